@@ -1,0 +1,64 @@
+# Every target does its own set-up on a machine that has Python 3.11+ and make, inside .venv of this folder.
+# A stamp file per set of extras depends on pyproject.toml, so that a change there installs again.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+# The first interpreter that is new enough; `make PYTHON=/path/to/python3.12 test` chooses another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$python" && break; done)
+FOUND = $(or $(PYTHON),python3)
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
+ARGS ?=
+
+.PHONY: help test demo check soak bench referee clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+test: $(VENV)/.dev ## run the tests (ARGS="-k name" passes arguments to pytest)
+	$(RUN) -m pytest $(ARGS)
+
+demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
+	$(RUN) -m benchmarks.demo $(ARGS)
+
+check: $(VENV)/.dev ## lint, types, import contracts
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+soak: $(VENV)/.dev ## the tests with full sample counts and the long scenarios
+	ASYNCDATA_SOAK=1 $(RUN) -m pytest $(ARGS)
+
+bench: $(VENV)/.bench ## every benchmark; one Markdown table each
+	$(RUN) -m benchmarks $(ARGS)
+
+referee: $(VENV)/.referee ## foreign clients' own test suites against fake_gcs
+	$(RUN) -m benchmarks.referee $(ARGS)
+
+clean: ## remove .venv, caches and build results
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.python:
+	@"$(FOUND)" -c '$(NEW_ENOUGH)' 2>/dev/null || { \
+		echo "asyncdata needs Python 3.11 or newer; '$(FOUND)' is: $$("$(FOUND)" --version 2>&1 || echo 'not there')." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	"$(FOUND)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.python
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml | $(VENV)/.python
+	$(PIP_INSTALL) --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.referee: pyproject.toml | $(VENV)/.python
+	$(PIP_INSTALL) --editable '.[referee]'
+	@touch $@
