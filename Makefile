@@ -26,8 +26,9 @@ test: $(VENV)/.dev ## run the tests (ARGS="-k name" passes arguments to pytest)
 demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
 	$(RUN) -m benchmarks.demo $(ARGS)
 
-check: $(VENV)/.dev ## lint, types, import contracts
+check: $(VENV)/.dev ## lint, format, types, import contracts
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 

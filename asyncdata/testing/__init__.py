@@ -1,0 +1,21 @@
+"""The test kit: leak checks, a virtual clock, forced order of events. For the tests of whoever builds on asyncdata."""
+
+from asyncdata.testing.clock import StalledLoopError, VirtualClockLoop, run_virtual
+from asyncdata.testing.leaks import Leak, LeakError, Snapshot, assert_no_leaks, check, settle, settle_async, snapshot
+from asyncdata.testing.sequencer import BrokenSequenceError, Sequencer
+
+__all__ = [
+    "BrokenSequenceError",
+    "Leak",
+    "LeakError",
+    "Sequencer",
+    "Snapshot",
+    "StalledLoopError",
+    "VirtualClockLoop",
+    "assert_no_leaks",
+    "check",
+    "run_virtual",
+    "settle",
+    "settle_async",
+    "snapshot",
+]

@@ -1,0 +1,144 @@
+"""What /proc and /dev/shm say about this process and its descendants; reading only, no judgement.
+
+Every function returns an empty result where the files are missing (another operating system), and skips what vanishes
+between listing and reading: processes and descriptors of others come and go at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- listed, never written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """One row of the process table.
+
+    Attributes:
+        pid: Process id; reused by the system, hence never an identity alone.
+        parent: Process id of the parent.
+        state: One letter as in proc(5); ``Z`` is a zombie.
+        start_ticks: When it started; with ``pid`` it names one process for good.
+        name: What the kernel calls it, at most 15 characters.
+    """
+
+    pid: int
+    parent: int
+    state: str
+    start_ticks: int
+    name: str
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Names this process and no later one with the same pid."""
+        return self.pid, self.start_ticks
+
+
+def descriptors() -> dict[int, str]:
+    """The open file descriptors of this process and what each one is: a path, ``socket:[inode]``, ``pipe:[inode]``."""
+    folder = f"/proc/{os.getpid()}/fd"
+    found: dict[int, str] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    target = os.readlink(entry.path)
+                except OSError:
+                    continue
+                if target != folder:  # the descriptor this listing itself needs
+                    found[int(entry.name)] = target
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def describe_socket(descriptor: int) -> str:
+    """Both ends of a socket, for a message; empty when it is none, or no longer open."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            family, kind = copy.family.name, copy.type.name
+            here = copy.getsockname() or "unnamed"
+            try:
+                there = copy.getpeername() or "unnamed"
+            except OSError:
+                there = "nobody"
+    except (OSError, AttributeError):  # AttributeError: a family Python has no name for
+        return ""
+    return f"{family} {kind} {here} to {there}"
+
+
+def processes() -> Iterator[ProcessInfo]:
+    """The process table of the machine (of the container, inside one)."""
+    try:
+        names = os.listdir(PROC)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.isdigit() and (info := process(int(name))) is not None:
+            yield info
+
+
+def process(pid: int) -> ProcessInfo | None:
+    """One row of the process table, or None when the process is gone."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name stands in parentheses and may hold blanks and parentheses itself: split at the last one.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return ProcessInfo(
+        pid=pid, parent=int(fields[1]), state=fields[0], start_ticks=int(fields[19]), name=head.partition("(")[2]
+    )
+
+
+def command_line(pid: int) -> str:
+    """The arguments a process was started with; empty for a zombie."""
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ""
+    return raw.replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def was_started_with(pid: int, variable: str) -> bool:
+    """Whether ``NAME=value`` stood in the environment a process was started with."""
+    try:
+        return variable.encode() in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def shared_memory_files() -> dict[str, int]:
+    """Named POSIX shared memory and semaphores of the machine: path to inode."""
+    found: dict[str, int] = {}
+    try:
+        with os.scandir(SHARED_MEMORY) as entries:
+            for entry in entries:
+                try:
+                    found[entry.path] = entry.inode()
+                except OSError:
+                    continue
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def shared_memory_mappings(pid: int) -> dict[int, str]:
+    """The memfds and shared-memory files a process has mapped: inode to name. Mappings outlive their descriptor."""
+    found: dict[int, str] = {}
+    try:
+        text = (PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    for line in text.splitlines():
+        if "/memfd:" in line or "/dev/shm/" in line:  # noqa: S108 -- read from the kernel's table, never written
+            _, _, _, _, inode, name = line.split(maxsplit=5)
+            found[int(inode)] = name
+    return found

@@ -1,0 +1,117 @@
+"""What holds for every test: nothing is left behind, samples are seeded, the long versions run only when asked for.
+
+After each test that passed, the leak check of ``asyncdata.testing`` compares with the moment before its first
+function-scoped fixture. What module- and session-scoped fixtures hold existed before and is not judged; a last look at
+the end of each module catches processes whose own parent has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+
+import fsspec.asyn
+import hypothesis
+import pytest
+from pytest_asyncio import is_async_test
+
+from asyncdata.testing import LeakError, VirtualClockLoop, settle, settle_async, snapshot
+from tests import samples as sample_counts
+
+_PASSED = pytest.StashKey[bool]()
+
+# Inherited by every process a test starts; tells this run's orphans from the processes of others.
+_RUN_VARIABLE = "ASYNCDATA_TEST_RUN"
+_SETTLE_S = float(os.environ.get("ASYNCDATA_TEST_SETTLE_S", "2"))  # what finalizers may take
+_RUN = f"{_RUN_VARIABLE}={uuid.uuid4()}"
+
+hypothesis.settings.register_profile("default", derandomize=True, deadline=None, max_examples=50, print_blob=True)
+hypothesis.settings.register_profile(
+    "soak",
+    derandomize=False,
+    deadline=None,
+    max_examples=2000,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("soak" if sample_counts.SOAK else "default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Marks this run, and starts what the process as a whole keeps, so that no single test is blamed for it."""
+    os.environ[_RUN_VARIABLE] = _RUN.partition("=")[2]
+    fsspec.asyn.get_loop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves out what is marked ``soak`` in an ordinary run, and gives it more time in a long one."""
+    for item in items:
+        if item.get_closest_marker("soak") and not sample_counts.SOAK:
+            item.add_marker(pytest.mark.skip(reason="runs only with ASYNCDATA_SOAK=1 (make soak)"))
+        elif sample_counts.SOAK and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1800))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remembers whether the test passed: a failed one still holds everything through its traceback."""
+    report = yield
+    if call.when == "call":
+        item.stash[_PASSED] = report.passed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves a task, thread, process, descriptor or shared memory behind."""
+    before = snapshot(started_with=_RUN)
+    yield
+    marker = request.node.get_closest_marker("leaks")
+    if marker is None and request.node.stash.get(_PASSED, False) and (leaks := settle(before, settle_s=_SETTLE_S)):
+        raise LeakError(leaks)
+
+
+@pytest.fixture(autouse=True)
+def no_tasks(request: pytest.FixtureRequest, no_leaks: None) -> None:
+    """No asynchronous test leaves a task on its own loop."""
+    if is_async_test(request.node):
+        # Asked for first, hence torn down last of what uses the test's loop, and just before the loop itself.
+        request.getfixturevalue("_no_tasks_left")
+
+
+@pytest.fixture
+async def _no_tasks_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """On the test's own loop, before closing it cancels the evidence."""
+    before = snapshot()
+    yield
+    if request.node.get_closest_marker("leaks") is not None or not request.node.stash.get(_PASSED, False):
+        return
+    # Only tasks: the loop is still open and holds descriptors and executor threads of its own.
+    if leaks := await settle_async(before, settle_s=_SETTLE_S, only=("task",)):
+        raise LeakError(leaks)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_orphans() -> Iterator[None]:
+    """No module leaves a process behind, even one whose parent has died or that a wider fixture started."""
+    before = snapshot(started_with=_RUN)
+    yield
+    if leaks := settle(before, settle_s=_SETTLE_S, only=("process",)):
+        raise LeakError(leaks)
+
+
+@pytest.fixture
+def samples() -> Callable[[int, int], int]:
+    """``samples(default, full)``: how many rounds a loop makes in this run."""
+    return sample_counts.samples
+
+
+@pytest.fixture
+def virtual_loop() -> Iterator[asyncio.Runner]:
+    """A runner on a loop whose time jumps when idle: ``virtual_loop.run(main())``; for tests that are not async."""
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        yield runner

@@ -1,0 +1,75 @@
+"""The suite's own leak check: a test that leaks is reported by the fixture every test has, kind by kind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LEAKING = {
+    "task": "async def test_it():\n    kept.append(asyncio.create_task(asyncio.Event().wait(), name='forgotten'))",
+    "thread": "def test_it():\n    threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "process": "def test_it():\n    kept.append(subprocess.Popen(['sleep', '60']))",
+    "descriptor": "def test_it():\n    os.open('/dev/null', os.O_RDONLY)",
+    "shared memory": (
+        "def test_it():\n"
+        "    descriptor = os.memfd_create('forgotten')\n"
+        "    os.ftruncate(descriptor, 4096)\n"
+        "    kept.append(mmap.mmap(descriptor, 4096))"
+    ),
+}
+
+HEADER = "import asyncio, mmap, os, subprocess, threading\nkept = []\n\n"
+LAST = (
+    "\n\ndef test_last():\n"
+    "    for item in kept:\n"
+    "        getattr(item, 'kill', int)()\n"
+    "        getattr(item, 'wait', int)()\n"
+)
+
+
+def run_suite(folder: Path, source: str, *, settle_s: float = 0.1) -> subprocess.CompletedProcess[str]:
+    """Runs one test file under this project's conftest and configuration."""
+    test_file = folder / "test_leaking.py"
+    test_file.write_text(HEADER + source, encoding="utf-8")
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    arguments += ["--rootdir", str(folder), "--confcutdir", str(folder), "-p", "tests.conftest", str(test_file)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ASYNCDATA_TEST_SETTLE_S": str(settle_s)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=50)
+
+
+@pytest.mark.parametrize("kind", list(LEAKING))
+def test_each_kind_fails_the_test_that_leaked_it(kind: str, tmp_path: Path) -> None:
+    """The leak is an error at the end of the test that made it, and the next test is not blamed for it."""
+    outcome = run_suite(tmp_path, LEAKING[kind] + LAST)
+    assert f"{kind}: " in outcome.stdout, outcome.stdout + outcome.stderr
+    assert "ERROR" in outcome.stdout
+    assert "test_leaking.py::test_it" in outcome.stdout
+    assert "test_leaking.py::test_last" not in outcome.stdout
+    assert outcome.returncode == 1
+
+
+def test_a_clean_test_passes(tmp_path: Path) -> None:
+    """Tasks, threads, processes and descriptors that are gone in time are nobody's fault."""
+    source = (
+        "async def test_it():\n"
+        "    await asyncio.to_thread(int)\n"
+        "    await (await asyncio.create_subprocess_exec('true')).wait()\n"
+    )
+    outcome = run_suite(tmp_path, source, settle_s=10)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+def test_a_failed_test_is_not_blamed_twice(tmp_path: Path) -> None:
+    """What a traceback holds is no leak of its own: the failure is reported alone."""
+    outcome = run_suite(
+        tmp_path, "def test_it():\n    held = open('/dev/null')\n    raise RuntimeError('the real one')\n"
+    )
+    assert "the real one" in outcome.stdout
+    assert "LeakError" not in outcome.stdout
