@@ -1,0 +1,238 @@
+"""One end of a socket pair that carries whole messages between two processes, each with at most one descriptor.
+
+Where the system has SOCK_SEQPACKET the kernel keeps the messages apart; elsewhere a SOCK_STREAM carries them with a
+length in front. Either way: messages arrive whole and in order, and the descriptor of a message arrives no later than
+the message. A channel is used by one thread at a time in each direction.
+
+On a non-blocking channel ``send`` never blocks and never drops: what the socket does not take is kept, in order, and
+``flush`` goes on when the socket is writable. Who sends bounds what is kept (the pool by its ``depth``).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections import deque
+from typing import Final
+
+from asyncdata.workers.messages import ATTACHED, HEAD, MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, Message
+
+_PREFIX_BYTES: Final = 4
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * 4)
+_RECEIVE_FLAGS: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_SEND_FLAGS: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+_STREAM_READ_BYTES: Final = 1 << 16
+
+
+def has_seqpacket() -> bool:
+    """Whether this system keeps messages apart by itself on local sockets."""
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except (AttributeError, OSError):
+        return False
+    ours.close()
+    theirs.close()
+    return True
+
+
+def open_nameless_file(name: str) -> int:
+    """Opens a file that no path leads to and that dies with its last descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def store_body(body: bytes | memoryview) -> int:
+    """Puts a long body into a nameless file; the caller closes the descriptor."""
+    fd = open_nameless_file("asyncdata-body")
+    try:
+        view = memoryview(body)
+        position = 0
+        while position < len(view):
+            position += os.pwrite(fd, view[position:], position)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def load_body(fd: int, size: int) -> bytes:
+    """Reads what ``store_body`` stored, and closes the descriptor."""
+    try:
+        pieces: list[bytes] = []
+        position = 0
+        while position < size:
+            piece = os.pread(fd, size - position, position)
+            if not piece:
+                raise OSError(f"a message body of {size} bytes ends after {position}")
+            pieces.append(piece)
+            position += len(piece)
+    finally:
+        os.close(fd)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class Channel:
+    """See the module.
+
+    Args:
+        sock: One end of ``Channel.pair``'s sockets; the channel owns it from now on.
+        stream: Whether it is a SOCK_STREAM.
+    """
+
+    __slots__ = ("_descriptors", "_outbox", "_partial", "_sock", "_stream")
+
+    def __init__(self, sock: socket.socket, *, stream: bool) -> None:
+        self._sock = sock
+        self._stream = stream
+        self._partial = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._outbox: deque[tuple[memoryview, int]] = deque()
+
+    @staticmethod
+    def pair(*, stream: bool) -> tuple[Channel, socket.socket]:
+        """Makes both ends: ours as a channel that never blocks, theirs as a socket to be handed over."""
+        kind = socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        ours.setblocking(False)
+        return Channel(ours, stream=stream), theirs
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for a loop to watch."""
+        return self._sock.fileno()
+
+    def send(self, kind: int, ticket: int = 0, first: int = 0, second: int = 0, *, body: bytes = b"") -> bool:
+        """Sends one message; a long body takes the way through a file.
+
+        Returns:
+            Whether all is on its way. False: call ``flush`` when the socket is writable.
+
+        Raises:
+            OSError: The system has no descriptor left for a long body. Nothing was sent.
+        """
+        if not body:
+            return self._post(HEAD.pack(kind, 0, ticket, first, second), -1)
+        if len(body) <= MAX_INLINE_BYTES:
+            return self._post(HEAD.pack(kind, 0, ticket, first, len(body)) + body, -1)
+        fd = store_body(body)
+        try:
+            return self.send_attached(kind, ticket, first, fd=fd, size=len(body))
+        finally:
+            os.close(fd)
+
+    def send_attached(self, kind: int, ticket: int, first: int, *, fd: int, size: int) -> bool:
+        """Sends one message whose body is the first ``size`` bytes of a file; the descriptor stays the caller's."""
+        return self._post(HEAD.pack(kind, ATTACHED, ticket, first, size), fd)
+
+    def _post(self, data: bytes, fd: int) -> bool:
+        if self._stream:
+            data = len(data).to_bytes(_PREFIX_BYTES, "little") + data
+        if not self._outbox:
+            rest = self._transmit(memoryview(data), fd)
+            if rest is None:
+                return True
+            if len(rest) < len(data):
+                fd = -1  # it went with the first byte
+            data_left = rest
+        else:
+            data_left = memoryview(data)
+        self._outbox.append((data_left, os.dup(fd) if fd >= 0 else -1))
+        return False
+
+    def _transmit(self, data: memoryview, fd: int) -> memoryview | None:
+        """Gives the socket what it takes; returns the rest, or None when nothing is left."""
+        while True:
+            try:
+                if fd >= 0:
+                    sent = socket.send_fds(self._sock, [data], [fd], _SEND_FLAGS)
+                else:
+                    sent = self._sock.send(data, _SEND_FLAGS)
+            except BlockingIOError:
+                return data
+            except (BrokenPipeError, ConnectionResetError):
+                return None  # the other side is gone; whoever receives will see that
+            if sent >= len(data):
+                return None
+            data, fd = data[sent:], -1
+
+    def flush(self) -> bool:
+        """Goes on sending what was kept; returns whether all is on its way now."""
+        while self._outbox:
+            data, fd = self._outbox[0]
+            rest = self._transmit(data, fd)
+            if rest is not None:
+                if fd >= 0 and len(rest) < len(data):
+                    os.close(fd)
+                    fd = -1
+                self._outbox[0] = (rest, fd)
+                return False
+            self._outbox.popleft()
+            if fd >= 0:
+                os.close(fd)
+        return True
+
+    def receive(self) -> list[Message]:
+        """Reads from the socket once and returns the messages that are complete.
+
+        Returns:
+            One message on SOCK_SEQPACKET; none or several on SOCK_STREAM.
+
+        Raises:
+            EOFError: The other side closed, or is gone.
+            BlockingIOError: Nothing to read, on a channel that does not block.
+        """
+        limit = _STREAM_READ_BYTES if self._stream else MAX_MESSAGE_BYTES
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(limit, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
+        except ConnectionResetError:
+            raise EOFError from None
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = len(content) - len(content) % 4
+                self._descriptors.extend(memoryview(content)[:whole].cast("i"))
+        if not data:
+            raise EOFError
+        if not self._stream:
+            return [self._parse(data)]
+        self._partial += data
+        return self._cut()
+
+    def _cut(self) -> list[Message]:
+        messages: list[Message] = []
+        partial, position = self._partial, 0
+        while len(partial) - position >= _PREFIX_BYTES:
+            begin = position + _PREFIX_BYTES
+            end = begin + int.from_bytes(partial[position:begin], "little")
+            if len(partial) < end:
+                break
+            messages.append(self._parse(bytes(partial[begin:end])))
+            position = end
+        del partial[:position]
+        return messages
+
+    def _parse(self, data: bytes) -> Message:
+        kind, flags, ticket, first, second = HEAD.unpack_from(data)
+        if flags & ATTACHED:
+            if not self._descriptors:
+                raise OSError("a message came without its descriptor: this process has too many files open")
+            return Message(kind, ticket, first, second, load_body(self._descriptors.popleft(), second))
+        return Message(kind, ticket, first, second, data[HEAD.size :])
+
+    def finish(self) -> None:
+        """Tells the other side that no more will be sent; receiving goes on."""
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # not connected any more, which says the same
+
+    def close(self) -> None:
+        """Closes the socket and every descriptor that is still under way."""
+        self._sock.close()
+        for _, fd in self._outbox:
+            if fd >= 0:
+                os.close(fd)
+        self._outbox.clear()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())

@@ -1,0 +1,305 @@
+"""What runs inside a worker process: receive a task, run the handler on the arena, send the reply.
+
+    main thread                                  watchdog thread
+    ───────────                                  ───────────────
+    tasks channel: PROGRAM TASK … → handler      control channel: WITHDRAW, CLOSE
+    NEED → wait for GRANT → go on                EOF → the parent is gone: exit at once, even inside a task
+    REPLY or FAILED
+
+What always holds: a task runs at most once per time it was sent; a task that was withdrawn before it began never runs
+(the lock decides which came first); user code cannot end the loop with an exception of any kind. The process ignores
+SIGINT, dies with the thread that started it where the kernel offers that, and imports nothing but the standard
+library, ``asyncdata.errors`` and the handler's module until the first program arrives.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import mmap
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypedDict
+
+from asyncdata.errors import FunctionTransferError
+from asyncdata.workers import messages
+from asyncdata.workers.channel import Channel
+from asyncdata.workers.failure import encode_failure
+from asyncdata.workers.messages import Message
+
+_PR_SET_PDEATHSIG: Final = 1
+
+Need = Callable[[int], tuple[int, int]]
+Handler = Callable[[memoryview, Any, bytes, Need], bytes]
+
+
+class Setup(TypedDict):
+    """What the parent hands to a new worker, as plain values.
+
+    Attributes:
+        path: ``sys.path``, absolute.
+        argv: ``sys.argv``.
+        name: The worker's name.
+        parent_pid: Who started it.
+        tasks_fd: The tasks channel's socket.
+        control_fd: The control channel's socket.
+        stream: Whether these are SOCK_STREAM sockets.
+        crash_fd: Where ``faulthandler`` writes the stack of a crash.
+        arena_fd: The arena.
+        arena_bytes: How much of it to map.
+        handler: ``module:function``.
+    """
+
+    path: list[str]
+    argv: list[str]
+    name: str
+    parent_pid: int
+    tasks_fd: int
+    control_fd: int
+    stream: bool
+    crash_fd: int
+    arena_fd: int
+    arena_bytes: int
+    handler: str
+
+
+class GrantDeniedError(Exception):
+    """The parent did not grant the bytes that ``need`` asked for; the parent knows why. A handler lets it through."""
+
+
+class _Program:
+    """A program as it came, and as it is once loaded."""
+
+    __slots__ = ("_failure", "_loaded", "_pickled", "_value")
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+        self._loaded = False
+        self._value: Any = None
+        self._failure: FunctionTransferError | None = None
+
+    def load(self) -> Any:
+        """Unpickles on first use; a failure is the answer from then on."""
+        if not self._loaded:
+            try:
+                self._value = pickle.loads(self._pickled)  # noqa: S301 -- made by the parent process, not from storage
+            except BaseException as exc:  # noqa: BLE001 -- importing the user's modules may raise anything
+                self._failure = FunctionTransferError(
+                    f"a worker process cannot load the function: {type(exc).__name__}: {exc}. "
+                    "What it imports must be importable from the parent's sys.path."
+                )
+                self._failure.__cause__ = exc
+            self._loaded = True
+            self._pickled = b""
+        if self._failure is not None:
+            raise self._failure
+        return self._value
+
+
+class Worker:
+    """The two loops of a worker process, and the state they share.
+
+    Args:
+        tasks: The tasks channel, blocking.
+        control: The control channel, blocking.
+        arena: The mapped arena.
+        handler: Runs one task.
+    """
+
+    def __init__(self, *, tasks: Channel, control: Channel, arena: memoryview, handler: Handler) -> None:
+        self._tasks = tasks
+        self._control = control
+        self._arena = arena
+        self._handler = handler
+        self._inbox: deque[Message] = deque()
+        self._programs: dict[int, _Program] = {}
+        self._pid = os.getpid()
+        self._ticket = 0
+        self._waited_ns = 0
+        self._lock = threading.Lock()
+        self._newest_begun = 0  # guarded by the lock, as are the next two
+        self._withdrawn: set[int] = set()
+        self._closing = False
+
+    # --- main thread
+
+    def run(self) -> None:
+        """Works until the parent closes the tasks channel."""
+        while True:
+            try:
+                message = self._next()
+            except EOFError:
+                return
+            if message.kind == messages.TASK:
+                if self._begin(message.ticket):
+                    self._execute(message)
+            elif message.kind == messages.PROGRAM:
+                self._programs[message.ticket] = _Program(message.body)
+            elif message.kind == messages.FORGET:
+                self._programs.pop(message.ticket, None)
+
+    def _next(self) -> Message:
+        while not self._inbox:
+            self._inbox.extend(self._tasks.receive())
+        return self._inbox.popleft()
+
+    def _begin(self, ticket: int) -> bool:
+        """Claims a task, unless it was withdrawn or the pool closes."""
+        with self._lock:
+            self._newest_begun = ticket
+            if self._closing:
+                return False
+            if ticket in self._withdrawn:
+                self._withdrawn.remove(ticket)
+                return False
+        return True
+
+    def _execute(self, task: Message) -> None:
+        self._ticket = task.ticket
+        self._waited_ns = 0
+        begin = time.perf_counter_ns()
+        kind = messages.REPLY
+        try:
+            body = self._handler(self._arena, self._programs[task.first].load(), task.body, self._need)
+            if not isinstance(body, bytes):
+                raise TypeError(f"the handler returned {type(body).__name__}, not bytes")  # noqa: TRY301 -- one way out
+        except _ParentGoneError:
+            raise EOFError from None
+        except BaseException as exc:  # noqa: BLE001 -- user code may raise anything, SystemExit included
+            kind, body = messages.FAILED, encode_failure(exc)
+        busy_ns = time.perf_counter_ns() - begin - self._waited_ns
+        if os.getpid() != self._pid:
+            os._exit(0)  # user code forked, and the copy came out of the handler: the reply is the original's
+        try:
+            self._tasks.send(kind, task.ticket, max(busy_ns, 0), body=body)
+        except OSError as exc:
+            self._tasks.send(messages.FAILED, task.ticket, max(busy_ns, 0), body=encode_failure(exc)[:2048])
+
+    def _need(self, nbytes: int) -> tuple[int, int]:
+        """Asks the parent for room in the arena and waits for the answer: offset and size in bytes."""
+        begin = time.perf_counter_ns()
+        self._tasks.send(messages.NEED, self._ticket, nbytes)
+        try:
+            while True:
+                for message in self._tasks.receive():
+                    if message.kind == messages.GRANT and message.ticket == self._ticket:
+                        granted = message.first, message.second
+                    elif message.kind == messages.DENY and message.ticket == self._ticket:
+                        granted = None
+                    else:
+                        self._inbox.append(message)
+                        continue
+                    if granted is None:
+                        raise GrantDeniedError(f"{nbytes} bytes of output space were not granted")
+                    return granted
+        except EOFError:
+            raise _ParentGoneError from None
+        finally:
+            self._waited_ns += time.perf_counter_ns() - begin
+
+    # --- watchdog thread
+
+    def watch(self) -> None:
+        """Answers withdrawals; ends the process when the parent is gone."""
+        while True:
+            try:
+                received = self._control.receive()
+            except (EOFError, OSError):
+                leave(0)
+            for message in received:
+                if message.kind == messages.WITHDRAW:
+                    self._withdraw(message.ticket)
+                elif message.kind == messages.CLOSE:
+                    with self._lock:
+                        self._closing = True
+
+    def _withdraw(self, ticket: int) -> None:
+        with self._lock:
+            if ticket <= self._newest_begun:
+                return  # it has begun: its reply is the answer
+            self._withdrawn.add(ticket)
+        self._control.send(messages.WITHDRAWN, ticket)
+
+
+class _ParentGoneError(BaseException):
+    """The tasks channel ended inside ``need``; no handler that catches Exception may keep it."""
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process at once, without exit handlers, waiting for no thread of user code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001, S110 -- nobody may be left to read it
+            pass
+    os._exit(code)
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """Asks the kernel to kill this process when the thread that started it ends; covers code that holds the GIL."""
+    if sys.platform == "linux":
+        try:
+            import ctypes  # noqa: PLC0415 -- only where the call exists; an interpreter may be built without it
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        except (ImportError, OSError, AttributeError):
+            pass  # the watchdog remains
+    if os.getppid() != parent_pid:
+        leave(0)
+
+
+def _name_process(name: str) -> None:
+    """Shows the worker's name in ``top`` and ``ps``; a courtesy."""
+    try:
+        with open("/proc/self/comm", "w", encoding="ascii") as file:  # noqa: PTH123 -- pathlib is not loaded here
+            file.write(name[:15])
+    except OSError:
+        pass
+
+
+def _load_handler(target: str) -> Handler:
+    module_name, _, function_name = target.partition(":")
+    handler: Handler = getattr(importlib.import_module(module_name), function_name)
+    return handler
+
+
+def main(setup: Setup) -> NoReturn:
+    """The whole life of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    faulthandler.enable(file=setup["crash_fd"], all_threads=True)
+    _die_with_parent(setup["parent_pid"])
+    _name_process(setup["name"])
+    sys.argv[:] = setup["argv"]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    tasks = Channel(socket.socket(fileno=setup["tasks_fd"]), stream=setup["stream"])
+    control = Channel(socket.socket(fileno=setup["control_fd"]), stream=setup["stream"])
+    for key in ("tasks_fd", "control_fd", "crash_fd"):
+        os.set_inheritable(setup[key], False)
+    try:
+        mapped = mmap.mmap(setup["arena_fd"], setup["arena_bytes"], flags=mmap.MAP_SHARED)
+        os.close(setup["arena_fd"])
+        if hasattr(mmap, "MADV_DONTDUMP"):
+            mapped.madvise(mmap.MADV_DONTDUMP)
+        worker = Worker(tasks=tasks, control=control, arena=memoryview(mapped), handler=_load_handler(setup["handler"]))
+    except BaseException as exc:  # noqa: BLE001 -- whatever it is, the parent must hear of it
+        tasks.send(messages.FAILED, 0, body=encode_failure(exc))
+        leave(1)
+    threading.Thread(target=worker.watch, name="asyncdata-watchdog", daemon=True).start()
+    tasks.send(messages.READY, 0, os.getpid())
+    try:
+        worker.run()
+    except BaseException:  # noqa: BLE001 -- last words before the process ends
+        traceback.print_exc()
+        leave(1)
+    leave(0)

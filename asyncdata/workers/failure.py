@@ -1,0 +1,256 @@
+"""An exception of user code, carried from a worker process to its parent.
+
+What always holds: the parent gets an exception it can raise, whatever the worker's was. Its type is, in this order,
+the user's own (rebuilt by pickle, also by value for classes of ``__main__``; where the constructor stands in the way,
+rebuilt without it), or a ``UserFunctionError`` that also derives from the nearest standard type, so that
+``except ValueError`` still catches it. The worker's traceback hangs on it as its cause, a note names the user's file
+and line, and nothing is longer than ``LIMIT_BYTES``: longer texts lose their middle and say so.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import pickle
+import sys
+import traceback
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+from asyncdata import errors
+from asyncdata.errors import AsyncdataError, PipelineError
+
+LIMIT_BYTES: Final = 64 << 10
+_MESSAGE_LIMIT_BYTES: Final = 8 << 10
+_NOTE_LIMIT_BYTES: Final = 4 << 10
+_MAX_NOTES: Final = 16
+
+_OWN_DIRECTORY: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE_DIRECTORY: Final = os.path.dirname(os.path.dirname(_OWN_DIRECTORY)) + os.sep
+_LIBRARY_DIRECTORY: Final = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
+class UserFunctionError(PipelineError):
+    """A user function failed with an exception that cannot be raised here as it is.
+
+    Either the exception does not survive pickling, or it would mean something else here (``SystemExit``,
+    ``KeyboardInterrupt``, ``StopIteration``, ``CancelledError``). The message begins with its type.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        bases = [base.__name__ for base in type(self).__mro__ if base.__module__ in {"builtins", errors.__name__}]
+        return _make_stand_in, (type(self).__name__, bases, self.message)
+
+
+class RemoteTraceback(Exception):  # noqa: N818 -- it is the cause of an error, shown as a text, never raised
+    """The traceback of a worker process, as text; the cause of the exception that the parent raises."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""' if self.args else ""
+
+
+class _Record(NamedTuple):
+    """What travels: plain values only, so that unpickling the record itself cannot fail."""
+
+    blob: bytes | None
+    name: str
+    bases: list[str]
+    message: str
+    notes: list[str]
+    trace: str
+    place: str
+
+
+def cut_middle(text: str, limit_bytes: int) -> str:
+    """Shortens a text to about ``limit_bytes`` of UTF-8, keeping both ends and saying what is missing."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= limit_bytes:
+        return data.decode()
+    head, tail = data[: limit_bytes // 2], data[len(data) - limit_bytes // 2 :]
+    missing = len(data) - len(head) - len(tail)
+    return f"{head.decode('utf-8', 'ignore')}\n[... {missing} bytes left out ...]\n{tail.decode('utf-8', 'ignore')}"
+
+
+def annotate(exc: BaseException, note: str) -> None:
+    """Adds a note to an exception, also to one that forbids setting attributes; never raises."""
+    try:
+        exc.add_note(note)
+    except Exception:  # noqa: BLE001 -- a user's exception class may refuse in any way it likes
+        try:
+            notes = [*getattr(exc, "__notes__", ()), note]
+            BaseException.__setattr__(exc, "__notes__", notes)
+        except Exception:  # noqa: BLE001, S110 -- a note is a courtesy: the exception itself must get through
+            pass
+
+
+def is_raisable(exc: BaseException) -> bool:
+    """Whether an exception of user code can be raised in the pipeline without meaning something else there."""
+    return isinstance(exc, Exception) and not isinstance(exc, StopIteration | StopAsyncIteration)
+
+
+def as_raisable(exc: BaseException) -> Exception:
+    """The exception itself where it can be raised in the pipeline, else a ``UserFunctionError`` caused by it."""
+    if isinstance(exc, Exception) and is_raisable(exc):
+        return exc
+    stand_in = _make_stand_in(type(exc).__name__, _nearest_bases(exc), f"{type(exc).__name__}: {_text_of(exc)}")
+    stand_in.__cause__ = exc
+    return stand_in
+
+
+def user_place(exc: BaseException) -> str:
+    """The deepest line of the traceback that belongs to the user: ``file:line in function``; empty if unknown."""
+    chosen = ""
+    deepest = ""
+    for frame, line in traceback.walk_tb(_without_own_frames(exc)):
+        code = frame.f_code
+        deepest = f"{code.co_filename}:{line} in {code.co_name}"
+        if not _is_library(code.co_filename):
+            chosen = deepest
+    return chosen or deepest
+
+
+def encode_failure(exc: BaseException) -> bytes:
+    """Packs an exception for the parent; never raises and never exceeds a few times ``LIMIT_BYTES``."""
+    notes = [cut_middle(str(note), _NOTE_LIMIT_BYTES) for note in _notes_of(exc)[:_MAX_NOTES]]
+    record = _Record(
+        blob=_dump(exc) if is_raisable(exc) else None,
+        name=type(exc).__name__,
+        bases=_nearest_bases(exc),
+        message=cut_middle(f"{type(exc).__qualname__}: {_text_of(exc)}", _MESSAGE_LIMIT_BYTES),
+        notes=notes,
+        trace=cut_middle(_trace_of(exc), LIMIT_BYTES),
+        place=cut_middle(_place_of(exc), _NOTE_LIMIT_BYTES),
+    )
+    return pickle.dumps(tuple(record), protocol=5)
+
+
+def decode_failure(data: bytes, *, where: str) -> Exception:
+    """Rebuilds an exception that ``encode_failure`` packed; never raises.
+
+    Args:
+        data: The packed exception, from a process this process started.
+        where: Names the worker, for the note.
+    """
+    record = _Record(*pickle.loads(data))  # noqa: S301 -- from a process this process started, never from storage
+    exc: Exception | None = None
+    if record.blob is not None:
+        try:
+            exc = pickle.loads(record.blob)  # noqa: S301 -- likewise
+        except (Exception, SystemExit):  # noqa: BLE001 -- the class's own code runs here; the stand-in replaces it
+            exc = None
+    if not isinstance(exc, Exception):
+        exc = _make_stand_in(record.name, record.bases, record.message)
+    BaseException.__setattr__(exc, "__cause__", RemoteTraceback(record.trace))
+    present = set(_notes_of(exc))
+    for note in record.notes:
+        if note not in present:
+            annotate(exc, note)
+    annotate(exc, f"raised in {where}" + (f" at {record.place}" if record.place else ""))
+    return exc
+
+
+# --- packing -----------------------------------------------------------------------------------------------------
+
+
+def _dump(exc: BaseException) -> bytes | None:
+    """The pickled exception, proven to load again as the same; None where there is no such thing."""
+    picklers: list[Any] = [pickle.dumps]
+    by_value = sys.modules.get("cloudpickle")  # loaded where a class or function came by value, and useful only there
+    if by_value is not None:
+        picklers.append(by_value.dumps)
+    bare = _Bare(exc)
+    for dumps in picklers:
+        for subject in (exc, bare):
+            try:
+                blob: bytes = dumps(subject, protocol=5)
+                if len(blob) > LIMIT_BYTES:
+                    continue
+                again = pickle.loads(blob)  # noqa: S301 -- made in the line above
+                if type(again) is type(exc) and str(again) == str(exc):
+                    return blob
+            except BaseException:  # noqa: BLE001, S112 -- the user's __reduce__ and constructor may do anything
+                continue
+    return None
+
+
+class _Bare:
+    """Pickles as the exception itself, to be rebuilt without running its constructor."""
+
+    def __init__(self, exc: BaseException) -> None:
+        self._exc = exc
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in vars(self._exc).items() if name != "__notes__"}
+        return _rebuild_bare, (type(self._exc), self._exc.args, state)
+
+
+def _rebuild_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    exc = kind.__new__(kind, *args)
+    BaseException.__setattr__(exc, "args", args)
+    vars(exc).update(state)
+    return exc
+
+
+def _make_stand_in(name: str, bases: list[str], message: str) -> UserFunctionError:
+    for base_name in bases:
+        base = getattr(errors, base_name, None) or getattr(builtins, base_name, None)
+        if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(UserFunctionError, base):
+            continue
+        try:
+            made: UserFunctionError = type(name, (UserFunctionError, base), {"__module__": __name__})(message)
+        except Exception:  # noqa: BLE001, S112 -- layouts or constructors that do not go together
+            continue
+        return made
+    return UserFunctionError(message)
+
+
+def _nearest_bases(exc: BaseException) -> list[str]:
+    return [
+        kind.__name__
+        for kind in type(exc).__mro__
+        if kind.__module__ in {"builtins", errors.__name__}
+        and kind not in {Exception, BaseException, object, AsyncdataError}
+        and not issubclass(kind, StopIteration | StopAsyncIteration)
+    ]
+
+
+def _notes_of(exc: BaseException) -> list[str]:
+    notes = getattr(exc, "__notes__", None)
+    return list(notes) if isinstance(notes, list | tuple) else []
+
+
+def _text_of(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except BaseException as failure:  # noqa: BLE001 -- the user's __str__ may do anything
+        return f"<its text cannot be shown: {type(failure).__name__}>"
+
+
+def _place_of(exc: BaseException) -> str:
+    try:
+        return user_place(exc)
+    except Exception:  # noqa: BLE001 -- a place is a courtesy
+        return ""
+
+
+def _trace_of(exc: BaseException) -> str:
+    try:
+        shown = traceback.TracebackException(type(exc), exc, _without_own_frames(exc), compact=True)
+        return "".join(shown.format())
+    except BaseException as failure:  # noqa: BLE001 -- the user's __str__, __repr__ or source loader may do anything
+        return f"{type(exc).__qualname__}: {_text_of(exc)}\n<its traceback cannot be shown: {type(failure).__name__}>\n"
+
+
+def _without_own_frames(exc: BaseException) -> TracebackType | None:
+    """The traceback without the frames of this package at its top; whole if there are no others."""
+    trace = exc.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_DIRECTORY):
+        trace = trace.tb_next
+    return trace if trace is not None else exc.__traceback__
+
+
+def _is_library(filename: str) -> bool:
+    return (
+        filename.startswith((_PACKAGE_DIRECTORY, _LIBRARY_DIRECTORY, "<frozen"))
+        or f"{os.sep}site-packages{os.sep}" in filename
+    )

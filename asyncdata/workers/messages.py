@@ -1,0 +1,55 @@
+"""What the parent and its worker processes say to each other: a fixed head and a body of raw bytes.
+
+    parent → worker, tasks:    PROGRAM  TASK  GRANT  DENY  FORGET
+    worker → parent, tasks:    READY  NEED  REPLY  FAILED
+    parent → worker, control:  WITHDRAW  CLOSE
+    worker → parent, control:  WITHDRAWN
+
+A message is never longer than ``MAX_MESSAGE_BYTES``. A body that does not fit travels in a nameless file, whose
+descriptor goes with the message; the head then says ``ATTACHED`` and how long the body is. Nothing here is pickled.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+HEAD: Final = struct.Struct("<BB6xQQQ")
+"""Kind, flags, and three numbers whose meaning depends on the kind (see ``Message``)."""
+
+MAX_MESSAGE_BYTES: Final = 4096
+MAX_INLINE_BYTES: Final = MAX_MESSAGE_BYTES - HEAD.size
+
+ATTACHED: Final = 1
+"""Flag: the body is the content of the file whose descriptor came with the message."""
+
+READY: Final = 1
+TASK: Final = 2
+REPLY: Final = 3
+FAILED: Final = 4
+NEED: Final = 5
+GRANT: Final = 6
+DENY: Final = 7
+PROGRAM: Final = 8
+FORGET: Final = 9
+WITHDRAW: Final = 10
+WITHDRAWN: Final = 11
+CLOSE: Final = 12
+
+
+class Message(NamedTuple):
+    """One message, its body fetched.
+
+    Attributes:
+        kind: One of the constants above.
+        ticket: Which execution it concerns; for PROGRAM and FORGET the program's number.
+        first: TASK: the program's number. NEED: bytes wanted. GRANT: offset. REPLY, FAILED: nanoseconds spent.
+        second: GRANT: size in bytes. With a body: its length.
+        body: Payload, reply, program or encoded failure.
+    """
+
+    kind: int
+    ticket: int
+    first: int
+    second: int
+    body: bytes

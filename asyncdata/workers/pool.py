@@ -1,0 +1,558 @@
+"""A pool of worker processes on one event loop: small messages out, small replies back, payloads in a shared arena.
+
+    run() ──▶ waiting (FIFO) ──▶ worker 0: [running, next]      at most ``depth`` tasks per worker
+                            └──▶ worker 1: [running, next]      the least loaded worker first
+
+It knows nothing of records or batches. What always holds:
+
+- ``run`` returns or raises only when no worker uses the memory of that call any more: the reply is there, the task was
+  taken back before it began, or the process that ran it is gone.
+- A task whose worker dies runs again in another one, from the start, ``retries`` times; tasks that merely waited in the
+  dead worker move on uncounted. Every dead worker is replaced, until three in a row die before they are ready.
+- No task, thread, process or descriptor is left after ``aclose``.
+
+The cost is paid per call: no Task, no pickle, one message each way. Backpressure: callers wait in ``run``; per worker
+never more than ``depth`` tasks are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError
+from asyncdata.workers import messages
+from asyncdata.workers.channel import has_seqpacket, store_body
+from asyncdata.workers.failure import decode_failure
+from asyncdata.workers.messages import MAX_INLINE_BYTES, Message
+from asyncdata.workers.process import Process
+from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
+from asyncdata.workers.stats import PoolStats
+from asyncdata.workers.worker import Call, Program, Worker
+
+Grant = Callable[[int], Awaitable[tuple[int, int]]]
+
+_LOGGER: Final = logging.getLogger(__name__)
+_MAX_FAILED_STARTS: Final = 3
+_ABORT_TIMEOUT_S: Final = 3.0
+_KILL_TIMEOUT_S: Final = 10.0
+
+# Events of a call beside the kinds of messages.
+_DIED: Final = 100
+_STOPPED: Final = 101
+
+
+class _Death(NamedTuple):
+    """How a worker ended, for the calls it held; ``blamed`` is the one it was running."""
+
+    text: str
+    blamed: bool
+
+
+class WorkerPool:
+    """See the module.
+
+    Args:
+        arena_fd: Descriptor of the shared arena; stays the caller's and must stay open until ``aclose`` is done.
+        arena_bytes: Length of the arena; workers map all of it, which costs nothing until it is touched.
+        num_workers: Number of processes, at least 1.
+        depth: Tasks per worker under way, the running one included. 2 hides the hand-off behind the running task.
+        handler: ``module:function`` that runs a task in the worker:
+            ``handler(arena, program, payload, need) -> bytes``.
+        close_timeout_s: How long ``aclose``, or a cancelled ``run``, waits for code that is running before its process
+            is killed.
+        retries: How many times a task is run again after the process that ran it died.
+        executable: The interpreter of the workers; this one's by default.
+        stream: Use SOCK_STREAM sockets even where SOCK_SEQPACKET exists.
+        pidfd: False does without pidfds even where they exist.
+    """
+
+    def __init__(
+        self,
+        *,
+        arena_fd: int,
+        arena_bytes: int,
+        num_workers: int,
+        depth: int = 2,
+        handler: str = "asyncdata.workers.program:execute",
+        close_timeout_s: float = 10.0,
+        retries: int = 1,
+        executable: str | None = None,
+        stream: bool | None = None,
+        pidfd: bool = True,
+    ) -> None:
+        if num_workers < 1:
+            raise ValueError(f"num_workers must be at least 1, not {num_workers}")
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, not {depth}")
+        self._num_workers = num_workers
+        self._depth = depth
+        self._close_timeout_s = close_timeout_s
+        self._retries = retries
+        self._plan = SpawnPlan(
+            executable=sys.executable if executable is None else executable,
+            arena_fd=arena_fd,
+            arena_bytes=arena_bytes,
+            handler=handler,
+            path=absolute_path(sys.path, os.getcwd()),
+            stream=not has_seqpacket() if stream is None else stream,
+            pidfd=pidfd,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._spawner = Spawner("asyncdata-spawner")
+        self._spawning: set[asyncio.Future[Launched]] = set()
+        self._workers: dict[Worker, None] = {}
+        self._by_load: list[dict[Worker, None]] = [{} for _ in range(depth)]
+        self._waiting: deque[Call] = deque()
+        self._programs: dict[int, Program] = {}
+        self._numbers = itertools.count(1)
+        self._tickets = itertools.count(1)
+        self._names = itertools.count()
+        self._watchers: list[asyncio.Future[None]] = []  # who waits for workers to come, get ready or go
+        self._overdue: set[Worker] = set()
+        self._reports: list[str] = []
+        self._broken: Exception | None = None
+        self._failed_starts = 0
+        self._closing = False
+        self._closed: asyncio.Future[None] | None = None
+        self._tasks_done = 0
+        self._busy_ns = 0
+        self._deaths = 0
+        self._last_death = ""
+
+    # --- life
+
+    async def start(self) -> None:
+        """Starts all processes, without waiting until they are ready; the loop is held for less than 2 ms at a time.
+
+        Raises:
+            PipelineError: A process cannot be started. The pool is closed then.
+        """
+        self._check_usable(started=False)
+        self._loop = asyncio.get_running_loop()
+        for _ in range(self._num_workers):
+            self._spawn()
+        await self._until(lambda: not self._spawning or self._broken is not None)
+        if self._broken is not None:
+            await self.aclose()
+            raise self._broken
+
+    async def ready(self) -> None:
+        """Waits until every worker has imported what it needs.
+
+        Raises:
+            PipelineError: The workers cannot start; the cause is attached.
+        """
+        self._check_usable()
+
+        def is_settled() -> bool:
+            all_ready = len(self._workers) == self._num_workers and all(worker.ready for worker in self._workers)
+            return all_ready or self._broken is not None or self._closing
+
+        await self._until(is_settled)
+        self._check_usable()
+
+    async def aclose(self) -> None:
+        """Ends the workers: at once when idle, after the task they are in when busy, by force after the time limit.
+
+        Calls of ``run`` that are still waiting raise ``PipelineClosedError``. Safe to call again, also at the same
+        time. Cancelling it skips the time limits, not the cleaning up.
+
+        Raises:
+            CloseTimeoutError: Everything is closed, but these workers had to be killed inside user code; the message
+                holds their stacks.
+        """
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+            return
+        self._closing = True
+        if self._loop is None:
+            self._release()
+            return
+        self._closed = self._loop.create_future()
+        try:
+            await self._end_workers()
+        finally:
+            self._release()
+            self._closed.set_result(None)
+        if self._reports:
+            raise CloseTimeoutError("\n\n".join(self._reports))
+
+    async def _end_workers(self) -> None:
+        for call in self._waiting:
+            call.post(_STOPPED, self._closed_error())
+        self._waiting.clear()
+        for worker in self._workers:
+            self._dismiss(worker)
+        interruption: asyncio.CancelledError | None = None
+        for timeout_s, end in (
+            (self._close_timeout_s, None),
+            (_ABORT_TIMEOUT_S, Process.abort),
+            (_KILL_TIMEOUT_S, Process.kill),
+        ):
+            if interruption is not None and end is not Process.kill:
+                continue
+            if end is not None:
+                self._overdue.update(self._workers)
+                for worker in self._workers:
+                    end(worker.process)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._until(lambda: not self._workers and not self._spawning)
+                break
+            except TimeoutError:
+                continue
+            except asyncio.CancelledError as exc:
+                interruption = exc
+        for worker in list(self._workers):  # not even SIGKILL ended it: the kernel holds it in a system call
+            self._reports.append(f"{worker.describe()} cannot be killed")
+            self._remove(worker, "cannot be killed")
+        if interruption is not None:
+            raise interruption
+
+    def _dismiss(self, worker: Worker) -> None:
+        """Lets a worker go; one that is not ready yet has begun nothing and is killed."""
+        worker.finish()
+        if not worker.ready:
+            worker.process.kill()
+
+    def _release(self) -> None:
+        for number in list(self._programs):
+            self.unregister(number)
+        self._spawner.close()
+
+    def _closed_error(self) -> PipelineClosedError:
+        return PipelineClosedError("the worker pool was closed")
+
+    def _check_usable(self, *, started: bool = True) -> None:
+        if self._closing:
+            raise self._closed_error()
+        if self._broken is not None:
+            raise self._broken
+        if started is (self._loop is None):
+            raise PipelineError("the worker pool is not started" if started else "the worker pool is started already")
+
+    async def _until(self, is_settled: Callable[[], bool]) -> None:
+        """Waits until a condition on the set of workers holds."""
+        while not is_settled():
+            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append(watcher)
+            await watcher
+
+    def _notify(self) -> None:
+        for watcher in self._watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        self._watchers.clear()
+
+    # --- programs and calls
+
+    def register(self, program: bytes) -> int:
+        """Takes a pickled program of any size; each worker gets it once, before its first task of that program.
+
+        Returns:
+            Its number, for ``run`` and ``unregister``.
+        """
+        number = next(self._numbers)
+        fd = store_body(program) if len(program) > MAX_INLINE_BYTES else -1
+        self._programs[number] = Program(number, program, fd)
+        return number
+
+    def unregister(self, program_id: int) -> None:
+        """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
+        program = self._programs.pop(program_id, None)
+        if program is None:
+            return
+        if program.fd >= 0:
+            os.close(program.fd)
+            program.fd = -1
+        for worker in self._workers:
+            worker.forget(program_id)
+
+    async def run(
+        self, program_id: int, payload: bytes, *, grant: Grant, restart: Callable[[], None] | None = None
+    ) -> bytes:
+        """Runs one task in the least loaded worker; see the module for what holds when it returns.
+
+        Args:
+            program_id: From ``register``.
+            payload: For the handler; up to 4 KB is cheap, more works.
+            grant: Awaited with a number of bytes when the worker asks for room; returns offset and size in the arena.
+                What it granted is used by this call until ``run`` returns, or until ``restart`` is called.
+            restart: Called when the worker died and its process is gone, before the task begins anew: everything
+                granted so far can be taken back.
+
+        Returns:
+            What the handler returned.
+
+        Raises:
+            Exception: The user's own, with the worker's traceback as its cause (see ``workers.failure``), or what
+                ``grant`` raised.
+            WorkerDiedError: The processes that ran the task died, ``1 + retries`` times.
+            PipelineClosedError: The pool is closed.
+        """
+        self._check_usable()
+        call = Call(self._programs[program_id], payload)
+        self._submit(call)
+        try:
+            while True:
+                kind, value = await self._next_event(call)
+                if kind == messages.NEED:
+                    await self._answer_need(call, value, grant)
+                elif kind == messages.REPLY and call.abandoned is None:
+                    return value  # type: ignore[no-any-return]  # the body of a REPLY
+                else:
+                    self._conclude(call, kind, value)
+                    if restart is not None:
+                        restart()
+                    self._submit(call, again=True)
+        finally:
+            if call.deadline is not None:
+                call.deadline.cancel()
+
+    async def _next_event(self, call: Call) -> tuple[int, Any]:
+        """Waits for the call's next event; a cancellation is remembered and turned into a withdrawal."""
+        while call.event is None:
+            call.waiter = asyncio.get_running_loop().create_future()
+            try:
+                await call.waiter
+            except asyncio.CancelledError as exc:
+                self._abandon(call, exc)
+        event = call.event
+        call.event = None
+        return event
+
+    async def _answer_need(self, call: Call, nbytes: int, grant: Grant) -> None:
+        worker, ticket = call.worker, call.ticket
+        granted: tuple[int, int] | None = None
+        if call.abandoned is None:
+            try:
+                granted = await grant(nbytes)
+                offset, size = granted
+                if size < nbytes or offset < 0 or offset + size > self._plan.arena_bytes:
+                    granted = None
+                    raise ValueError(f"granted {size} bytes at {offset} for {nbytes} in {self._plan.arena_bytes}")  # noqa: TRY301 -- treated like a grant that failed
+            except asyncio.CancelledError as exc:
+                self._abandon(call, exc)
+            except Exception as exc:  # noqa: BLE001 -- raised from run as soon as the worker has let go
+                call.refusal = exc
+        if worker is None or call.worker is not worker:
+            return  # it died meanwhile; the event says so
+        if granted is None or call.abandoned is not None:
+            worker.send_denial(ticket)
+        else:
+            worker.send_grant(ticket, granted[0], granted[1])
+
+    def _conclude(self, call: Call, kind: int, value: Any) -> None:
+        """Raises what the end of a call means; returns if the call is to be run again."""
+        if call.abandoned is not None:
+            raise call.abandoned
+        if call.refusal is not None:
+            raise call.refusal
+        if kind == messages.FAILED:
+            body, where = value
+            raise decode_failure(body, where=where)
+        if kind == _STOPPED:
+            raise value
+        if self._closing:
+            raise self._closed_error()
+        death: _Death = value
+        if death.blamed:
+            call.attempts += 1
+            if call.attempts > self._retries:
+                raise WorkerDiedError(f"a task could not be finished: {death.text}", attempts=call.attempts)
+        if self._broken is not None:
+            raise self._broken
+
+    def _submit(self, call: Call, *, again: bool = False) -> None:
+        if not self._waiting or again:
+            for bucket in self._by_load:
+                if bucket:
+                    self._assign(next(iter(bucket)), call)
+                    return
+        if again:
+            self._waiting.appendleft(call)
+        else:
+            self._waiting.append(call)
+
+    def _assign(self, worker: Worker, call: Call) -> None:
+        call.ticket = next(self._tickets)
+        call.worker = worker
+        worker.flight[call.ticket] = call
+        try:
+            worker.send_task(call)
+        except OSError as exc:
+            del worker.flight[call.ticket]
+            call.worker = None
+            call.post(_STOPPED, exc)
+        self._place(worker)
+
+    def _place(self, worker: Worker) -> None:
+        """Puts a worker where ``_submit`` finds it by its load."""
+        load = len(worker.flight)
+        if load == worker.load:
+            return
+        if worker.load >= 0:
+            del self._by_load[worker.load][worker]
+        if load < self._depth and not worker.closing:
+            self._by_load[load][worker] = None
+            worker.load = load
+        else:
+            worker.load = -1
+
+    def _supply(self, worker: Worker) -> None:
+        """Gives a worker that has room what has waited longest."""
+        waiting = self._waiting
+        while waiting and len(worker.flight) < self._depth and not worker.closing:
+            call = waiting.popleft()
+            if not call.withdrawn:
+                self._assign(worker, call)
+        self._place(worker)
+
+    def _abandon(self, call: Call, cancellation: asyncio.CancelledError) -> None:
+        """Takes a call back: at once where no worker has it, else through its worker, whose answer ends ``run``."""
+        if call.abandoned is None:
+            call.abandoned = cancellation
+        if call.event is not None or call.withdrawn:
+            return
+        call.withdrawn = True
+        if call.worker is None:
+            call.payload = b""
+            call.post(messages.WITHDRAWN, None)
+        else:
+            call.worker.withdraw(call.ticket)
+            call.deadline = asyncio.get_running_loop().call_later(self._close_timeout_s, self._overrun, call, False)
+
+    def _overrun(self, call: Call, again: bool) -> None:
+        """Kills the worker that still runs a cancelled task after the time limit."""
+        worker = call.worker
+        if worker is None:
+            return
+        if next(iter(worker.flight)) == call.ticket:
+            if again:
+                worker.process.kill()
+            else:
+                worker.process.abort()
+        timeout_s = _ABORT_TIMEOUT_S
+        call.deadline = asyncio.get_running_loop().call_later(timeout_s, self._overrun, call, True)
+
+    # --- what workers do
+
+    def _spawn(self) -> None:
+        name = f"asyncdata-w{next(self._names)}"
+        future = self._spawner.submit(functools.partial(launch, self._plan, name), Launched.discard)
+        self._spawning.add(future)
+        future.add_done_callback(functools.partial(self._on_launched, name))
+
+    def _on_launched(self, name: str, future: asyncio.Future[Launched]) -> None:
+        self._spawning.discard(future)
+        error = future.exception()
+        if error is not None:
+            text = f"worker processes cannot be started with {self._plan.executable!r}: {error}"
+            self._break(PipelineError(text), error)
+        else:
+            worker = Worker(
+                name,
+                future.result(),
+                loop=future.get_loop(),
+                on_message=self._on_message,
+                on_gone=self._on_gone,
+            )
+            self._workers[worker] = None
+            if self._closing:
+                self._dismiss(worker)
+        self._notify()
+
+    def _on_message(self, worker: Worker, message: Message) -> None:
+        kind, ticket = message.kind, message.ticket
+        if kind == messages.NEED:
+            call = worker.flight.get(ticket)
+            if call is not None:
+                call.post(kind, message.first)
+            return
+        if kind == messages.READY:
+            worker.ready = True
+            self._failed_starts = 0
+            self._supply(worker)
+            self._notify()
+            return
+        if ticket == 0:
+            cause = decode_failure(message.body, where=worker.describe())
+            self._break(PipelineError(f"a worker process cannot start: {type(cause).__name__}: {cause}"), cause)
+            return
+        call = worker.flight.pop(ticket, None)
+        if call is None:
+            return
+        call.worker = None
+        if kind != messages.WITHDRAWN:
+            self._tasks_done += 1
+            self._busy_ns += message.first
+            worker.tasks_done += 1
+            worker.busy_ns += message.first
+        self._supply(worker)
+        if kind == messages.FAILED:
+            call.post(kind, (message.body, worker.describe()))
+        else:
+            call.post(kind, message.body)
+
+    def _on_gone(self, worker: Worker) -> None:
+        how = worker.exit_text()
+        if self._closing:
+            if worker in self._overdue:
+                self._reports.append(
+                    f"{worker.describe()} was still in user code {self._close_timeout_s:g} s after the pool was "
+                    f"closed, and was killed. {worker.crash_text() or 'It left no stack.'}"
+                )
+        else:
+            self._deaths += 1
+            self._last_death = f"{worker.describe()} {how}"
+            _LOGGER.warning("%s", self._last_death)
+            self._failed_starts += not worker.ready
+            if self._failed_starts >= _MAX_FAILED_STARTS:
+                self._break(WorkerDiedError(f"worker processes die while they start: {self._last_death}"), None)
+        self._remove(worker, how)
+        if not self._closing and self._broken is None:
+            self._spawn()
+        self._notify()
+
+    def _remove(self, worker: Worker, how: str) -> None:
+        """Forgets a worker and tells the calls it held; the oldest of them is the one it was running."""
+        del self._workers[worker]
+        if worker.load >= 0:
+            del self._by_load[worker.load][worker]
+            worker.load = -1
+        calls = list(worker.flight.values())
+        worker.flight.clear()
+        worker.close()
+        for i, call in enumerate(calls):
+            call.worker = None
+            call.post(_DIED, _Death(f"{worker.describe()} {how}", blamed=i == 0))
+
+    def _break(self, error: PipelineError, cause: BaseException | None) -> None:
+        """Gives up: no worker can be started. The first reason stays."""
+        if self._broken is None:
+            error.__cause__ = cause
+            self._broken = error
+            for call in self._waiting:
+                call.post(_STOPPED, error)
+            self._waiting.clear()
+        self._notify()
+
+    def stats(self) -> PoolStats:
+        """A snapshot."""
+        return PoolStats(
+            tasks=self._tasks_done,
+            in_flight=sum(len(worker.flight) for worker in self._workers),
+            waiting=sum(not call.withdrawn for call in self._waiting),
+            deaths=self._deaths,
+            last_death=self._last_death,
+            busy_s=self._busy_ns / 1e9,
+            workers=tuple(worker.stats() for worker in self._workers),
+        )

@@ -1,0 +1,245 @@
+"""One worker process as its pool sees it: what it holds, what it knows, and its two channels on the pool's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from asyncdata.workers import messages
+from asyncdata.workers.channel import Channel
+from asyncdata.workers.messages import Message
+from asyncdata.workers.process import describe_exit
+from asyncdata.workers.spawn import Launched
+from asyncdata.workers.stats import WorkerStats
+
+
+class Program:
+    """A registered program; a long one lies in a file whose descriptor every worker gets a copy of.
+
+    Args:
+        number: Its number.
+        pickled: What the workers unpickle.
+    """
+
+    __slots__ = ("fd", "number", "pickled", "size")
+
+    def __init__(self, number: int, pickled: bytes, fd: int) -> None:
+        self.number = number
+        self.pickled = pickled
+        self.fd = fd
+        self.size = len(pickled)
+
+
+class Call:
+    """One call of ``WorkerPool.run``: a mailbox of one event, and where the call stands.
+
+    ``event`` holds the latest event until ``run`` takes it; ``waiter`` is the future ``run`` sleeps on meanwhile.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "attempts",
+        "deadline",
+        "event",
+        "payload",
+        "program",
+        "refusal",
+        "ticket",
+        "waiter",
+        "withdrawn",
+        "worker",
+    )
+
+    def __init__(self, program: Program, payload: bytes) -> None:
+        self.program = program
+        self.payload = payload
+        self.event: tuple[int, Any] | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.worker: Worker | None = None
+        self.ticket = 0
+        self.attempts = 0
+        self.withdrawn = False
+        self.abandoned: asyncio.CancelledError | None = None
+        self.refusal: Exception | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def post(self, kind: int, value: Any) -> None:
+        """Leaves an event and wakes ``run``."""
+        self.event = (kind, value)
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class Worker:
+    """See the module.
+
+    Args:
+        name: Its name.
+        launched: The process and our ends of its channels; owned from now on.
+        loop: The pool's loop.
+        on_message: Called with each message of the tasks channel and of the control channel.
+        on_gone: Called once, when the process has ended and every message it sent was delivered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        launched: Launched,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_message: Callable[[Worker, Message], None],
+        on_gone: Callable[[Worker], None],
+    ) -> None:
+        self.name = name
+        self.process = launched.process
+        self.flight: dict[int, Call] = {}
+        self.programs: set[int] = set()
+        self.ready = False
+        self.load = -1  # the pool's bucket; -1 while in none
+        self.tasks_done = 0
+        self.busy_ns = 0
+        self.closing = False
+        self._launched = launched
+        self._tasks = launched.tasks
+        self._control = launched.control
+        self._loop = loop
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._reading = {self._tasks.fileno(): self._tasks, self._control.fileno(): self._control}
+        self._writing: set[int] = set()
+        for fd, channel in self._reading.items():
+            loop.add_reader(fd, self._readable, fd, channel)
+        self.process.watch(loop, self._gone)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def describe(self) -> str:
+        """Names it in messages."""
+        return f"worker process {self.name} (pid {self.pid})"
+
+    def stats(self) -> WorkerStats:
+        """A snapshot."""
+        return WorkerStats(
+            name=self.name,
+            pid=self.pid,
+            ready=self.ready,
+            in_flight=len(self.flight),
+            tasks=self.tasks_done,
+            busy_s=self.busy_ns / 1e9,
+        )
+
+    # --- sending
+
+    def send_task(self, call: Call) -> None:
+        """Sends a call under its ticket, and its program before the first one.
+
+        Raises:
+            OSError: There is no descriptor left for a long payload; nothing was sent.
+        """
+        program = call.program
+        if program.number not in self.programs:
+            if program.fd >= 0:
+                sent = self._tasks.send_attached(messages.PROGRAM, program.number, 0, fd=program.fd, size=program.size)
+            else:
+                sent = self._tasks.send(messages.PROGRAM, program.number, body=program.pickled)
+            self._sent(self._tasks, done=sent)
+            self.programs.add(program.number)
+        self._sent(self._tasks, done=self._tasks.send(messages.TASK, call.ticket, program.number, body=call.payload))
+
+    def send_grant(self, ticket: int, offset: int, size: int) -> None:
+        """Answers NEED."""
+        self._sent(self._tasks, done=self._tasks.send(messages.GRANT, ticket, offset, size))
+
+    def send_denial(self, ticket: int) -> None:
+        """Answers NEED with no."""
+        self._sent(self._tasks, done=self._tasks.send(messages.DENY, ticket))
+
+    def forget(self, number: int) -> None:
+        """Lets the worker drop a program, once the tasks already sent are done."""
+        if number in self.programs:
+            self.programs.remove(number)
+            self._sent(self._tasks, done=self._tasks.send(messages.FORGET, number))
+
+    def withdraw(self, ticket: int) -> None:
+        """Asks for a task back; WITHDRAWN comes if it had not begun, else its reply."""
+        self._sent(self._control, done=self._control.send(messages.WITHDRAW, ticket))
+
+    def finish(self) -> None:
+        """Lets the process end after the task it is in; it begins no other."""
+        if not self.closing:
+            self.closing = True
+            self._control.send(messages.CLOSE)
+            self._tasks.finish()
+
+    def _sent(self, channel: Channel, *, done: bool) -> None:
+        fd = channel.fileno()
+        if not done and fd >= 0 and fd not in self._writing:
+            self._writing.add(fd)
+            self._loop.add_writer(fd, self._writable, fd, channel)
+
+    def _writable(self, fd: int, channel: Channel) -> None:
+        if channel.flush():
+            self._writing.discard(fd)
+            self._loop.remove_writer(fd)
+
+    # --- receiving
+
+    def _readable(self, fd: int, channel: Channel) -> None:
+        try:
+            received = channel.receive()
+        except BlockingIOError:
+            return
+        except (EOFError, OSError):
+            self._stop_reading(fd)
+            if not self.closing:
+                self.process.kill()  # it can be told nothing any more: a replacement takes over
+            return
+        for message in received:
+            self._on_message(self, message)
+
+    def _stop_reading(self, fd: int) -> None:
+        if self._reading.pop(fd, None) is not None:
+            self._loop.remove_reader(fd)
+        if fd in self._writing:
+            self._writing.discard(fd)
+            self._loop.remove_writer(fd)
+
+    def _gone(self) -> None:
+        for fd, channel in list(self._reading.items()):
+            while fd in self._reading:
+                try:
+                    received = channel.receive()
+                except OSError:
+                    break  # drained; a descendant of the process holds the other end open
+                except EOFError:
+                    break
+                for message in received:
+                    self._on_message(self, message)
+            self._stop_reading(fd)
+        self._on_gone(self)
+
+    def exit_text(self) -> str:
+        """How the process ended, with the stacks it left if it crashed; to be asked before ``close``."""
+        text = describe_exit(self.process.exit_code)
+        stacks = self.crash_text()
+        return f"{text}; its stacks:\n{stacks}" if stacks else text
+
+    def crash_text(self) -> str:
+        """What ``faulthandler`` wrote before the process ended; empty if nothing."""
+        try:
+            size = min(os.fstat(self._launched.crash_fd).st_size, 1 << 16)
+            return os.pread(self._launched.crash_fd, size, 0).decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+    def close(self) -> None:
+        """Closes every descriptor that leads to the process."""
+        for fd in list(self._reading):
+            self._stop_reading(fd)
+        self._launched.close()
