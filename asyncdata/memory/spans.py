@@ -125,7 +125,7 @@ class SpanAllocator:
 
     @property
     def top_offset(self) -> int:
-        """End of the part of the space that is cut up; nothing above it is resident."""
+        """End of the part of the space that is cut up; no live or cached span lies above it."""
         return self._top
 
     def span_at(self, offset: int) -> Span | None:
@@ -206,9 +206,8 @@ class SpanAllocator:
             self._evict_oldest()
         while True:
             if self._top + size <= self._space:
-                offset = self._top
                 self._top += size
-                return offset
+                return self._top - size
             offset = self._holes.take(size)
             if offset is not None or not self._by_age:
                 return offset
