@@ -1,0 +1,33 @@
+"""URL to bytes. Knows nothing of records, arenas or plans; plain asyncio code on the running loop."""
+
+from __future__ import annotations
+
+from asyncdata.storage.counters import FetchStats
+from asyncdata.storage.failures import (
+    EncodedBodyError,
+    FailureCause,
+    RangeIgnoredError,
+    ReadFailedError,
+    UnframedBodyError,
+)
+from asyncdata.storage.fetch import Fetcher
+from asyncdata.storage.ranges import ByteRange, CoalescedRange, coalesce_ranges, split_range
+from asyncdata.storage.reader import RangeReader, ReaderSpec
+from asyncdata.storage.registry import spec_for
+
+__all__ = [
+    "ByteRange",
+    "CoalescedRange",
+    "EncodedBodyError",
+    "FailureCause",
+    "FetchStats",
+    "Fetcher",
+    "RangeIgnoredError",
+    "RangeReader",
+    "ReadFailedError",
+    "ReaderSpec",
+    "UnframedBodyError",
+    "coalesce_ranges",
+    "spec_for",
+    "split_range",
+]

@@ -1,0 +1,203 @@
+"""Ranged bodies by whichever path works: the range client, or aiohttp for proxies and unusual servers.
+
+aiohttp costs about three times the CPU, but follows everything HTTP allows: chunked bodies, proxies, servers that
+ignore ranges. A URL that needed it once goes to it directly from then on.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from asyncdata.errors import StorageError
+from asyncdata.options import TimeoutOptions
+from asyncdata.storage.failures import (
+    FailureCause,
+    RangeIgnoredError,
+    UnframedBodyError,
+    read_failed,
+)
+from asyncdata.storage.http1.client import USER_AGENT, RangeClient
+from asyncdata.storage.http1.connection import Accept, Answer
+from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
+from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
+from asyncdata.storage.urls import parse_http_url
+
+_MAX_REMEMBERED: Final = 10_000
+
+
+class Bodies:
+    """One reader's way to bodies, and its aiohttp session for everything else.
+
+    Args:
+        limits: Time limits of one attempt.
+        max_connections: Per host, for each of the two paths.
+        tls_context: For https.
+        proxy: ``http://host:port`` of a proxy; everything then goes through aiohttp.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: TimeoutOptions,
+        max_connections: int,
+        tls_context: ssl.SSLContext | None,
+        proxy: str | None = None,
+    ) -> None:
+        self._client = RangeClient(limits=limits, max_connections=max_connections, tls_context=tls_context)
+        self._proxy = proxy
+        self._unusual: dict[str, None] = {}
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=max_connections, ssl=tls_context if tls_context is not None else True, ttl_dns_cache=60
+            ),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=limits.connect_s, sock_read=max(limits.first_byte_s, limits.idle_s)
+            ),
+            auto_decompress=False,
+            trust_env=False,
+            proxy=proxy,
+            headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Bodies {self._client!r}, {len(self._unusual)} URLs by aiohttp>"
+
+    async def get(
+        self,
+        url: str,
+        headers: Iterable[tuple[str, str]],
+        *,
+        start: int,
+        buffer: memoryview,
+        accept: Accept,
+        skip_allowed: bool = False,
+    ) -> Answer:
+        """One attempt at the bytes ``[start, start + len(buffer))`` of a URL; see ``RangeClient.get``.
+
+        Args:
+            url: Absolute http or https URL.
+            headers: Sent as they are.
+            start: Offset of the first byte.
+            buffer: Where the bytes go.
+            accept: Looks at the head before the body is placed.
+            skip_allowed: A server that ignores ranges is borne with, by reading up to ``start`` and dropping it.
+        """
+        key = urlsplit(url)._replace(query="").geturl()
+        if self._proxy is None and key not in self._unusual:
+            origin, target = parse_http_url(url)
+            try:
+                return await self._client.get(origin, target, headers, start=start, buffer=buffer, accept=accept)
+            except UnframedBodyError:
+                self._remember(key)
+            except RangeIgnoredError:
+                if not skip_allowed:
+                    raise
+                self._remember(key)
+        return await self._get_by_aiohttp(
+            url, headers, start=start, buffer=buffer, accept=accept, skip_allowed=skip_allowed
+        )
+
+    async def aclose(self) -> None:
+        """Closes both paths."""
+        await self._client.aclose()
+        await self.session.close()
+
+    def _remember(self, key: str) -> None:
+        if len(self._unusual) >= _MAX_REMEMBERED:
+            self._unusual.pop(next(iter(self._unusual)))
+        self._unusual[key] = None
+
+    async def _get_by_aiohttp(
+        self,
+        url: str,
+        headers: Iterable[tuple[str, str]],
+        *,
+        start: int,
+        buffer: memoryview,
+        accept: Accept,
+        skip_allowed: bool,
+    ) -> Answer:
+        filled = 0
+        sent = [*headers, ("Range", f"bytes={start}-{start + len(buffer) - 1}")]
+        try:
+            async with self.session.get(URL(url, encoded=True), headers=sent, allow_redirects=False) as response:
+                head = head_of(response)
+                accept(head)
+                if head.status not in {200, 206}:
+                    return Answer(head, 0, None, await _read_aside(response))
+                skip, total = _place(head, start, len(buffer), skip_allowed=skip_allowed)
+                seen = 0
+                async for piece in response.content.iter_any():
+                    fresh = memoryview(piece)[max(0, skip - seen) :][: len(buffer) - filled]
+                    buffer[filled : filled + len(fresh)] = fresh
+                    filled += len(fresh)
+                    seen += len(piece)
+                    if total is not None and filled == min(len(buffer), max(0, total - start)):
+                        break
+                return Answer(head, filled, seen if total is None else total, b"")
+        except MalformedHeadError as error:
+            raise read_failed(f"not an HTTP answer: {error}", FailureCause.MALFORMED, filled=filled) from None
+        except aiohttp.ClientPayloadError as error:
+            raise read_failed(f"the body broke off: {error}", FailureCause.SHORT_BODY, filled=filled) from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise client_failure(error, filled=filled) from None
+
+
+def head_of(response: aiohttp.ClientResponse) -> ResponseHead:
+    """An aiohttp response's head in the range client's terms."""
+    headers: dict[str, str] = {}
+    for name, value in response.headers.items():
+        key = name.lower()
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return ResponseHead(response.status, response.reason or "", headers, keep_alive=True)
+
+
+def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
+    """The typed error for what aiohttp raised."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return StorageError(f"the certificate of {error.host} is not trusted")
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        cause = FailureCause.CONNECT_TIMEOUT
+    elif isinstance(error, TimeoutError):
+        cause = FailureCause.IDLE_TIMEOUT if filled else FailureCause.FIRST_BYTE_TIMEOUT
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = FailureCause.CONNECT
+    elif isinstance(error, aiohttp.ClientConnectionError | OSError):
+        cause = FailureCause.CONNECTION_LOST
+    elif isinstance(error, aiohttp.InvalidURL):
+        return StorageError("the URL is not usable")
+    else:
+        cause = FailureCause.MALFORMED
+    return read_failed(f"the request failed ({type(error).__name__})", cause, filled=filled)
+
+
+def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -> tuple[int, int | None]:
+    """(bytes to drop first, total size where known) for the body of a 200 or 206."""
+    if head.status == 200:
+        total = None if head.is_chunked else head.content_length
+        if not skip_allowed and not (start == 0 and total is not None and total <= length):
+            raise RangeIgnoredError("the server answered 200 where a range was asked for")
+        return start, total
+    sent = head.content_range
+    if sent is None or sent.start != start or sent.stop is None or sent.stop > start + length:
+        raise read_failed(
+            f"asked for bytes {start}-{start + length - 1}, got Content-Range {head.headers.get('content-range')!r}",
+            FailureCause.MALFORMED,
+        )
+    return 0, sent.total if sent.total is not None else sent.stop
+
+
+async def _read_aside(response: aiohttp.ClientResponse) -> bytes:
+    parts = bytearray()
+    async for piece in response.content.iter_any():
+        parts += piece
+        if len(parts) >= MAX_ASIDE_BYTES:
+            break
+    return bytes(parts[:MAX_ASIDE_BYTES])

@@ -1,0 +1,115 @@
+"""What the storage layer did, in numbers. One writer: the I/O loop. Snapshots are frozen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from asyncdata.errors import TransientStorageError
+from asyncdata.storage.failures import TIMEOUT_CAUSES, FailureCause, ReadFailedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchStats:
+    """A snapshot of the counters.
+
+    Attributes:
+        requests: Attempts at a body, failed ones included.
+        metadata_requests: Attempts at ``stat`` and ``glob``.
+        bytes: Bytes of bodies that were kept.
+        retries: Attempts that followed a failure. Many, with few bytes per request, betray a failing or throttling
+            server; see ``failures``.
+        resumes: Those of them that went on in the middle of a range.
+        wasted_bytes: Bytes received and thrown away.
+        failures: Failed attempts by cause.
+        timeouts: Those of them that were time limits, by kind.
+        backoff_s: Seconds spent waiting between attempts, summed over reads.
+        in_flight: Attempts that run now.
+        peak_in_flight: The most that ever ran.
+        waiting: Reads that wait for their turn; above zero for long, the limit of requests is the bottleneck.
+        limit: The limit of requests in flight.
+    """
+
+    requests: int = 0
+    metadata_requests: int = 0
+    bytes: int = 0
+    retries: int = 0
+    resumes: int = 0
+    wasted_bytes: int = 0
+    failures: Mapping[FailureCause, int] = field(default_factory=dict)
+    timeouts: Mapping[FailureCause, int] = field(default_factory=dict)
+    backoff_s: float = 0.0
+    in_flight: int = 0
+    peak_in_flight: int = 0
+    waiting: int = 0
+    limit: int = 0
+
+
+class FetchCounters:
+    """The running numbers behind ``FetchStats``."""
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._metadata_requests = 0
+        self._bytes = 0
+        self._retries = 0
+        self._resumes = 0
+        self._wasted = 0
+        self._backoff_s = 0.0
+        self._in_flight = 0
+        self._peak = 0
+        self._failures: Counter[FailureCause] = Counter()
+
+    def began(self, *, resumed: bool = False) -> None:
+        """An attempt at a body begins."""
+        self._requests += 1
+        self._resumes += resumed
+        self._in_flight += 1
+        self._peak = max(self._peak, self._in_flight)
+
+    def ended(self) -> None:
+        """An attempt at a body is over, in whatever way."""
+        self._in_flight -= 1
+
+    def asked(self) -> None:
+        """An attempt at metadata begins."""
+        self._metadata_requests += 1
+
+    def received(self, size: int) -> None:
+        """Bytes came and are kept."""
+        self._bytes += size
+
+    def wasted(self, size: int) -> None:
+        """Bytes that were booked as received are thrown away."""
+        self._bytes -= size
+        self._wasted += size
+
+    def failed(self, error: TransientStorageError) -> None:
+        """An attempt failed."""
+        self._failures[error.cause if isinstance(error, ReadFailedError) else FailureCause.BACKEND] += 1
+
+    def retried(self, delay_s: float) -> None:
+        """Another attempt is going to follow, after a delay."""
+        self._retries += 1
+        self._backoff_s += delay_s
+
+    def snapshot(self, *, waiting: int, limit: int) -> FetchStats:
+        """The numbers as they are now."""
+        failures = dict(self._failures)
+        return FetchStats(
+            requests=self._requests,
+            metadata_requests=self._metadata_requests,
+            bytes=self._bytes,
+            retries=self._retries,
+            resumes=self._resumes,
+            wasted_bytes=self._wasted,
+            failures=MappingProxyType(failures),
+            timeouts=MappingProxyType({cause: failures[cause] for cause in TIMEOUT_CAUSES if cause in failures}),
+            backoff_s=self._backoff_s,
+            in_flight=self._in_flight,
+            peak_in_flight=self._peak,
+            waiting=waiting,
+            limit=limit,
+        )

@@ -1,0 +1,96 @@
+"""The typed errors of one read attempt, beneath the public tree of ``asyncdata.errors``.
+
+A transient failure says how far the attempt came (``filled``), so that the next one resumes there, and what ended it
+(``cause``), so that it can be counted. Errors that mean "this server does not speak ranges" are types of their own:
+a backend may answer them with another body path.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from asyncdata.errors import StorageError, TransientStorageError
+from asyncdata.types import ObjectInfo
+
+
+class FailureCause(enum.StrEnum):
+    """What ended an attempt."""
+
+    CONNECT = "connect"
+    CONNECT_TIMEOUT = "connect_timeout"
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+    CONNECTION_LOST = "connection_lost"
+    SHORT_BODY = "short_body"
+    MALFORMED = "malformed"
+    THROTTLED = "throttled"
+    SERVER_ERROR = "server_error"
+    BACKEND = "backend"
+
+
+TIMEOUT_CAUSES = (FailureCause.CONNECT_TIMEOUT, FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.IDLE_TIMEOUT)
+
+
+class ReadFailedError(TransientStorageError):
+    """One attempt failed and another may succeed.
+
+    Attributes:
+        cause: What ended it.
+        filled: How many leading bytes of the attempt's buffer are valid.
+        info: What the answer's head said about the object, where an opening read got that far.
+    """
+
+    cause: FailureCause = FailureCause.BACKEND
+    filled: int = 0
+    info: ObjectInfo | None = None
+
+
+class RangeIgnoredError(StorageError):
+    """The server answered 200 with the whole object where a range was asked for."""
+
+
+class UnframedBodyError(StorageError):
+    """The body comes without a length (chunked, or until the connection closes): not for the range client."""
+
+
+class EncodedBodyError(StorageError):
+    """The body is not the stored bytes: the server compressed or decompressed it on the way."""
+
+
+class RedirectedError(StorageError):
+    """The server sent the reader elsewhere.
+
+    Attributes:
+        location: The value of the ``Location`` header, possibly relative.
+    """
+
+    location: str = ""
+
+
+def read_failed(
+    message: str,
+    cause: FailureCause,
+    *,
+    filled: int = 0,
+    retry_after_s: float | None = None,
+    url: str | None = None,
+    version: str | None = None,
+    offset: int | None = None,
+) -> ReadFailedError:
+    """Builds a transient failure; ``offset`` is where the attempt began, the error names the first missing byte."""
+    error = ReadFailedError(message, url=url, version=version, offset=None if offset is None else offset + filled)
+    error.cause = cause
+    error.filled = filled
+    error.retry_after_s = retry_after_s
+    return error
+
+
+def locate(error: StorageError, info: ObjectInfo, start: int) -> StorageError:
+    """Adds the place to an error made by a layer that knows bytes but not objects; returns the same error."""
+    if error.url is None:
+        error.url = info.url
+    if error.version is None:
+        error.version = info.version
+    if error.offset is None:
+        error.offset = start + (error.filled if isinstance(error, ReadFailedError) else 0)
+    return error

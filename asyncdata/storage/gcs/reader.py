@@ -1,0 +1,238 @@
+"""``gs://``: bodies by the range client, listing and metadata by aiohttp, all on the JSON API.
+
+Options (``Options.storage["gs"]``): ``endpoint_url``, ``token`` (``"anon"``, ``"google_default"``, a file's path),
+``user_project`` (requester pays; ``project`` is accepted and unused), ``verify_tls``, ``ca_file``, ``proxy``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.storage.bodies import Bodies, client_failure
+from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.gcs import requests
+from asyncdata.storage.gcs.tokens import Token, Tokens, choose_source
+from asyncdata.storage.globs import compile_glob
+from asyncdata.storage.http1.connection import Answer
+from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.threads import ThreadJobs
+from asyncdata.storage.urls import scheme_of
+from asyncdata.types import ObjectInfo
+
+KNOWN_OPTIONS: Final = frozenset({"endpoint_url", "token", "project", "user_project", "verify_tls", "ca_file", "proxy"})
+
+
+def open_reader(spec: ReaderSpec) -> GcsReader:
+    """Makes the reader; called by ``ReaderSpec.open``."""
+    options = spec.options
+    unknown = set(options) - KNOWN_OPTIONS
+    if unknown:
+        raise StorageError(f"unknown storage options for gs: {', '.join(sorted(unknown))}")
+    endpoint = str(options.get("endpoint_url") or requests.DEFAULT_ENDPOINT).rstrip("/")
+    tls_context = None
+    if endpoint.startswith("https:"):
+        tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))
+    bodies = Bodies(
+        limits=spec.timeouts,
+        max_connections=spec.max_connections,
+        tls_context=tls_context,
+        proxy=options.get("proxy"),
+    )
+    return GcsReader(bodies, endpoint=endpoint, options=options)
+
+
+class GcsReader:
+    """A ``RangeReader`` for Google Cloud Storage and servers that speak its JSON API."""
+
+    def __init__(self, bodies: Bodies, *, endpoint: str, options: Mapping[str, Any]) -> None:
+        self._bodies = bodies
+        self._endpoint = endpoint
+        self._user_project: str | None = options.get("user_project")
+        self._jobs = ThreadJobs(1, "asyncdata-gcs")
+        self._tokens = Tokens(choose_source(options.get("token")), self._jobs)
+        self._media_url = functools.lru_cache(maxsize=4096)(self._build_media_url)
+
+    def __repr__(self) -> str:
+        return f"<GcsReader {self._endpoint} {self._bodies!r}>"
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and generation."""
+        status, headers, body = await self._ask(requests.stat_url(self._endpoint, url, self._user_project), url)
+        if status != 200:
+            raise requests.answer_error(status, headers, body, url=url)
+        return requests.parse_stat(body, url)
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The objects that match; a bucket that does not exist is an error, a glob without matches is not."""
+        bucket, name = requests.split_url(pattern, name_required=False)
+        patterns = compile_glob(name)
+        found: dict[str, ObjectInfo] = {}
+        scheme = scheme_of(pattern)
+        for literal in (item for item in patterns if item.is_literal):
+            try:
+                info = await self.stat(f"{scheme}://{bucket}/{literal.text}")
+            except ObjectNotFoundError:
+                continue
+            found[info.url] = info
+        wild = [item for item in patterns if not item.is_literal]
+        for listing in requests.plan_listings(wild):
+            token: str | None = None
+            while True:
+                page_url = requests.list_url(self._endpoint, bucket, listing, token, self._user_project)
+                status, headers, body = await self._ask(page_url, pattern)
+                if status != 200:
+                    raise requests.answer_error(status, headers, body, url=pattern)
+                names, token = requests.parse_page(body, bucket, scheme)
+                found.update((info.url, info) for name, info in names if any(item.matches(name) for item in wild))
+                if token is None:
+                    break
+        return [found[url] for url in sorted(found)]
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """One ranged GET of the listed generation, received in place."""
+        if not buffer:
+            return 0
+        answer = await self._get(info, start, buffer)
+        status = answer.head.status
+        if status not in {200, 206}:
+            if info.version is not None and requests.is_gone(status):
+                raise await self._changed(info, start)
+            if status == 416:
+                raise ObjectChangedError(
+                    "the object has fewer bytes than were listed", url=info.url, version=info.version, offset=start
+                )
+            raise requests.answer_error(
+                status, answer.head.headers, answer.aside, url=info.url, version=info.version, offset=start
+            )
+        if answer.filled < len(buffer):
+            raise read_failed(
+                f"the server sent {answer.filled} of {len(buffer)} bytes",
+                FailureCause.SHORT_BODY,
+                filled=answer.filled,
+                url=info.url,
+                version=info.version,
+                offset=start,
+            )
+        return answer.filled
+
+    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        """The first ranged GET of an unknown object; its head tells size and generation."""
+        if not buffer:
+            return await self.stat(url), 0
+        unknown = ObjectInfo(url=url, size=-1)
+        seen: list[ObjectInfo] = []
+
+        def note(head: ResponseHead) -> None:
+            sent = head.content_range if head.status == 206 else None
+            size = sent.total if sent is not None else head.content_length
+            if head.status in {200, 206} and size is not None:
+                seen.append(ObjectInfo(url=url, size=size, version=head.headers.get("x-goog-generation")))
+
+        try:
+            answer = await self._get(unknown, 0, buffer, note)
+        except ReadFailedError as error:
+            error.info = seen[-1] if seen else None
+            raise
+        status = answer.head.status
+        if status == 416:
+            return await self.stat(url), 0  # an empty object has no range at all
+        if status not in {200, 206}:
+            raise requests.answer_error(status, answer.head.headers, answer.aside, url=url)
+        if not seen:
+            raise read_failed("an answer that does not tell the object's size", FailureCause.MALFORMED, url=url)
+        info = seen[-1]
+        if answer.filled < min(info.size, len(buffer)):
+            short = read_failed(
+                f"the server sent {answer.filled} of {min(info.size, len(buffer))} bytes",
+                FailureCause.SHORT_BODY,
+                filled=answer.filled,
+                url=url,
+            )
+            short.info = info
+            raise short
+        return info, answer.filled
+
+    async def aclose(self) -> None:
+        """Closes connections and the token thread."""
+        await self._tokens.aclose()
+        await self._jobs.aclose()
+        await self._bodies.aclose()
+
+    def _build_media_url(self, url: str, version: str | None) -> str:
+        return requests.media_url(self._endpoint, url, version, self._user_project)
+
+    async def _get(self, info: ObjectInfo, start: int, buffer: memoryview, note: Any = None) -> Answer:
+        version = info.version
+
+        def accept(head: ResponseHead) -> None:
+            requests.check_media_head(head, version=version)
+            if note is not None:
+                note(head)
+
+        url = self._media_url(info.url, version)
+        try:
+            token = await self._tokens.get()
+            answer = await self._bodies.get(url, _with_token(token), start=start, buffer=buffer, accept=accept)
+            if answer.head.status == 401 and token.header:
+                token = await self._tokens.renew(token)
+                answer = await self._bodies.get(url, _with_token(token), start=start, buffer=buffer, accept=accept)
+        except StorageError as error:
+            raise locate(error, info, start) from None
+        return answer
+
+    async def _ask(self, url: str, subject: str) -> tuple[int, Mapping[str, str], bytes]:
+        """(status, headers, body) of a metadata request; the token is renewed once if it is refused."""
+        try:
+            token = await self._tokens.get()
+            answer = await self._ask_once(url, token)
+            if answer[0] == 401 and token.header:
+                answer = await self._ask_once(url, await self._tokens.renew(token))
+        except StorageError as error:
+            if error.url is None:
+                error.url = subject
+            raise
+        return answer
+
+    async def _ask_once(self, url: str, token: Token) -> tuple[int, Mapping[str, str], bytes]:
+        headers = {"Authorization": token.header} if token.header else {}
+        try:
+            async with self._bodies.session.get(URL(url, encoded=True), headers=headers) as response:
+                lowered = {name.lower(): value for name, value in response.headers.items()}
+                return response.status, lowered, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise client_failure(error) from None
+
+    async def _changed(self, info: ObjectInfo, start: int) -> StorageError:
+        """What became of a generation that cannot be read any more."""
+        try:
+            current = await self.stat(info.url)
+        except ObjectNotFoundError:
+            what = f"the object was deleted after generation {info.version} was listed"
+        except (StorageError, AccessDeniedError):
+            what = f"generation {info.version} of the object does not exist any more"
+        else:
+            if current.version == info.version:
+                # The answer to the read was wrong, or is not yet consistent: the generation is there.
+                return read_failed(
+                    "the server does not find a generation that exists",
+                    FailureCause.SERVER_ERROR,
+                    url=info.url,
+                    version=info.version,
+                    offset=start,
+                )
+            what = f"the object was replaced: generation {info.version} was listed, now it is {current.version}"
+        return ObjectChangedError(what, url=info.url, version=info.version, offset=start)
+
+
+def _with_token(token: Token) -> tuple[tuple[str, str], ...]:
+    if not token.header:
+        return requests.BODY_HEADERS
+    return (*requests.BODY_HEADERS, ("Authorization", token.header))

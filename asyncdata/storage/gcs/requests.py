@@ -1,0 +1,209 @@
+"""Builds requests to the JSON API of Google Cloud Storage and reads its answers. No socket, no clock.
+
+Objects are read by their stored bytes: ``Accept-Encoding: gzip`` asks the server not to decompress objects that are
+kept compressed, for a decompressed body has no ranges and another size. Reads are pinned by ``generation=``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from asyncdata.errors import ObjectChangedError, StorageError, UnsupportedURLError
+from asyncdata.storage.failures import EncodedBodyError, FailureCause, read_failed
+from asyncdata.storage.globs import GlobPattern
+from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
+from asyncdata.storage.urls import split_bucket
+from asyncdata.types import ObjectInfo
+
+SCHEMES: Final = ("gs", "gcs")
+DEFAULT_ENDPOINT: Final = "https://storage.googleapis.com"
+BODY_HEADERS: Final = (("Accept-Encoding", "gzip"),)
+_THROTTLE_REASONS: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded"})
+_SAFE_FOR_SERVER: Final = frozenset("*?")
+
+
+def split_url(url: str, *, name_required: bool = True) -> tuple[str, str]:
+    """(bucket, object name) of a ``gs://`` URL."""
+    bucket, name = split_bucket(url, SCHEMES)
+    if name_required and (not name or name.endswith("/")):
+        raise UnsupportedURLError("the URL names no object", url=url)
+    return bucket, name
+
+
+def media_url(endpoint: str, url: str, version: str | None, user_project: str | None) -> str:
+    """Where the bytes of an object are."""
+    bucket, name = split_url(url)
+    query = {"alt": "media"}
+    if version is not None:
+        query["generation"] = version
+    if user_project is not None:
+        query["userProject"] = user_project
+    return f"{endpoint}/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?{urlencode(query)}"
+
+
+def stat_url(endpoint: str, url: str, user_project: str | None) -> str:
+    """Where the metadata of an object are."""
+    bucket, name = split_url(url)
+    query = {"fields": "name,size,generation"}
+    if user_project is not None:
+        query["userProject"] = user_project
+    return f"{endpoint}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?{urlencode(query)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One listing that covers some of a glob's patterns.
+
+    Attributes:
+        prefix: What every name begins with.
+        shallow: Names with a ``/`` after the prefix are not wanted.
+        match_glob: A filter for the server; it may let through more than is wanted.
+    """
+
+    prefix: str
+    shallow: bool
+    match_glob: str | None
+
+
+def plan_listings(patterns: list[GlobPattern]) -> list[Listing]:
+    """The fewest listings that cover the patterns (which are relative to the bucket). Pure.
+
+    A prefix that begins with another one's is covered by it. The server's own glob is used for a single deep pattern
+    of plain stars, where it saves pages.
+    """
+    wanted: dict[str, list[GlobPattern]] = {}
+    for pattern in sorted(patterns, key=lambda pattern: pattern.prefix):
+        for prefix, group in wanted.items():
+            if pattern.prefix.startswith(prefix) and not _all_shallow(group):
+                group.append(pattern)
+                break
+        else:
+            wanted.setdefault(pattern.prefix, []).append(pattern)
+    listings = []
+    for prefix, group in wanted.items():
+        shallow = _all_shallow(group)
+        match_glob = group[0].text if len(group) == 1 and not shallow and _server_understands(group[0]) else None
+        listings.append(Listing(prefix, shallow, match_glob))
+    return listings
+
+
+def _all_shallow(patterns: list[GlobPattern]) -> bool:
+    return all(pattern.is_shallow for pattern in patterns)
+
+
+def _server_understands(pattern: GlobPattern) -> bool:
+    text = pattern.text
+    return "**" not in text and not any(char in "[]{}\\" for char in text) and bool(_SAFE_FOR_SERVER & set(text))
+
+
+def list_url(endpoint: str, bucket: str, listing: Listing, page_token: str | None, user_project: str | None) -> str:
+    """Where one page of a listing is."""
+    query = {"fields": "nextPageToken,items(name,size,generation)", "prefix": listing.prefix, "maxResults": "1000"}
+    if listing.shallow:
+        query["delimiter"] = "/"
+    if listing.match_glob is not None:
+        query["matchGlob"] = listing.match_glob
+    if page_token:
+        query["pageToken"] = page_token
+    if user_project is not None:
+        query["userProject"] = user_project
+    return f"{endpoint}/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query)}"
+
+
+def parse_page(body: bytes, bucket: str, scheme: str) -> tuple[list[tuple[str, ObjectInfo]], str | None]:
+    """(name and info of each object, token of the next page) of one page of a listing."""
+    page = _parse_json(body)
+    items = page.get("items", [])
+    if not isinstance(items, list):
+        raise read_failed("a listing without a list", FailureCause.MALFORMED)
+    token = page.get("nextPageToken")
+    infos = [(str(item.get("name")), _info_of(item, f"{scheme}://{bucket}/{item.get('name')}")) for item in items]
+    return infos, str(token) if token else None
+
+
+def parse_stat(body: bytes, url: str) -> ObjectInfo:
+    """The info in the answer to a metadata request."""
+    return _info_of(_parse_json(body), url)
+
+
+def _parse_json(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        raise read_failed(f"not JSON: {shorten(body, 80)!r}", FailureCause.MALFORMED) from None
+    if not isinstance(value, dict):
+        raise read_failed("not a JSON object", FailureCause.MALFORMED)
+    return value
+
+
+def _info_of(item: Mapping[str, Any], url: str) -> ObjectInfo:
+    try:
+        size, generation = int(item["size"]), str(int(item["generation"]))
+    except (KeyError, TypeError, ValueError):
+        raise read_failed("metadata without size or generation", FailureCause.MALFORMED, url=url) from None
+    return ObjectInfo(url=url, size=size, version=generation)
+
+
+def check_media_head(head: ResponseHead, *, version: str | None) -> None:
+    """Refuses an answer whose body is not the stored bytes of the wanted generation.
+
+    Raises:
+        ObjectChangedError: Another generation.
+        EncodedBodyError: The server compressed or decompressed the body.
+    """
+    if head.status not in {200, 206}:
+        return
+    headers = head.headers
+    sent = headers.get("x-goog-generation")
+    if version is not None and sent is not None and sent != version:
+        raise ObjectChangedError(f"the object was replaced: generation {version} was listed, {sent} was sent")
+    stored = headers.get("x-goog-stored-content-encoding", "identity")
+    coding = headers.get("content-encoding", "identity")
+    if "gunzipped" in headers.get("x-guploader-response-body-transformations", "") or stored != coding:
+        raise EncodedBodyError(
+            f"the server re-encoded the body (stored as {stored}, sent as {coding}); its ranges mean nothing"
+        )
+
+
+def is_gone(status: int) -> bool:
+    """Whether the status of a pinned read means that its generation is not the live one any more."""
+    return status in {404, 412}
+
+
+def answer_error(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    url: str,
+    version: str | None = None,
+    offset: int | None = None,
+) -> StorageError:
+    """The typed error for an answer without the wanted body."""
+    message, reasons = _error_details(body)
+    retry_after_s = parse_retry_after(headers.get("retry-after"))
+    if status == 403 and _THROTTLE_REASONS & reasons:
+        return read_failed(
+            f"the server answered 403: {message}",
+            FailureCause.THROTTLED,
+            retry_after_s=retry_after_s,
+            url=url,
+            version=version,
+            offset=offset,
+        )
+    return status_error(status, message, url=url, version=version, offset=offset, retry_after_s=retry_after_s)
+
+
+def _error_details(body: bytes) -> tuple[str, frozenset[str]]:
+    """(message, reasons) of an error answer, JSON or not."""
+    try:
+        error = json.loads(body)["error"]
+        reasons = frozenset(str(item.get("reason")) for item in error.get("errors", []))
+        return shorten(str(error.get("message", "")).encode()), reasons
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return shorten(body), frozenset()

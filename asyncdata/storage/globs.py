@@ -1,0 +1,176 @@
+r"""Glob patterns as data: where to list, and which names to keep. Pure.
+
+Wildcards: ``*`` any run of characters without ``/`` (as a whole segment: at least one), ``?`` one such character,
+``[abc]`` ``[a-z]`` ``[!a]`` one of a set, ``{a,b}`` alternatives (they nest), ``**`` any run across ``/``; as a whole
+segment ``**`` also matches no segment at all. There is no escape character: a backslash is an ordinary one, as in
+object names.
+
+::
+
+    b/train-*.{rec,gz}  ──expand──▶ b/train-*.rec, b/train-*.gz ──▶ GlobPattern(prefix="b/train-", regex)
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from asyncdata.errors import UnsupportedURLError
+
+_WILDCARD: Final = re.compile(r"[*?[]")
+_MAX_ALTERNATIVES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobPattern:
+    """One pattern without braces.
+
+    Attributes:
+        text: The pattern.
+        prefix: What every match begins with: the text before the first wildcard.
+        regex: Matches whole names.
+    """
+
+    text: str
+    prefix: str
+    regex: re.Pattern[str]
+
+    @property
+    def is_literal(self) -> bool:
+        """It has no wildcard: the pattern is the one name it matches."""
+        return len(self.prefix) == len(self.text)
+
+    @property
+    def is_shallow(self) -> bool:
+        """No match has a ``/`` after the prefix, so that a listing need not descend."""
+        rest = self.text[len(self.prefix) :]
+        return "/" not in rest and "**" not in rest
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name matches. Names that end in ``/`` are folder markers, never objects."""
+        return self.regex.match(name) is not None and not name.endswith("/")
+
+
+def has_wildcard(pattern: str) -> bool:
+    """Whether the pattern is more than the name of one object."""
+    return _WILDCARD.search(pattern) is not None or expand_braces(pattern) != [pattern]
+
+
+def compile_glob(pattern: str) -> list[GlobPattern]:
+    """The brace-free patterns that together mean ``pattern``; at least one."""
+    return [
+        GlobPattern(text=text, prefix=_literal_prefix(text), regex=re.compile(translate(text)))
+        for text in dict.fromkeys(expand_braces(pattern))
+    ]
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Every combination of alternatives; braces without a comma or without a partner are ordinary characters.
+
+    Example::
+
+        >>> expand_braces("a{b,c{d,e}}")
+        ['ab', 'acd', 'ace']
+    """
+    found = _first_group(pattern)
+    if found is None:
+        return [pattern]
+    start, stop, alternatives = found
+    tails = expand_braces(pattern[stop:])
+    heads = [pattern[:start] + text for alternative in alternatives for text in expand_braces(alternative)]
+    if len(heads) * len(tails) > _MAX_ALTERNATIVES:
+        raise UnsupportedURLError(f"the pattern has more than {_MAX_ALTERNATIVES} alternatives", url=pattern[:200])
+    return [head + tail for head in heads for tail in tails]
+
+
+def _first_group(pattern: str) -> tuple[int, int, list[str]] | None:
+    """(start, stop, alternatives) of the first brace group that has a comma at its own level."""
+    opened: list[tuple[int, list[int]]] = []
+    groups: list[tuple[int, int, list[int]]] = []
+    for at, char in enumerate(pattern):
+        if char == "{":
+            opened.append((at, []))
+        elif char == "," and opened:
+            opened[-1][1].append(at)
+        elif char == "}" and opened:
+            start, commas = opened.pop()
+            if commas:
+                groups.append((start, at, commas))
+    if not groups:
+        return None
+    start, end, commas = min(groups)
+    cuts = [start, *commas, end]
+    return start, end + 1, [pattern[left + 1 : right] for left, right in itertools.pairwise(cuts)]
+
+
+def _literal_prefix(pattern: str) -> str:
+    found = _WILDCARD.search(pattern)
+    if found is None:
+        return pattern
+    return pattern[: found.start()]
+
+
+def translate(pattern: str) -> str:
+    """A regular expression, anchored at its end, for a brace-free pattern."""
+    segments = pattern.split("/")
+    last = len(segments) - 1
+    parts: list[str] = []
+    for index, segment in enumerate(segments):
+        slash = "" if index == last else "/"
+        if segment == "**":
+            parts.append(".*" if index == last else "(?:.+/)?")
+        elif segment == "*":
+            parts.append(f"[^/]+{slash}")
+        else:
+            parts.append(_translate_segment(segment) + slash)
+    return f"(?s:{''.join(parts)})\\Z"
+
+
+def _translate_segment(segment: str) -> str:
+    parts: list[str] = []
+    at = 0
+    while at < len(segment):
+        char = segment[at]
+        at += 1
+        if char == "*":
+            if segment.startswith("*", at):
+                at += 1
+                parts.append(".*")
+            else:
+                parts.append("[^/]*")
+        elif char == "?":
+            parts.append("[^/]")
+        elif char == "[" and (end := _set_end(segment, at)) > 0:
+            parts.append(_translate_set(segment[at:end]))
+            at = end + 1
+        else:
+            parts.append(re.escape(char))
+    return "".join(parts)
+
+
+def _set_end(segment: str, at: int) -> int:
+    """Index of the bracket that closes the set opened before ``at``, or -1: then it is an ordinary character."""
+    first = at + 1 if segment.startswith("!", at) else at
+    return segment.find("]", first + 1)
+
+
+def _translate_set(body: str) -> str:
+    negated = body.startswith("!")
+    members = body[1:] if negated else body
+    parts: list[str] = []
+    at = 0
+    while at < len(members):
+        if at + 2 < len(members) and members[at + 1] == "-":
+            low, high = members[at], members[at + 2]
+            if low <= high:
+                parts.append(f"{re.escape(low)}-{re.escape(high)}")
+            at += 3
+        else:
+            parts.append(re.escape(members[at]))
+            at += 1
+    if not parts:  # only ranges that run backwards: nothing is in the set
+        return "[^/]" if negated else "(?!)"
+    # A set never matches the separator, negated or not.
+    return f"(?!/)[{'^' if negated else ''}{''.join(parts)}]"

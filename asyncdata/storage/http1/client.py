@@ -1,0 +1,82 @@
+"""Ranged GETs over kept connections; the body goes straight into the caller's buffer.
+
+Knows HTTP, not objects: backends build the target and the headers, and say by ``accept`` which answers are theirs.
+A kept connection that the server closed meanwhile costs nothing but a new connection: the request is sent again at
+once, for it was not answered.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from typing import Final
+
+from asyncdata.options import TimeoutOptions
+from asyncdata.storage.http1.connection import Accept, Answer, StaleConnectionError
+from asyncdata.storage.http1.pool import ConnectionPool
+from asyncdata.storage.urls import Origin
+
+USER_AGENT: Final = "asyncdata"
+
+
+def build_get(origin: Origin, target: str, headers: Iterable[tuple[str, str]], start: int, length: int) -> bytes:
+    """The head of a GET of the bytes ``[start, start + length)``.
+
+    Raises:
+        ValueError: A header or the target would break the framing.
+    """
+    lines = [
+        f"GET {target} HTTP/1.1",
+        f"Host: {origin.authority}",
+        f"User-Agent: {USER_AGENT}",
+        f"Range: bytes={start}-{start + length - 1}",
+    ]
+    lines.extend(f"{name}: {value}" for name, value in headers)
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
+        raise ValueError("a line break inside a request line or header")
+    return f"{head}\r\n\r\n".encode("latin-1")
+
+
+class RangeClient:
+    """See the module's text; lives on the event loop that uses it."""
+
+    def __init__(self, *, limits: TimeoutOptions, max_connections: int, tls_context: ssl.SSLContext | None) -> None:
+        self._pool = ConnectionPool(limits=limits, max_per_origin=max_connections, tls_context=tls_context)
+
+    def __repr__(self) -> str:
+        return f"<RangeClient {self._pool!r}>"
+
+    @property
+    def connects(self) -> int:
+        """Connections that were opened so far."""
+        return self._pool.connects
+
+    async def get(
+        self,
+        origin: Origin,
+        target: str,
+        headers: Iterable[tuple[str, str]],
+        *,
+        start: int,
+        buffer: memoryview,
+        accept: Accept,
+    ) -> Answer:
+        """One attempt; ``buffer`` is untouched once this returned, raised or was cancelled.
+
+        Returns:
+            The answer: its body in ``buffer`` if it is what was asked for, else aside.
+        """
+        request = build_get(origin, target, headers, start, len(buffer))
+        while True:
+            connection = await self._pool.acquire(origin)
+            try:
+                return await connection.exchange(request, start, buffer, accept)
+            except StaleConnectionError:
+                continue
+            finally:
+                self._pool.release(connection)
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        await self._pool.aclose()

@@ -1,0 +1,381 @@
+"""One HTTP/1.1 connection that receives a ranged body straight into the caller's buffer.
+
+::
+
+    IDLE ──exchange──▶ HEAD ──head complete──▶ BODY (caller's buffer, or aside) ──▶ IDLE, clean
+                        │                      COLLECT (error text without length) ──▶ CLOSED
+                        └── failure, cancellation, anything unexpected ──▶ CLOSED, never reused
+
+What always holds: `_target` is the only way into the caller's buffer, and it is dropped *before* the waiter learns of
+the outcome. From then on bytes that still arrive go to the head buffer and are ignored. The head buffer always has
+room, for an event loop asks for a buffer once more after a body has ended, and an empty one closes the transport.
+
+Small pieces: with a slow stream every segment would wake the loop. SO_RCVLOWAT lets the kernel gather up to 256 KiB
+first. The law that keeps it from hanging: the low-water mark is never above what is still to come of this body, and
+is back at 1 before the next head. A stall above a raised mark is lowered by the watchdog, so that what has arrived is
+delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
+from asyncdata.errors import StorageError
+from asyncdata.storage.failures import FailureCause, ReadFailedError, read_failed
+from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES, join_chunks, plan_body
+from asyncdata.storage.http1.head import MAX_HEAD_BYTES, MalformedHeadError, ResponseHead, parse_head
+
+LOW_WATER_BYTES: Final = 256 << 10
+HEAD_BUFFER_BYTES: Final = 4 << 10
+# A TLS record that has arrived in part is out of the kernel's sight: its size is kept from every mark.
+TLS_MARGIN_BYTES: Final = 32 << 10
+
+_RCVLOWAT: Final[int | None] = getattr(socket, "SO_RCVLOWAT", None)
+_HEAD_END: Final = b"\r\n\r\n"
+
+Accept: TypeAlias = Callable[[ResponseHead], None]
+"""Looks at the head before any byte of the body is placed; raises a StorageError to refuse the answer."""
+
+
+class Phase(enum.Enum):
+    """Where a connection is in its exchange."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    COLLECT = "collect"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer.
+
+    Attributes:
+        head: Status and headers.
+        filled: Bytes written to the caller's buffer.
+        total: Size of the whole object, where the answer says it.
+        aside: The collected body of an answer that is not what was asked for, cut at 64 KiB.
+    """
+
+    head: ResponseHead
+    filled: int
+    total: int | None
+    aside: bytes
+
+
+class StaleConnectionError(StorageError):
+    """A kept connection turned out to be closed before one byte of the answer came; the request was not answered."""
+
+
+class RangeConnection(asyncio.BufferedProtocol):
+    """See the module's text. One exchange at a time; every method runs on the connection's loop."""
+
+    def __init__(self, on_lost: Callable[[RangeConnection], None]) -> None:
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._margin = 0
+        self._head = bytearray(HEAD_BUFFER_BYTES)
+        self._head_view = memoryview(self._head)
+        self._head_size = 0
+        self._target: memoryview | None = None
+        self._at = 0
+        self._end = 0
+        self._mark = 0
+        self._low_water = 1
+        # Of the running exchange.
+        self._waiter: asyncio.Future[Answer] | None = None
+        self._buffer: memoryview | None = None
+        self._start = 0
+        self._accept: Accept | None = None
+        self._answer_head: ResponseHead | None = None
+        self._wanted = False
+        self._total: int | None = None
+        self._aside = bytearray()
+        self.phase = Phase.IDLE
+        self.exchanges = 0
+        """Exchanges that were begun; above 1 the connection was kept from an earlier one."""
+        self.idle_since = 0.0
+        self.quiet_since = 0.0
+        self.seen = -1
+
+    def __repr__(self) -> str:
+        return f"<RangeConnection {self.phase.value}, {self._at} of {self._end} bytes, exchange {self.exchanges}>"
+
+    # --- the caller's side -------------------------------------------------------------------------------------------
+
+    @property
+    def is_clean(self) -> bool:
+        """It may serve another exchange."""
+        return self.phase is Phase.IDLE and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_made(self) -> bool:
+        """The event loop has handed a transport over, and will call ``connection_lost`` when it is gone."""
+        return self._transport is not None
+
+    @property
+    def progress(self) -> int:
+        """A number that changes whenever a byte of the running exchange arrives."""
+        return self._at + self._head_size + len(self._aside)
+
+    @property
+    def filled(self) -> int:
+        """Bytes of the running exchange that are in the caller's buffer."""
+        return self._at if self._wanted else 0
+
+    async def exchange(self, request: bytes, start: int, buffer: memoryview, accept: Accept) -> Answer:
+        """Sends one request and receives its answer; ``buffer`` is untouched once this returned or raised.
+
+        Args:
+            request: The whole head of a GET of ``[start, start + len(buffer))``.
+            start: Offset of the first byte asked for.
+            buffer: Where a body that is what was asked for goes.
+            accept: Called with the head.
+
+        Raises:
+            ReadFailedError: Connection lost, malformed answer, time limit (set by ``abort``).
+            StaleConnectionError: A kept connection was closed already.
+            StorageError: What ``accept`` or the framing refused.
+        """
+        if self._transport is None or not self.is_clean:
+            raise StaleConnectionError("the connection is closed")
+        loop = asyncio.get_running_loop()
+        self.exchanges += 1
+        self.phase = Phase.HEAD
+        self._start, self._buffer, self._accept = start, buffer, accept
+        self._head_size = self._at = self._end = 0
+        self._wanted, self._total, self._answer_head = False, None, None
+        self.quiet_since, self.seen = loop.time(), -1
+        waiter: asyncio.Future[Answer] = loop.create_future()
+        self._waiter = waiter
+        self._transport.write(request)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Drops the caller's buffer and aborts the transport; nothing of this connection is used again."""
+        self._forget_exchange()
+        self.phase = Phase.CLOSED
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.abort()
+
+    def fail(self, error: StorageError) -> None:
+        """Ends the running exchange with an error and closes the connection."""
+        if isinstance(error, ReadFailedError):
+            error.filled = self.filled
+        waiter = self._waiter
+        self.close()
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    def release_low_water(self) -> bool:
+        """Sets the low-water mark to one byte if it is raised, so that what has arrived is delivered; True if it was.
+
+        The rest of this body is received without a mark.
+        """
+        if self._low_water == 1:
+            return False
+        self._set_low_water(1)
+        self._mark = self._end
+        return True
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 when closed."""
+        return -1 if self._socket is None or self.phase is Phase.CLOSED else self._socket.fileno()
+
+    # --- the event loop's side ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self.phase is Phase.CLOSED:  # given up while it was being made
+            self._transport.abort()
+            return
+        self._socket = transport.get_extra_info("socket")
+        self._margin = TLS_MARGIN_BYTES if transport.get_extra_info("sslcontext") is not None else 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 -- the signature is asyncio's
+        """The rest of the body, or room for a head; called by the event loop before each receive."""
+        target = self._target
+        if target is not None:
+            return target[self._at : self._end]
+        return self._head_view[self._head_size :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the event loop after each receive; within a body one addition and one comparison."""
+        if self._target is not None:
+            self._at = at = self._at + nbytes
+            if at >= self._mark:
+                self._milestone()
+        elif self.phase is Phase.HEAD:
+            self._head_updated(nbytes)
+        elif self.phase is Phase.COLLECT:
+            self._aside += self._head_view[:nbytes]
+            self._collected()
+        else:
+            # Bytes nobody asked for: after a body, or on an idle connection. The stream is out of step.
+            self.close()
+
+    def eof_received(self) -> bool:
+        """Called by the event loop; the transport closes itself."""
+        if self.phase is Phase.COLLECT:
+            self._finish()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop, last."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            self.fail(self._lost_error(exc))
+        else:
+            self.close()
+        self._on_lost(self)
+
+    def _lost_error(self, exc: Exception | None) -> StorageError:
+        if self.phase is Phase.HEAD and self._head_size == 0 and self.exchanges > 1:
+            return StaleConnectionError("the server closed a kept connection")
+        how = f"the connection broke ({type(exc).__name__})" if exc is not None else "the server closed the connection"
+        if self.phase is Phase.BODY:
+            cause = FailureCause.CONNECTION_LOST if exc is not None else FailureCause.SHORT_BODY
+            return read_failed(f"{how} after {self._at} of {self._end} bytes of the body", cause)
+        return read_failed(f"{how} before the answer's head was complete", FailureCause.CONNECTION_LOST)
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    def _head_updated(self, nbytes: int) -> None:
+        before = self._head_size
+        self._head_size = size = before + nbytes
+        end = self._head.find(_HEAD_END, max(0, before - 3), size)
+        if end < 0:
+            if size == len(self._head):
+                self._grow_head()
+            return
+        try:
+            head = parse_head(bytes(self._head_view[:end]))
+            if 100 <= head.status < 200:
+                self._skip_interim(end + 4)
+                return
+            if self._accept is not None:
+                self._accept(head)
+            self._begin_body(head, end + 4)
+        except MalformedHeadError as error:
+            self.fail(read_failed(f"not an HTTP answer: {error}", FailureCause.MALFORMED))
+        except StorageError as error:
+            self.fail(error)
+
+    def _grow_head(self) -> None:
+        if len(self._head) >= MAX_HEAD_BYTES:
+            self.fail(read_failed(f"a head of more than {MAX_HEAD_BYTES} bytes", FailureCause.MALFORMED))
+            return
+        grown = bytearray(4 * len(self._head))
+        grown[: self._head_size] = self._head_view[: self._head_size]
+        self._head, self._head_view = grown, memoryview(grown)
+
+    def _skip_interim(self, end: int) -> None:
+        """Drops an interim (1xx) head and looks at what follows it."""
+        rest = bytes(self._head_view[end : self._head_size])
+        self._head_view[: len(rest)] = rest
+        self._head_size = 0
+        if rest:
+            self._head_updated(len(rest))
+
+    def _begin_body(self, head: ResponseHead, body_at: int) -> None:
+        buffer = self._buffer
+        if buffer is None:
+            raise RuntimeError("an answer outside an exchange")
+        plan = plan_body(head, start=self._start, length=len(buffer))
+        self._answer_head, self._wanted, self._total = head, plan.wanted, plan.total
+        early = self._head_view[body_at : self._head_size]
+        if plan.size is None or (not plan.wanted and plan.size > MAX_ASIDE_BYTES):
+            self.phase = Phase.COLLECT
+            self._aside += early
+            self._head_size = 0
+            self._collected()
+            return
+        if not plan.wanted:
+            self._aside = bytearray(plan.size)
+            buffer = memoryview(self._aside)
+        if len(early) > plan.size:
+            raise read_failed(f"{len(early) - plan.size} bytes beyond the body's end", FailureCause.MALFORMED)
+        buffer[: len(early)] = early
+        self.phase = Phase.BODY
+        self._head_size = 0
+        self._at, self._end = len(early), plan.size
+        if self._at == self._end:
+            self._finish()
+            return
+        self._target = buffer
+        self._mark = self._end
+        if self._end - self._at >= 2 * LOW_WATER_BYTES and _RCVLOWAT is not None:
+            self._set_low_water(LOW_WATER_BYTES)
+            self._mark = self._end - LOW_WATER_BYTES - self._margin
+
+    def _milestone(self) -> None:
+        """The body's end, or its last stretch, where the low-water mark follows what is still to come."""
+        if self._at >= self._end:
+            self._finish()
+            return
+        self._set_low_water(max(1, min(LOW_WATER_BYTES, self._end - self._at - self._margin)))
+        # At the least arrival the mark must be looked at again: above the rest it would never be reached.
+        self._mark = self._end if self._low_water == 1 else self._at + 1
+
+    def _set_low_water(self, mark: int) -> None:
+        if mark == self._low_water or self._socket is None or _RCVLOWAT is None:
+            return
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _RCVLOWAT, mark)
+        except OSError:
+            # The socket is being torn down, and connection_lost will say so; or the option is unknown here.
+            mark = 1
+        self._low_water = mark
+
+    def _collected(self) -> None:
+        """Looks whether an error text without a known length is complete, or long enough."""
+        head = self._answer_head
+        if head is not None and head.is_chunked:
+            try:
+                complete = join_chunks(bytes(self._aside))
+            except ValueError:
+                self._finish()
+                return
+            if complete is not None:
+                self._aside = bytearray(complete)
+                self._finish()
+                return
+        if len(self._aside) >= MAX_ASIDE_BYTES:
+            del self._aside[MAX_ASIDE_BYTES:]
+            self._finish()
+
+    def _finish(self) -> None:
+        head, waiter = self._answer_head, self._waiter
+        reusable = self.phase is Phase.BODY and head is not None and head.keep_alive
+        filled, total, aside = self.filled, self._total, b"" if self._wanted else bytes(self._aside)
+        self._set_low_water(1)
+        self._forget_exchange()
+        if reusable:
+            self.phase = Phase.IDLE
+        else:
+            self.close()
+        if waiter is not None and not waiter.done() and head is not None:
+            waiter.set_result(Answer(head, filled, total, aside))
+
+    def _forget_exchange(self) -> None:
+        """Lets go of the caller's buffer; the order of the lines does not matter, for nothing else runs between."""
+        self._target = None
+        self._buffer = None
+        self._accept = None
+        self._waiter = None
+        self._answer_head = None
+        self._head_size = 0
+        if self._aside:
+            self._aside = bytearray()

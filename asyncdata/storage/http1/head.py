@@ -1,0 +1,116 @@
+"""Parses the head of an HTTP/1.1 response. Pure and strict: what is not well formed is refused, never guessed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+MAX_HEAD_BYTES: Final = 64 << 10
+
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\x00]*))?")
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_FORBIDDEN: Final = re.compile(rb"[\x00\r\n]")
+_CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(?:(\d{1,19})|\*)")
+
+
+class MalformedHeadError(ValueError):
+    """The bytes are not the head of an HTTP/1.1 response."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """A ``Content-Range`` header.
+
+    Attributes:
+        start: First byte sent; None for ``*`` (an unsatisfied range).
+        stop: One after the last byte sent; None likewise.
+        total: Size of the object; None where the server does not say.
+    """
+
+    start: int | None
+    stop: int | None
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """Status line and headers.
+
+    Attributes:
+        status: The code, 100 to 599.
+        reason: The server's phrase, often empty.
+        headers: By lower-case name; repeated headers are joined by a comma.
+        keep_alive: The connection may serve another request after this answer's body.
+    """
+
+    status: int
+    reason: str
+    headers: dict[str, str]
+    keep_alive: bool
+
+    @property
+    def content_length(self) -> int | None:
+        """The announced length of the body, None where there is none.
+
+        Raises:
+            MalformedHeadError: Not a number, or several that differ.
+        """
+        text = self.headers.get("content-length")
+        if text is None:
+            return None
+        first, *others = (part.strip() for part in text.split(","))
+        if not (first.isascii() and first.isdigit() and len(first) <= 19) or any(part != first for part in others):
+            raise MalformedHeadError(f"Content-Length is {text[:60]!r}")
+        return int(first)
+
+    @property
+    def is_chunked(self) -> bool:
+        """The body has a transfer coding, and thus no length beforehand."""
+        coding = self.headers.get("transfer-encoding")
+        return coding is not None and coding.strip().lower() != "identity"
+
+    @property
+    def content_range(self) -> ContentRange | None:
+        """The parsed ``Content-Range``, None where there is none.
+
+        Raises:
+            MalformedHeadError: It makes no sense.
+        """
+        text = self.headers.get("content-range")
+        if text is None:
+            return None
+        found = _CONTENT_RANGE.fullmatch(text.strip())
+        if found is None:
+            raise MalformedHeadError(f"Content-Range is {text[:60]!r}")
+        start, last, total = (None if group is None else int(group) for group in found.groups())
+        stop = None if last is None else last + 1
+        if start is not None and stop is not None and (start >= stop or (total is not None and stop > total)):
+            raise MalformedHeadError(f"Content-Range is {text[:60]!r}")
+        return ContentRange(start, stop, total)
+
+
+def parse_head(raw: bytes) -> ResponseHead:
+    r"""Parses everything before the empty line.
+
+    Args:
+        raw: The head without its closing ``\r\n\r\n``.
+
+    Raises:
+        MalformedHeadError: It is not well formed.
+    """
+    lines = raw.split(b"\r\n")
+    status = _STATUS_LINE.fullmatch(lines[0])
+    if status is None:
+        raise MalformedHeadError(f"the status line is {lines[0][:80]!r}")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        if not colon or _NAME.fullmatch(name) is None or _FORBIDDEN.search(value) is not None:
+            raise MalformedHeadError(f"a header line is {line[:80]!r}")
+        key = name.decode("ascii").lower()
+        text = value.strip(b" \t").decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    connection = headers.get("connection", "").lower()
+    keep_alive = "close" not in connection and (status[1] == b"1" or "keep-alive" in connection)
+    return ResponseHead(int(status[2]), (status[3] or b"").decode("latin-1"), headers, keep_alive)

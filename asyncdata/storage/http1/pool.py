@@ -1,0 +1,209 @@
+"""Kept connections, per origin, on one loop.
+
+Who fills: ``release``, with connections that ended an exchange clean. Who drains: ``acquire``, last in first out, so
+that a burst's extra connections age at the bottom; the idle limit, by one timer; ``aclose``. When an origin has
+``max_per_origin`` connections, further callers wait in order of arrival. A cancelled ``acquire`` leaves no trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from asyncdata.errors import PipelineClosedError, StorageError
+from asyncdata.options import TimeoutOptions
+from asyncdata.storage.failures import FailureCause, read_failed
+from asyncdata.storage.http1.connection import RangeConnection
+from asyncdata.storage.http1.watchdog import Watchdog
+from asyncdata.storage.urls import Origin
+
+IDLE_LIMIT_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The connections of one origin.
+
+    Attributes:
+        idle: Clean connections, the most recently used last.
+        open: Connections that exist or are being made.
+        waiters: Callers that wait for room.
+    """
+
+    idle: list[RangeConnection] = field(default_factory=list)
+    open: int = 0
+    waiters: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+
+class ConnectionPool:
+    """See the module's text.
+
+    Args:
+        limits: Time limits; ``connect_s`` covers name look-up, TCP and TLS.
+        max_per_origin: Upper limit of connections per origin.
+        tls_context: For origins that are encrypted.
+    """
+
+    def __init__(self, *, limits: TimeoutOptions, max_per_origin: int, tls_context: ssl.SSLContext | None) -> None:
+        self._limits = limits
+        self._max_per_origin = max_per_origin
+        self._tls_context = tls_context
+        self._lanes: dict[Origin, _Lane] = {}
+        self._origins: dict[RangeConnection, Origin] = {}
+        self._busy: set[RangeConnection] = set()
+        self._watchdog = Watchdog(limits, lambda: self._busy)
+        self._eviction: asyncio.TimerHandle | None = None
+        self._all_lost: asyncio.Event = asyncio.Event()
+        self._closed = False
+        self.connects = 0
+        """Connections that were opened."""
+
+    def __repr__(self) -> str:
+        idle = sum(len(lane.idle) for lane in self._lanes.values())
+        return f"<ConnectionPool {len(self._busy)} busy, {idle} idle, {self.connects} opened>"
+
+    async def acquire(self, origin: Origin) -> RangeConnection:
+        """A clean connection, kept or new; to be given to ``release`` whatever happens."""
+        while True:
+            if self._closed:
+                raise PipelineClosedError("the storage layer was closed")
+            lane = self._lanes.get(origin)
+            if lane is None:
+                lane = self._lanes[origin] = _Lane()
+            while lane.idle:
+                connection = lane.idle.pop()
+                if connection.is_clean:
+                    return self._use(connection)
+            if lane.open < self._max_per_origin:
+                return self._use(await self._connect(origin, lane))
+            await self._wait_for_room(lane)
+
+    def release(self, connection: RangeConnection) -> None:
+        """Takes a connection back: kept when it is clean, closed otherwise."""
+        self._busy.discard(connection)
+        if self._closed or not connection.is_clean:
+            connection.close()
+            return
+        lane = self._lanes[self._origins[connection]]
+        connection.idle_since = asyncio.get_running_loop().time()
+        lane.idle.append(connection)
+        self._wake_one(lane)
+        if self._eviction is None:
+            self._eviction = asyncio.get_running_loop().call_later(IDLE_LIMIT_S, self._evict)
+
+    async def aclose(self) -> None:
+        """Closes every connection and returns when the event loop has let go of them."""
+        self._closed = True
+        self._watchdog.close()
+        if self._eviction is not None:
+            self._eviction.cancel()
+            self._eviction = None
+        for lane in self._lanes.values():
+            while lane.waiters:
+                self._wake_one(lane)
+        for connection in list(self._origins):
+            connection.fail(StorageError("the storage layer was closed"))
+        while self._origins:
+            self._all_lost.clear()
+            await self._all_lost.wait()
+
+    def _use(self, connection: RangeConnection) -> RangeConnection:
+        self._busy.add(connection)
+        self._watchdog.wake()
+        return connection
+
+    async def _wait_for_room(self, lane: _Lane) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        lane.waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._wake_one(lane)  # the turn was ours already: pass it on
+            raise
+        finally:
+            if waiter in lane.waiters:
+                lane.waiters.remove(waiter)
+
+    async def _connect(self, origin: Origin, lane: _Lane) -> RangeConnection:
+        loop = asyncio.get_running_loop()
+        lane.open += 1
+        connection = RangeConnection(self._lost)
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                await loop.create_connection(
+                    lambda: self._register(connection, origin),
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls_context if origin.tls else None,
+                    server_hostname=origin.host if origin.tls else None,
+                )
+        except BaseException as error:
+            self._forget_unmade(connection, lane)
+            if isinstance(error, TimeoutError):
+                raise read_failed(
+                    f"no connection to {origin.authority} within {self._limits.connect_s:g} s",
+                    FailureCause.CONNECT_TIMEOUT,
+                ) from None
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise StorageError(
+                    f"the certificate of {origin.authority} is not trusted: {error.verify_message}"
+                ) from None
+            if isinstance(error, OSError):
+                raise read_failed(
+                    f"cannot connect to {origin.authority}: {error.strerror or type(error).__name__}",
+                    FailureCause.CONNECT,
+                ) from None
+            raise
+        self.connects += 1
+        return connection
+
+    def _register(self, connection: RangeConnection, origin: Origin) -> RangeConnection:
+        self._origins[connection] = origin
+        return connection
+
+    def _forget_unmade(self, connection: RangeConnection, lane: _Lane) -> None:
+        """Undoes the books of a connection that never came to be, unless connection_lost does, or did."""
+        if connection.is_made:
+            connection.close()
+            return
+        self._origins.pop(connection, None)
+        lane.open -= 1
+        self._wake_one(lane)
+
+    def _lost(self, connection: RangeConnection) -> None:
+        origin = self._origins.pop(connection, None)
+        if origin is not None:
+            lane = self._lanes[origin]
+            lane.open -= 1
+            if connection in lane.idle:
+                lane.idle.remove(connection)
+            self._wake_one(lane)
+        if not self._origins:
+            self._all_lost.set()
+
+    @staticmethod
+    def _wake_one(lane: _Lane) -> None:
+        while lane.waiters:
+            waiter = lane.waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _evict(self) -> None:
+        """Closes what was idle too long; looks again when the next one is due."""
+        self._eviction = None
+        loop = asyncio.get_running_loop()
+        oldest: float | None = None
+        for lane in self._lanes.values():
+            for connection in list(lane.idle):
+                if loop.time() - connection.idle_since >= IDLE_LIMIT_S:
+                    lane.idle.remove(connection)
+                    connection.close()
+                elif oldest is None or connection.idle_since < oldest:
+                    oldest = connection.idle_since
+        if oldest is not None:
+            self._eviction = loop.call_at(oldest + IDLE_LIMIT_S, self._evict)

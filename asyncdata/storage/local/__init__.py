@@ -1,0 +1,1 @@
+"""Local paths and ``file://`` URLs."""

@@ -1,0 +1,92 @@
+"""A bounded cache of open files, shared by a few threads.
+
+A file is kept under its path *and* the version it had when opened: a path whose file was replaced is opened anew, and
+the old file stays readable for those who listed it. Least recently used files are closed first; one in use never is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+def version_of(status: os.stat_result) -> str:
+    """The token of a local file's content: inode, modification time, size."""
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+@dataclass(slots=True, eq=False)
+class _OpenFile:
+    descriptor: int
+    users: int = 0
+
+
+class Descriptors:
+    """See the module's text.
+
+    Args:
+        max_idle: How many files that nobody uses stay open.
+    """
+
+    def __init__(self, max_idle: int) -> None:
+        self._max_idle = max_idle
+        self._lock = threading.Lock()
+        self._files: OrderedDict[tuple[str, str], _OpenFile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @contextmanager
+    def using(self, path: str, version: str | None) -> Iterator[tuple[int, str]]:
+        """(descriptor, version) of an open file, which stays open inside the block.
+
+        The version is that of the file that is open, not necessarily the one asked for: the caller compares.
+        """
+        file: _OpenFile | None = None
+        if version is not None:
+            with self._lock:
+                file = self._files.get((path, version))
+                if file is not None:
+                    file.users += 1
+                    self._files.move_to_end((path, version))
+        if file is None:
+            file, version = self._open(path)
+        try:
+            yield file.descriptor, version or ""
+        finally:
+            self._done(file)
+
+    def close(self) -> None:
+        """Closes every file; none may be in use."""
+        with self._lock:
+            for file in self._files.values():
+                os.close(file.descriptor)
+            self._files.clear()
+
+    def _open(self, path: str) -> tuple[_OpenFile, str]:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            version = version_of(os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        with self._lock:
+            known = self._files.get((path, version))
+            if known is not None:  # another thread was faster
+                os.close(descriptor)
+                known.users += 1
+                return known, version
+            file = _OpenFile(descriptor, users=1)
+            self._files[path, version] = file
+            return file, version
+
+    def _done(self, file: _OpenFile) -> None:
+        with self._lock:
+            file.users -= 1
+            idle = [key for key, item in self._files.items() if item.users == 0]
+            for key in idle[: max(0, len(idle) - self._max_idle)]:
+                os.close(self._files.pop(key).descriptor)

@@ -1,0 +1,167 @@
+"""Local files: ``os.preadv`` straight into the buffer, in a few threads.
+
+A read is pinned to inode, modification time and size, checked on the open file before and after: a file that is
+written to meanwhile is an ``ObjectChangedError``, a file that was replaced stays readable while it is open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from asyncdata.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    UnsupportedURLError,
+)
+from asyncdata.storage.failures import FailureCause, read_failed
+from asyncdata.storage.globs import compile_glob
+from asyncdata.storage.local.descriptors import Descriptors, version_of
+from asyncdata.storage.local.walk import find_files
+from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.threads import ThreadJobs
+from asyncdata.types import ObjectInfo
+
+MAX_THREADS: Final = 8
+MAX_IDLE_FILES: Final = 64
+_TRANSIENT_ERRNOS: Final = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE})
+
+
+def open_reader(spec: ReaderSpec) -> LocalReader:
+    """Makes the reader; called by ``ReaderSpec.open``."""
+    if spec.options:
+        raise StorageError(f"unknown storage options for local files: {', '.join(sorted(spec.options))}")
+    return LocalReader(max_threads=min(MAX_THREADS, spec.max_connections))
+
+
+class LocalReader:
+    """A ``RangeReader`` for paths and ``file://`` URLs; URLs come back in the form they were asked for."""
+
+    def __init__(self, *, max_threads: int) -> None:
+        self._jobs = ThreadJobs(max_threads, "asyncdata-file")
+        self._files = Descriptors(MAX_IDLE_FILES)
+
+    def __repr__(self) -> str:
+        return f"<LocalReader {len(self._files)} files open>"
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and version of a regular file."""
+        return await self._jobs.run(_stat, url)
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The regular files that match."""
+        return await self._jobs.run(_glob, pattern)
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """Reads in a thread; a cancellation waits until the thread is done with the buffer."""
+        return await self._jobs.run(self._read, info, start, buffer)
+
+    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        """Opens the file and reads its beginning, in one job."""
+        return await self._jobs.run(self._open_read, url, buffer)
+
+    async def aclose(self) -> None:
+        """Ends the threads and closes the files."""
+        await self._jobs.aclose()
+        self._files.close()
+
+    def _open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        info = _stat(url)
+        wanted = buffer[: min(info.size, len(buffer))]
+        return info, self._read(info, 0, wanted)
+
+    def _read(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        try:
+            with self._files.using(path_of(info.url), info.version) as (descriptor, version):
+                self._check(info, version, start)
+                filled = _fill(descriptor, start, buffer)
+                self._check(info, version_of(os.fstat(descriptor)), start)
+        except OSError as error:
+            if info.version is not None and isinstance(error, FileNotFoundError):
+                raise ObjectChangedError(
+                    "the file was deleted after it was listed", url=info.url, version=info.version, offset=start
+                ) from None
+            raise _typed(error, info.url) from None
+        if filled < len(buffer):
+            raise StorageError(
+                f"the file ends at {start + filled}, {len(buffer) - filled} bytes before the end of the read",
+                url=info.url,
+                version=info.version,
+                offset=start + filled,
+            )
+        return filled
+
+    @staticmethod
+    def _check(info: ObjectInfo, version: str, start: int) -> None:
+        if info.version is not None and version != info.version:
+            raise ObjectChangedError(
+                f"the file changed: {info.version} was listed, now it is {version} (inode-mtime-size)",
+                url=info.url,
+                version=info.version,
+                offset=start,
+            )
+
+
+def path_of(url: str) -> str:
+    """The path that a plain path or ``file://`` URL means."""
+    if not url.lower().startswith("file:"):
+        return url
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"}:
+        raise UnsupportedURLError("a file:// URL of another host", url=url)
+    # Only percent signs that quote something are taken as such: names are used as they are written elsewhere.
+    path = url[len("file:") :].removeprefix("//").removeprefix(parts.netloc)
+    return unquote(path) if "%" in path and not os.path.lexists(path) else path
+
+
+def _fill(descriptor: int, start: int, buffer: memoryview) -> int:
+    filled = 0
+    while filled < len(buffer):
+        received = os.preadv(descriptor, [buffer[filled:]], start + filled)
+        if received == 0:
+            break
+        filled += received
+    return filled
+
+
+def _stat(url: str) -> ObjectInfo:
+    if "\0" in url:
+        raise UnsupportedURLError("a path with a zero byte", url=url.replace("\0", "\\0"))
+    try:
+        status = os.stat(path_of(url))
+    except OSError as error:
+        raise _typed(error, url) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ObjectNotFoundError("not a regular file", url=url)
+    return ObjectInfo(url=url, size=status.st_size, version=version_of(status))
+
+
+def _glob(pattern: str) -> list[ObjectInfo]:
+    lead = ""
+    text = pattern
+    if pattern.lower().startswith("file://"):
+        path = path_of(pattern)
+        lead, text = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else "file://", path
+    found: dict[str, ObjectInfo] = {}
+    for item in compile_glob(text):
+        for path, status in find_files(item):
+            url = lead + path
+            found[url] = ObjectInfo(url=url, size=status.st_size, version=version_of(status))
+    return [found[url] for url in sorted(found)]
+
+
+def _typed(error: OSError, url: str) -> StorageError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return ObjectNotFoundError("no such file", url=url)
+    if isinstance(error, IsADirectoryError):
+        return ObjectNotFoundError("not a regular file", url=url)
+    if isinstance(error, PermissionError):
+        return AccessDeniedError("the file may not be read", url=url)
+    if error.errno in _TRANSIENT_ERRNOS:
+        return read_failed(f"reading failed: {error.strerror}", FailureCause.BACKEND, url=url)
+    return StorageError(f"reading failed: {error.strerror}", url=url)

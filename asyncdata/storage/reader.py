@@ -1,0 +1,89 @@
+"""The one interface between asyncdata and a store, and the recipe from which a reader is opened.
+
+A reader makes *one* attempt per call; retries, limits and order of requests are the Fetcher's. It lives on the event
+loop on which it was opened and is closed there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from asyncdata.options import TimeoutOptions
+from asyncdata.types import ObjectInfo
+
+
+@runtime_checkable
+class RangeReader(Protocol):
+    """URL to bytes, one attempt at a time.
+
+    The law of buffers: on return, raise or cancellation of a read, nothing writes into its buffer any more.
+    """
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and version of one object.
+
+        Raises:
+            ObjectNotFoundError: There is none.
+        """
+        ...
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The objects that match, sorted by URL; empty where none does.
+
+        Wildcards are ``*`` and ``?`` (never across ``/``), ``[..]``, ``{a,b}`` and ``**``. A pattern without any is
+        that one object.
+        """
+        ...
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """Fills ``buffer`` with the bytes ``[start, start + len(buffer))`` of the version in ``info``.
+
+        Returns:
+            ``len(buffer)``.
+
+        Raises:
+            TransientStorageError: The attempt failed; of a ``ReadFailedError``, ``filled`` leading bytes are valid.
+            ObjectChangedError: The object is not the version in ``info`` any more.
+            StorageError: Anything else that another attempt would not mend.
+        """
+        ...
+
+    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        """Reads the beginning of an object about which nothing is known; the answer serves as ``stat``.
+
+        Returns:
+            What the object is, and how many bytes were written: ``min(size, len(buffer))``.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes connections, files and threads. Reads must have ended before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSpec:
+    """How to open a reader, here or in another process. Picklable; its repr names option keys, never their values.
+
+    Attributes:
+        scheme: The URL scheme it serves; also the key under which one reader is shared.
+        backend: The module whose ``open_reader(spec)`` makes the reader. Imported when it is opened, so that a
+            program pays only for the backends it uses.
+        options: What ``Options.storage`` holds for the scheme.
+        timeouts: Limits of one attempt.
+        max_connections: Upper limit of connections per host, or of threads where a backend works with these.
+    """
+
+    scheme: str
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
+    max_connections: int = 32
+
+    def open(self) -> RangeReader:
+        """Makes the reader; to be called on the running loop that will use it."""
+        reader: RangeReader = importlib.import_module(self.backend).open_reader(self)
+        return reader

@@ -1,0 +1,76 @@
+"""HTTP status codes to typed errors: the one table, for every HTTP backend. Pure."""
+
+from __future__ import annotations
+
+import email.utils
+from datetime import UTC, datetime
+from typing import Final
+
+from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from asyncdata.storage.failures import FailureCause, read_failed
+
+_TRANSIENT: Final = {
+    408: FailureCause.SERVER_ERROR,
+    425: FailureCause.SERVER_ERROR,
+    429: FailureCause.THROTTLED,
+    500: FailureCause.SERVER_ERROR,
+    502: FailureCause.SERVER_ERROR,
+    503: FailureCause.SERVER_ERROR,
+    504: FailureCause.SERVER_ERROR,
+}
+_FATAL: Final[dict[int, type[StorageError]]] = {
+    401: AccessDeniedError,
+    403: AccessDeniedError,
+    404: ObjectNotFoundError,
+    407: AccessDeniedError,
+    410: ObjectNotFoundError,
+}
+
+
+def status_error(
+    status: int,
+    detail: str,
+    *,
+    url: str | None = None,
+    version: str | None = None,
+    offset: int | None = None,
+    retry_after_s: float | None = None,
+) -> StorageError:
+    """The error that a status means for a read that expected a body.
+
+    Args:
+        status: The code.
+        detail: What the server said, already shortened; part of the message.
+        url: The object.
+        version: The version that was asked for.
+        offset: Where the attempt began.
+        retry_after_s: The server's own wish.
+    """
+    message = f"the server answered {status}" + (f": {detail}" if detail else "")
+    cause = _TRANSIENT.get(status) or (FailureCause.SERVER_ERROR if status > 500 and status != 501 else None)
+    if cause is not None:
+        return read_failed(message, cause, retry_after_s=retry_after_s, url=url, version=version, offset=offset)
+    kind = _FATAL.get(status, StorageError)
+    return kind(message, url=url, version=version, offset=offset)
+
+
+def parse_retry_after(value: str | None, now: datetime | None = None) -> float | None:
+    """Seconds meant by a ``Retry-After`` header (seconds or a date), None when absent or unreadable."""
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 9:
+        return float(text)
+    try:
+        when = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0.0, (when - (now or datetime.now(UTC))).total_seconds())
+
+
+def shorten(body: bytes, limit: int = 300) -> str:
+    """The server's words, on one line and not too long."""
+    text = " ".join(body[: 4 * limit].decode("utf-8", "replace").split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"

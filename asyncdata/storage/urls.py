@@ -1,0 +1,88 @@
+"""URLs taken apart, without I/O and without guessing: object names are used as they are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+
+from asyncdata.errors import UnsupportedURLError
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
+_PRINTABLE_TARGET: Final = re.compile(r"[\x21-\x7e]+")
+_SECRET_QUERY: Final = re.compile(r"(?i)(signature|credential|token|secret|password|key|sig)=[^&#]*")
+
+
+def scheme_of(url: str) -> str:
+    """The scheme in lower case; ``file`` for a plain path. Chained fsspec URLs keep their whole chain."""
+    found = _SCHEME.match(url)
+    if found is not None:
+        return found[1].lower()
+    if "::" in url.split("/", 1)[0]:
+        return url.split("://", 1)[0].lower()
+    return "file"
+
+
+def split_bucket(url: str, schemes: tuple[str, ...]) -> tuple[str, str]:
+    """(bucket, object name) of ``gs://bucket/name``; the name may be empty and is not unquoted."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.lower() not in schemes:
+        raise UnsupportedURLError(f"expected {schemes[0]}://bucket/object", url=url)
+    bucket, _, name = rest.partition("/")
+    if not bucket:
+        raise UnsupportedURLError("the URL names no bucket", url=url)
+    return bucket, name
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a connection goes.
+
+    Attributes:
+        host: Name or address, without brackets.
+        port: TCP port.
+        tls: Whether the connection is encrypted.
+    """
+
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        """The value of the ``Host`` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+def parse_http_url(url: str) -> tuple[Origin, str]:
+    """(origin, request target) of an absolute http or https URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise UnsupportedURLError(f"malformed URL: {error}", url=redact(url)) from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UnsupportedURLError("expected http://host/path or https://host/path", url=redact(url))
+    tls = parts.scheme == "https"
+    # Characters that may not stand in a request line are quoted; what is quoted already stays as it is.
+    target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+    if not _PRINTABLE_TARGET.fullmatch(target):
+        target = quote(target, safe="/?&=%:@!$'()*+,;~-._[]")
+    return Origin(parts.hostname, port or (443 if tls else 80), tls), target
+
+
+def join_location(url: str, location: str) -> str:
+    """The absolute URL that a ``Location`` header means."""
+    return urljoin(url, location)
+
+
+def redact(url: str) -> str:
+    """The URL without user name, password and signed query values, for messages."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    authority, slash, path = rest.partition("/")
+    shown = _SECRET_QUERY.sub(r"\1=…", path)
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{shown}"
