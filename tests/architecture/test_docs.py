@@ -1,0 +1,123 @@
+"""What the documentation shows works: pages run as the scripts they are, examples in docstrings give what they say.
+
+A block of a page that cannot run here is preceded by ``<!-- not executed: reason -->``. All other ```` ```python ````
+blocks of one page are one script, run from top to bottom in a process and a folder of its own.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.tree import ROOT, name_of, public_names
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*$")
+OPT_OUT = re.compile(r"<!-- not executed: \S.* -->")
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def script_of(page: str) -> str:
+    """The page with all but its executed Python lines blanked, so that line numbers in errors are those of the page."""
+    lines: list[str] = []
+    inside = executed = False
+    before = indent = ""
+    for line in page.splitlines():
+        fence = FENCE.match(line)
+        if fence is not None:
+            inside = not inside
+            executed = inside and fence["language"] == "python" and not OPT_OUT.fullmatch(before.strip())
+            indent = fence["indent"]
+            lines.append("")
+        else:
+            lines.append(line.removeprefix(indent) if inside and executed else "")
+        if line.strip():
+            before = line
+    return "\n".join(lines).rstrip()
+
+
+def examples() -> list[doctest.DocTest]:
+    """The docstring examples of every public name, methods included, each once."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found: dict[tuple[str | None, int | None], doctest.DocTest] = {}
+    for package, name in public_names():
+        thing = getattr(importlib.import_module(package), name)
+        if inspect.isclass(thing) or inspect.isroutine(thing):
+            module = inspect.getmodule(thing)
+            for test in finder.find(thing, f"{package}.{name}", module=module):
+                if test.examples:
+                    found[test.filename, test.lineno] = test
+    return list(found.values())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if script_of(page.read_text(encoding="utf-8"))], ids=name_of)
+def test_a_page_runs(page: Path, tmp_path: Path) -> None:
+    """The Python blocks of a page, read from top to bottom, run without an error."""
+    path = tmp_path / f"{page.stem}.py"
+    path.write_text(script_of(page.read_text(encoding="utf-8")), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", str(path)]
+    outcome = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=50
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Links to other files of the repository exist."""
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_a_docstring_example_gives_what_it_says(example: doctest.DocTest) -> None:
+    """Examples in the docstrings of public names are true."""
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    failed, tried = runner.run(example, out=report.append)
+    assert tried > 0
+    assert failed == 0, "".join(report)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """Each public name stands in some page of docs/reference."""
+    pages = list((ROOT / "docs" / "reference").rglob("*.md"))
+    if not pages:
+        pytest.skip("there is no docs/reference")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    words = set(re.findall(r"\w+", text))
+    assert [f"{package}.{name}" for package, name in public_names() if name not in words] == []
+
+
+def test_a_block_is_executed_unless_it_opts_out() -> None:
+    """Blocks of other languages and those with a reason are blanked; line numbers stay."""
+    page = """\
+Text.
+```python
+a = 1
+```
+```console
+$ ls
+```
+<!-- not executed: needs a bucket -->
+```python
+b = 2
+```
+<!-- not executed: -->
+  ```python
+  c = 3
+  ```
+"""
+    lines = script_of(page).splitlines()
+    assert {number: line for number, line in enumerate(lines, start=1) if line} == {3: "a = 1", 14: "c = 3"}

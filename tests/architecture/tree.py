@@ -1,0 +1,84 @@
+"""The source files of the repository as the architecture tests see them; what is missing is simply not there."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+PUBLIC_PACKAGES: Final = (
+    "asyncdata",
+    "asyncdata.feed",
+    "asyncdata.formats",
+    "asyncdata.observe",
+    "asyncdata.record",
+    "asyncdata.service",
+    "asyncdata.storage",
+    "asyncdata.testing",
+    "fake_gcs",
+)
+
+OPTIONAL_PACKAGES: Final = frozenset(
+    {
+        "apache_beam",
+        "cv2",
+        "hdfs_native",
+        "jax",
+        "obstore",
+        "pandas",
+        "prometheus_client",
+        "pyarrow",
+        "ray",
+        "torch",
+        "tqdm",
+    }
+)
+"""Third-party packages that only an extra installs, by the name under which they are imported."""
+
+
+def python_files(*folders: str) -> list[Path]:
+    """All Python files below these folders of the repository, in a fixed order."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """The path inside the repository, for messages and test ids."""
+    return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported_packages(tree: ast.AST) -> set[str]:
+    """The first component of everything imported anywhere below a node."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def public_names() -> list[tuple[str, str]]:
+    """Every (package, name) that some public package lists in ``__all__``."""
+    pairs: list[tuple[str, str]] = []
+    for package in PUBLIC_PACKAGES:
+        if (ROOT / package.replace(".", "/") / "__init__.py").exists():
+            module = importlib.import_module(package)
+            pairs.extend((package, name) for name in getattr(module, "__all__", ()))
+    return pairs
+
+
+def project() -> dict[str, Any]:
+    """The content of pyproject.toml."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)

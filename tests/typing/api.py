@@ -1,0 +1,33 @@
+"""The types a user sees: checked by mypy in ``make check``, never run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, assert_type
+
+from asyncdata.errors import AsyncdataError, ObjectNotFoundError
+from asyncdata.options import AUTOTUNE, Options, RetryOptions
+from asyncdata.testing import Leak, Sequencer, Snapshot, assert_no_leaks, check, run_virtual, snapshot
+
+options = Options(memory_limit_bytes=1 << 28, num_workers=AUTOTUNE, retry=RetryOptions(max_attempts=3))
+assert_type(options.deterministic, bool)
+assert_type(options.retry, RetryOptions)
+
+error: AsyncdataError = ObjectNotFoundError("no such object", url="gs://bucket/name", attempts=1)
+also_builtin: FileNotFoundError = ObjectNotFoundError("no such object")
+assert_type(error.offset, int | None)
+assert_type(error.place(), dict[str, Any])
+
+
+async def use_the_test_kit() -> int:
+    """The kit's types, in the shapes it is used in."""
+    before = assert_type(snapshot(), Snapshot)
+    assert_type(check(before), list[Leak])
+    with assert_no_leaks(settle_s=1.0):
+        pass
+    async with assert_no_leaks(), asyncio.TaskGroup(), Sequencer()(0):
+        pass
+    return 1
+
+
+assert_type(run_virtual(use_the_test_kit()), int)
