@@ -1,0 +1,5 @@
+"""From bytes to records: framing, decompression, tf.train.Example, images. No files, no sockets, no event loop.
+
+Import the modules themselves (``from asyncdata.formats import tfrecord``); importing this package loads none of them,
+so that a worker process pays only for the formats it uses.
+"""

@@ -1,0 +1,230 @@
+"""What a pipeline expects of the features of a ``tf.train.Example``: tf.io's feature classes, as frozen records.
+
+A feature holds one of three things: a list of byte strings, of float32, or of int64. ``dtype`` may be given as a numpy
+dtype or scalar type, as ``bytes``, ``str``, ``float`` or ``int``, or as one of the names "string", "bytes", "float32",
+"int64"; it is kept as one of those four names' canonical three: "bytes", "float32", "int64".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+Kind: TypeAlias = Literal["bytes", "float32", "int64"]
+
+_INTEGERS: Final[tuple[type, ...]] = (int, np.integer)
+_NAMES: Final[dict[Any, Kind]] = {
+    bytes: "bytes",
+    str: "bytes",
+    object: "bytes",
+    "bytes": "bytes",
+    "str": "bytes",
+    "string": "bytes",
+    "object": "bytes",
+    float: "float32",
+    "float": "float32",
+    int: "int64",
+    "int": "int64",
+}
+
+
+def kind_of(dtype: Any) -> Kind:
+    """The canonical name of a feature's dtype.
+
+    Raises:
+        ValueError: If no feature can hold it; features hold byte strings, float32 and int64 only.
+    """
+    if isinstance(dtype, (str, type)) and dtype in _NAMES:
+        return _NAMES[dtype]
+    foreign = getattr(dtype, "as_numpy_dtype", dtype)
+    try:
+        found = np.dtype(foreign)
+    except TypeError:
+        found = None
+    if found is not None:
+        if found.kind in "OSU":
+            return "bytes"
+        if found == np.float32:
+            return "float32"
+        if found == np.int64:
+            return "int64"
+    raise ValueError(f"a feature holds bytes, float32 or int64, not {dtype!r}; parse it as one of these and cast it")
+
+
+def _shape_of(shape: Sequence[int] | int) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(size, _INTEGERS) and size >= 0 for size in sizes):
+        raise ValueError(
+            f"every dimension of a feature's shape must be known, not {sizes}; use FixedLenSequenceFeature"
+        )
+    return tuple(int(size) for size in sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLenFeature:
+    """A feature with the same number of values in every record.
+
+    Attributes:
+        shape: Shape of the values; () for one value.
+        dtype: See the module.
+        default_value: Taken where a record lacks the feature; as many values as ``shape`` holds. None: its lack is an
+            error.
+    """
+
+    shape: Sequence[int] | int
+    dtype: Any
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _shape_of(self.shape))
+        object.__setattr__(self, "dtype", kind_of(self.dtype))
+        if self.default_value is not None:
+            value_of(self.default_value, self.dtype, _shape_of(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLenSequenceFeature:
+    """A feature with any number of steps, each of one shape; becomes an array of shape (steps, *shape).
+
+    Attributes:
+        shape: Shape of one step.
+        dtype: See the module.
+        allow_missing: A record without the feature has no steps. Examples cannot express the opposite, so it must be
+            True, as for tf.io.parse_example.
+    """
+
+    shape: Sequence[int] | int
+    dtype: Any
+    allow_missing: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.allow_missing:
+            raise ValueError("a FixedLenSequenceFeature of an Example needs allow_missing=True")
+        if 0 in _shape_of(self.shape):
+            raise ValueError(f"the steps of a FixedLenSequenceFeature must hold values, not shape {self.shape}")
+        object.__setattr__(self, "shape", _shape_of(self.shape))
+        object.__setattr__(self, "dtype", kind_of(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class VarLenFeature:
+    """A feature with any number of values; becomes a flat array, empty where a record lacks it.
+
+    Attributes:
+        dtype: See the module.
+    """
+
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", kind_of(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedFeature:
+    """A feature with any number of values under another name; becomes a flat array, empty where a record lacks it.
+
+    Attributes:
+        dtype: See the module.
+        value_key: The key in the record; None takes the key in the spec.
+    """
+
+    dtype: Any
+    value_key: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", kind_of(self.dtype))
+
+
+Feature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | RaggedFeature
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One feature of a spec, made ready for the parsers.
+
+    Attributes:
+        name: Its key in the result.
+        key: Its key in the record.
+        kind: What its list must hold.
+        shape: Shape of the values, or of one step; () for ragged features.
+        count: Values in the shape; -1 for ragged features and sequences.
+        step: Values in one step of a sequence, else 1.
+        default: What an absent feature gives; None where its lack is an error.
+    """
+
+    name: str
+    key: bytes
+    kind: Kind
+    shape: tuple[int, ...]
+    count: int
+    step: int
+    default: Any
+
+
+def want(name: str, feature: Feature) -> Wanted:
+    """Makes one entry of a spec ready."""
+    key = name.encode()
+    if isinstance(feature, FixedLenFeature):
+        shape = _shape_of(feature.shape)
+        default = None if feature.default_value is None else value_of(feature.default_value, feature.dtype, shape)
+        return Wanted(name, key, feature.dtype, shape, math.prod(shape), 1, default)
+    if isinstance(feature, FixedLenSequenceFeature):
+        shape = _shape_of(feature.shape)
+        return Wanted(name, key, feature.dtype, shape, -1, math.prod(shape), _nothing(feature.dtype, shape))
+    if isinstance(feature, RaggedFeature) and feature.value_key is not None:
+        key = feature.value_key.encode()
+    return Wanted(name, key, feature.dtype, (), -1, 1, _nothing(feature.dtype, ()))
+
+
+def _nothing(kind: Kind, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    array = np.empty((0, *shape), object if kind == "bytes" else kind)
+    array.setflags(write=False)
+    return array
+
+
+def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
+    """A default value as a record would give it: bytes, a numpy scalar, or a read-only array of ``shape``.
+
+    Raises:
+        ValueError: If it does not hold as many values as ``shape``, or is of another type.
+    """
+    if kind == "bytes":
+        flat = [_as_bytes(item) for item in np.asarray(value, object).ravel().tolist()]
+    else:
+        found = np.asarray(value)
+        if found.dtype.kind not in ("biu" if kind == "int64" else "biuf"):
+            raise ValueError(f"default_value {value!r} is not of dtype {kind}")
+        flat = found.ravel().tolist()
+    if len(flat) != math.prod(shape):
+        raise ValueError(f"default_value {value!r} holds {len(flat)} values, the shape {shape} {math.prod(shape)}")
+    if kind == "bytes":
+        if not shape:
+            return flat[0]
+        array = object_array(flat)
+    else:
+        array = np.array(flat, kind)
+        if not shape:
+            return array[0]
+    array = array.reshape(shape)
+    array.setflags(write=False)
+    return array
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """A flat object array; ``np.array`` would turn byte strings into a fixed-width type and cut trailing zeros."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise ValueError(f"default_value {value!r} is not bytes or str")

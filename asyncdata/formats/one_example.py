@@ -1,0 +1,209 @@
+"""One ``tf.train.Example``: where the value of each wanted key lies, and what it is.
+
+::
+
+    Example   = field 1: Features
+    Features  = field 1, repeated: entry of the map
+    entry     = field 1: key,  field 2: Feature
+    Feature   = field 1: bytes list | field 2: float list | field 3: int64 list
+    list      = field 1, repeated; numbers packed into one field, or a field each
+
+Tags are one byte: field number * 8 + wire type, the wire type being 2 for everything that has a length.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.formats.features import Kind, Wanted, object_array
+from asyncdata.formats.wire import WireError, read_length, read_varint, signed, skip_field, unpack_varints
+
+Data: TypeAlias = bytes | memoryview
+Place: TypeAlias = tuple[int, int]
+"""Begin and end of a Feature message in its record."""
+
+TAG_OF_KIND: Final[Mapping[Kind, int]] = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
+_FEW_BYTES: Final = 24
+"""Packed lists up to here are decoded in Python, longer ones in numpy."""
+_float_at = struct.Struct("<f").unpack_from
+
+
+def scan(data: Data, slots: Mapping[bytes, int]) -> list[Place | None]:
+    """Where the value of each key lies: of several entries of a key, the last one that has a value.
+
+    Args:
+        data: The record.
+        slots: The keys, numbered from 0.
+
+    Raises:
+        WireError, IndexError: If the record is not an Example.
+    """
+    places: list[Place | None] = [None] * len(slots)
+    position, size = 0, len(data)
+    while position < size:
+        if data[position] != 0x0A:
+            position = skip_field(data, position, size)
+            continue
+        position, end = read_length(data, position + 1, size)
+        _scan_map(data, position, end, slots, places)
+        position = end
+    return places
+
+
+def _scan_map(data: Data, position: int, end: int, slots: Mapping[bytes, int], places: list[Place | None]) -> None:
+    """Scans one Features message. The usual layout is read inline: a call costs more than what it would do."""
+    while position < end:
+        if data[position] != 0x0A:
+            raise WireError(f"an entry of its map begins with byte {data[position]:#04x}")
+        entry = position + 2
+        size = data[position + 1]
+        if size < 0x80 and entry + size <= end:
+            position = entry + size
+        else:
+            entry, position = read_length(data, position + 1, end)
+        value = entry + 2 + data[entry + 1]
+        if value + 1 < position and data[entry] == 0x0A and data[entry + 1] < 0x80 and data[value] == 0x12:
+            key = bytes(data[entry + 2 : value])
+            begin = value + 2
+            if begin + data[value + 1] == position and data[value + 1] < 0x80:
+                stop = position
+            else:
+                begin, stop = read_length(data, value + 1, position)
+                if stop != position:
+                    raise WireError("an entry of its map holds more than a key and a value")
+        else:
+            key, begin, stop = _odd_entry(data, entry, position)
+        slot = slots.get(key)
+        if slot is not None and begin < stop:
+            places[slot] = begin, stop
+
+
+def _odd_entry(data: Data, position: int, stop: int) -> tuple[bytes, int, int]:
+    """Key, and begin and end of the value, of an entry whose two fields come in any order."""
+    key, begin, end = b"", position, position
+    for _ in range(2):
+        tag, position = read_varint(data, position, stop)
+        if tag not in (0x0A, 0x12):
+            raise WireError(f"an entry of its map has a field with tag {tag:#04x}")
+        field, position = read_length(data, position, stop)
+        if tag == 0x0A:
+            key = bytes(data[field:position])
+        else:
+            begin, end = field, position
+    if position != stop:
+        raise WireError("an entry of its map holds more than a key and a value")
+    return key, begin, end
+
+
+def decode(data: Data, place: Place, wanted: Wanted, views: memoryview | None) -> Any:
+    """The value at a place.
+
+    Args:
+        data: The record.
+        place: Where the Feature lies.
+        wanted: What it must be.
+        views: The record again, to cut bytes values from as views; None copies them.
+
+    Raises:
+        WireError, IndexError: If it is damaged, of another kind or count.
+    """
+    begin, stop = place
+    tag, kind = data[begin], wanted.kind
+    if tag != TAG_OF_KIND[kind]:
+        raise WireError(_other_kind(tag, kind))
+    position, end = read_length(data, begin + 1, stop)
+    if kind == "bytes":
+        return _shaped(_byte_strings(data, position, end, views), wanted)
+    one = wanted.count == 1 and not wanted.shape
+    if kind == "int64":
+        single = _one_int64(data, position, end) if one else None
+        return _shaped(_int64_list(data, position, end), wanted) if single is None else single
+    if one and end - position == 6 and data[position] == 0x0A and data[position + 1] == 4:
+        return np.float32(_float_at(data, position + 2)[0])
+    return _shaped(_float_list(data, position, end), wanted)
+
+
+def _other_kind(tag: int, kind: Kind) -> str:
+    for other, other_tag in TAG_OF_KIND.items():
+        if tag == other_tag:
+            return f"it holds {other}, expected {kind}"
+    return f"it begins with byte {tag:#04x}, which stands for none of the three lists"
+
+
+def _shaped(values: Any, wanted: Wanted) -> Any:
+    """Values as the spec wants them: one value, an array of the shape, or of (steps, *shape)."""
+    count = len(values)
+    if wanted.count < 0:
+        if count % wanted.step:
+            raise WireError(f"it holds {count} values, which is no multiple of the {wanted.step} of a step")
+        array = object_array(values) if wanted.kind == "bytes" else values
+        return array.reshape(-1, *wanted.shape) if wanted.shape else array
+    if count != wanted.count:
+        raise WireError(f"it holds {count} values, expected {wanted.count} (shape {wanted.shape})")
+    if not wanted.shape:
+        return values[0]
+    return (object_array(values) if wanted.kind == "bytes" else values).reshape(wanted.shape)
+
+
+def _byte_strings(data: Data, position: int, end: int, views: memoryview | None) -> list[Any]:
+    values: list[Any] = []
+    while position < end:
+        if data[position] != 0x0A:
+            raise WireError(f"an item of its list begins with byte {data[position]:#04x}")
+        begin, position = read_length(data, position + 1, end)
+        values.append(bytes(data[begin:position]) if views is None else views[begin:position])
+    return values
+
+
+def _one_int64(data: Data, position: int, end: int) -> np.int64 | None:
+    """The value of a list that holds just one in the usual layout; None if it does not look so."""
+    if end - position < 2:
+        return None
+    if data[position] == 0x0A and position + 2 + data[position + 1] == end:
+        position += 2
+    elif data[position] == 0x08:
+        position += 1
+    else:
+        return None
+    if position == end:
+        return None
+    if position + 1 == end and data[position] < 0x80:
+        return np.int64(data[position])
+    value, after = read_varint(data, position, end)
+    return np.int64(signed(value)) if after == end else None
+
+
+def _int64_list(data: Data, position: int, end: int) -> npt.NDArray[np.int64]:
+    if position < end and data[position] == 0x0A:
+        begin, stop = read_length(data, position + 1, end)
+        if stop - begin > _FEW_BYTES:
+            return unpack_varints(np.frombuffer(data[begin:stop], np.uint8))[0]
+        values = []
+        while begin < stop:
+            value, begin = read_varint(data, begin, stop)
+            values.append(signed(value))
+        return np.array(values, np.int64)
+    values = []
+    while position < end:
+        if data[position] != 0x08:
+            raise WireError(f"an item of its list begins with byte {data[position]:#04x}")
+        value, position = read_varint(data, position + 1, end)
+        values.append(signed(value))
+    return np.array(values, np.int64)
+
+
+def _float_list(data: Data, position: int, end: int) -> npt.NDArray[np.float32]:
+    if position < end and data[position] == 0x0A:
+        begin, stop = read_length(data, position + 1, end)
+        if (stop - begin) % 4:
+            raise WireError(f"its packed list of float32 is {stop - begin} bytes long, which is no multiple of 4")
+        return np.frombuffer(data[begin:stop], "<f4").astype(np.float32)
+    items = np.frombuffer(data[position:end], np.uint8)
+    if len(items) % 5 or (items[::5] != 0x0D).any():
+        raise WireError("its unpacked list of float32 is damaged")
+    return items.reshape(-1, 5)[:, 1:].copy().view("<f4")[:, 0].astype(np.float32)

@@ -1,0 +1,94 @@
+"""``tf.train.Example`` from a dict of values: the writing counterpart of ``example``.
+
+The bytes are those that protobuf writes for the same message with its keys in this order: numbers packed, map entries
+with key and value always present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.formats.wire import pack_varints
+
+_BYTES: Final = b"\x0a"
+_FLOATS: Final = b"\x12"
+_INTS: Final = b"\x1a"
+_FIRST: Final = b"\x0a"
+_SECOND: Final = b"\x12"
+_INT64: Final = np.iinfo(np.int64)
+
+
+def serialize_example(features: Mapping[str, Any]) -> bytes:
+    """One serialized Example.
+
+    Args:
+        features: By key: bytes or str (one string); int, bool or a numpy integer (one int64); float or a numpy float
+            (one float32); a list, tuple or array of these, flattened; None or an empty list for a feature without a
+            value. An empty array keeps its kind.
+
+    Raises:
+        TypeError: If a value is of none of these types, or of several.
+        OverflowError: If an integer does not fit an int64.
+    """
+    entries = []
+    for name, value in features.items():
+        try:
+            feature = _feature(value)
+        except (TypeError, OverflowError) as error:
+            raise type(error)(f"feature {name!r}: {error}") from None
+        entries.append(_field(_FIRST, _field(_FIRST, name.encode()) + _field(_SECOND, feature)))
+    return _field(_FIRST, b"".join(entries)) if entries else b""
+
+
+def _feature(value: Any) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return _field(_BYTES, _field(_FIRST, _encoded(value)))
+    if isinstance(value, list | tuple):
+        if not value:
+            return b""
+        if isinstance(value[0], str | bytes | bytearray | memoryview):
+            return _field(_BYTES, b"".join([_field(_FIRST, _encoded(item)) for item in value]))
+    array = np.asarray(value)
+    if array.dtype.kind in "SUO":
+        # An array of a fixed-width string type has lost trailing zero bytes before it came here; objects have not.
+        items = array.ravel().tolist()
+        return _field(_BYTES, b"".join([_field(_FIRST, _encoded(item)) for item in items]))
+    return _numbers(array.ravel())
+
+
+def _numbers(values: npt.NDArray[Any]) -> bytes:
+    if values.dtype.kind == "f":
+        packed = values.astype("<f4").tobytes()
+        return _field(_FLOATS, _field(_FIRST, packed) if packed else b"")
+    if values.dtype.kind not in "biu":
+        raise TypeError(f"values of dtype {values.dtype} cannot be stored; give bytes, integers or floats")
+    if values.dtype == np.uint64 and values.size and int(values.max()) > _INT64.max:
+        raise OverflowError(f"{int(values.max())} does not fit an int64")
+    packed = pack_varints(values.astype(np.int64))
+    return _field(_INTS, _field(_FIRST, packed) if packed else b"")
+
+
+def _encoded(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a {type(value).__name__} stands where bytes or str should")
+
+
+def _field(tag: bytes, body: bytes) -> bytes:
+    size = len(body)
+    if size < 0x80:
+        return b"%b%c%b" % (tag, size, body)
+    length = bytearray()
+    while size >= 0x80:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return b"".join((tag, length, body))

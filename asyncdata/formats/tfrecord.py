@@ -1,0 +1,276 @@
+"""TFRecord framing: where the records lie in a run of bytes, and whether their checksums hold.
+
+A record on disk, all integers little-endian, both CRCs masked CRC-32C::
+
+    | length: 8 bytes | CRC of the 8 length bytes: 4 | payload: length bytes | CRC of the payload: 4 |
+
+:func:`frame` finds whole records and never copies a payload. What always holds:
+
+* A length is used for nothing but a comparison until its checksum was verified; ``Frames.need``, the only figure that a
+  caller may allocate by, comes from a verified length that fits the rest of the object.
+* The records in front of a damaged place are returned together with the error.
+* However an object is cut, the rows are the same: a cut-off tail is framed again when more of it is there.
+
+The walk is Python (each length leads to the next), the length checksums are verified 1024 at a time in numpy. Payload
+checksums are a step of their own, :func:`check_payloads`, so that it can run in another process.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import BrokenFrameError, CorruptRecordError
+from asyncdata.formats import crc32c
+from asyncdata.formats.crc32c import Bytes
+
+HEADER_BYTES: Final = 12
+FOOTER_BYTES: Final = 4
+FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+"""What a record of length 0 occupies."""
+
+_CHECK_EVERY: Final = 1024
+_MAX_ROW_LENGTH: Final = (1 << 63) - 1
+_length_at = struct.Struct("<Q").unpack_from
+_word_at = struct.Struct("<I").unpack_from
+_header = struct.Struct("<QI").pack
+_pack_length = struct.Struct("<Q").pack
+_pack_word = struct.Struct("<I").pack
+_HEADER_DTYPE: Final = np.dtype([("length", "<u8"), ("crc", "<u4")])
+
+_SIGNATURES: Final = (
+    (b"\x1f\x8b", "it looks like gzip: pass compression_type='GZIP'"),
+    (b"\x78\x01", "it looks like zlib: pass compression_type='ZLIB'"),
+    (b"\x78\x5e", "it looks like zlib: pass compression_type='ZLIB'"),
+    (b"\x78\x9c", "it looks like zlib: pass compression_type='ZLIB'"),
+    (b"\x78\xda", "it looks like zlib: pass compression_type='ZLIB'"),
+    (b"\x28\xb5\x2f\xfd", "it looks like zstd"),
+    (b"PK\x03\x04", "it looks like a zip archive"),
+    (b"PAR1", "it looks like Parquet"),
+    (b"\xff\xd8\xff", "it looks like a JPEG image"),
+    (b"\x89PNG", "it looks like a PNG image"),
+    (b"<", "it looks like XML or HTML"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameContext:
+    """Where in which object the bytes lie, for messages only.
+
+    Attributes:
+        url: The object.
+        version: Its generation or ETag.
+        object_offset: Offset in the object (decompressed offset for compressed files) of the first byte to be framed.
+        record_index: Index in the object of the record that begins there.
+    """
+
+    url: str | None = None
+    version: str | None = None
+    object_offset: int = 0
+    record_index: int = 0
+
+
+NO_CONTEXT: Final = FrameContext()
+
+
+class Frames(NamedTuple):
+    """What :func:`frame` found.
+
+    Attributes:
+        rows: int64[n, 2], one row per whole record: offset of the payload in the view, and its length. The payload's
+            stored checksum lies at offset + length.
+        stop: Position in the view after the last whole record; what follows is the cut-off tail, or the damage.
+        need: Size of the whole frame that begins at ``stop``, once its 12-byte header is there and verified; else 0.
+        error: Why nothing after ``stop`` can be framed; None when all is well.
+    """
+
+    rows: npt.NDArray[np.int64]
+    stop: int
+    need: int
+    error: BrokenFrameError | None
+
+
+def frame(
+    view: memoryview,
+    start: int,
+    stop: int,
+    *,
+    limit: int = 0,
+    remaining: int | None = None,
+    check: bool = True,
+    context: FrameContext = NO_CONTEXT,
+) -> Frames:
+    """Finds the whole records in ``view[start:stop]``.
+
+    Args:
+        view: A contiguous view of bytes; the rows are offsets into it.
+        start: Where a record begins.
+        stop: End of the bytes that are there.
+        limit: The most records to return; 0 for all. When it is reached, what follows is not looked at.
+        remaining: Bytes of the object from ``start`` on, where known. A record that would reach beyond them is an
+            error; so is a cut-off tail once ``remaining == stop - start``, which is how to say "this is all".
+        check: Verify the length checksums.
+        context: The place, for the error.
+
+    Returns:
+        The rows, and either a tail to be completed or an error; see :class:`Frames`.
+    """
+    if not 0 <= start <= stop <= len(view):
+        raise ValueError(f"start {start} and stop {stop} do not lie in a view of {len(view)} bytes")
+    if remaining is not None and remaining < stop - start:
+        raise ValueError(f"{stop - start} bytes are given, but only {remaining} are said to remain")
+    array = np.frombuffer(view, np.uint8)
+    blocks: list[npt.NDArray[np.int64]] = []
+    position, count, bad = start, 0, False
+    while not bad:
+        want = min(_CHECK_EVERY, limit - count) if limit else _CHECK_EVERY
+        starts = _walk(view, position, stop, want)
+        whole = len(starts) - 1
+        bounds = np.array(starts, np.int64)
+        if check and whole:
+            good = _verified(array, bounds[:-1])
+            bad = good < whole
+            bounds = bounds[: good + 1]
+        rows = np.empty((len(bounds) - 1, 2), np.int64)
+        np.add(bounds[:-1], HEADER_BYTES, out=rows[:, 0])
+        np.subtract(bounds[1:], bounds[:-1], out=rows[:, 1])
+        rows[:, 1] -= FRAME_BYTES
+        blocks.append(rows)
+        position = int(bounds[-1])
+        count += len(rows)
+        if whole < want or count == limit:
+            break
+    rows = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    if count == limit and limit and not bad:
+        return Frames(rows, position, 0, None)
+    left = None if remaining is None else remaining - (position - start)
+    place = FrameContext(
+        url=context.url,
+        version=context.version,
+        object_offset=context.object_offset + position - start,
+        record_index=context.record_index + count,
+    )
+    need, error = _tail(view, position, stop, left=left, check=check, place=place)
+    return Frames(rows, position, need, error)
+
+
+def _walk(view: memoryview, position: int, stop: int, count: int) -> list[int]:
+    """Starts of up to ``count`` whole records from ``position`` on, and the position after the last."""
+    starts = [position]
+    add = starts.append
+    last_header = stop - HEADER_BYTES
+    for _ in range(count):
+        if position > last_header:
+            break
+        position += FRAME_BYTES + _length_at(view, position)[0]
+        if position > stop:
+            break
+        add(position)
+    return starts
+
+
+def _verified(array: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> int:
+    """How many of these headers, from the first on, have a length checksum that holds."""
+    heads = np.ndarray((len(array) - HEADER_BYTES + 1,), _HEADER_DTYPE, array, strides=(1,))[starts]
+    wrong = crc32c.masked_length_checksums(heads["length"]) != heads["crc"]
+    first = int(wrong.argmax())
+    return first if wrong[first] else len(starts)
+
+
+def _tail(
+    view: memoryview, position: int, stop: int, *, left: int | None, check: bool, place: FrameContext
+) -> tuple[int, BrokenFrameError | None]:
+    """Judges the record that begins at ``position`` and is not whole, if there is one."""
+    if stop - position < HEADER_BYTES:
+        if left is not None and 0 < left < FRAME_BYTES:
+            return 0, _broken(f"the file ends inside a record: {left} bytes are too few for the smallest one", place)
+        return 0, None
+    (length,) = _length_at(view, position)
+    if check and crc32c.masked_checksum(view[position : position + 8]) != _word_at(view, position + 8)[0]:
+        hint = _recognise(view, position, stop) if place.object_offset == 0 else ""
+        return 0, _broken(
+            f"the length checksum of a record does not match (its length field says {length}){hint}", place
+        )
+    need = FRAME_BYTES + length
+    if left is not None and need > left:
+        text = (
+            f"the file is truncated: a record of {length} bytes begins here, and {need - left} bytes of it are missing"
+        )
+        return 0, _broken(text, place)
+    if length > _MAX_ROW_LENGTH - FRAME_BYTES:
+        return 0, _broken(f"a record says that it is {length} bytes long", place)
+    return need, None
+
+
+def _broken(message: str, place: FrameContext) -> BrokenFrameError:
+    return BrokenFrameError(
+        message, url=place.url, version=place.version, offset=place.object_offset, record=place.record_index
+    )
+
+
+def _recognise(view: memoryview, position: int, stop: int) -> str:
+    head = bytes(view[position : min(position + 8, stop)])
+    for signature, meaning in _SIGNATURES:
+        if head.startswith(signature):
+            return f"; the file does not begin like a TFRecord file, {meaning}"
+    return f"; the file does not begin like a TFRecord file (first bytes {head.hex(' ')})"
+
+
+def check_payloads(view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Verifies payload checksums; returns the positions in ``rows`` of those that do not hold, ascending.
+
+    Args:
+        view: The bytes that ``rows`` refers to; each payload's stored checksum follows it.
+        rows: int64[n, 2] as in ``Frames.rows``.
+    """
+    if not len(rows):
+        return np.empty(0, np.int64)
+    data = view.data if isinstance(view, np.ndarray) else view
+    array = np.frombuffer(data, np.uint8)
+    checksum = crc32c.checksum
+    plain = np.array([checksum(data[offset : offset + length]) for offset, length in rows.tolist()], np.uint32)
+    masked = (plain >> np.uint32(15)) | (plain << np.uint32(17))
+    masked += np.uint32(crc32c.MASK_DELTA)
+    words = np.ndarray((len(array) - FOOTER_BYTES + 1,), "<u4", array, strides=(1,))
+    return np.flatnonzero(masked != words[rows[:, 0] + rows[:, 1]])
+
+
+def payload_error(bad: int, rows: npt.NDArray[np.int64], *, context: FrameContext = NO_CONTEXT) -> CorruptRecordError:
+    """The error for one position that :func:`check_payloads` returned.
+
+    Args:
+        bad: The position in ``rows``.
+        rows: The rows that were checked.
+        context: The place of that record's frame in its object.
+    """
+    return CorruptRecordError(
+        f"the payload checksum of a record of {int(rows[bad, 1])} bytes does not match",
+        url=context.url,
+        version=context.version,
+        offset=context.object_offset,
+        record=context.record_index,
+    )
+
+
+def encode(payload: Bytes) -> bytes:
+    """One record as it lies in a file."""
+    return b"".join(_pieces(payload))
+
+
+def encode_many(payloads: Iterable[Bytes]) -> bytes:
+    """Records one after the other, as they lie in a file."""
+    pieces: list[Bytes] = []
+    for payload in payloads:
+        pieces += _pieces(payload)
+    return b"".join(pieces)
+
+
+def _pieces(payload: Bytes) -> tuple[bytes, Bytes, bytes]:
+    size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+    length = _pack_length(size)
+    return _header(size, crc32c.masked_checksum(length)), payload, _pack_word(crc32c.masked_checksum(payload))

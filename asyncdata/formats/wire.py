@@ -1,0 +1,200 @@
+"""The few pieces of the protocol buffers' wire format that records need: varints, one by one and many at once.
+
+A varint holds 7 bits per byte, lowest first; all bytes but the last have their top bit set; an int64 takes at most ten.
+Decoding many at once works on 64-bit words: the eight bytes from a varint's first byte on are masked to its width and
+their 7-bit groups pushed together in three steps; the rare ninth and tenth byte are added where there are any.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+WordArray: TypeAlias = npt.NDArray[np.uint64]
+
+MAX_VARINT_BYTES: Final = 10
+_WORD_BYTES: Final = 8
+_CONTINUES: Final = np.uint64(0x8080808080808080)
+_ONE: Final = np.uint64(1)
+_GROUPS: Final = tuple(
+    (np.uint64(low), np.uint64(high), np.uint64(shift))
+    for low, high, shift in (
+        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
+        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
+        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
+    )
+)
+_MASK_OF_WIDTH: Final = np.array([(1 << 8 * min(width, 8)) - 1 for width in range(256)], np.uint64)
+_MASK_OF_WIDTH.setflags(write=False)
+_CONTINUES_OF_WIDTH: Final = np.array(
+    [sum(0x80 << 8 * byte for byte in range(min(width - 1, 8))) for width in range(256)], np.uint64
+)
+_CONTINUES_OF_WIDTH.setflags(write=False)
+
+
+class WireError(Exception):
+    """The bytes are not a message; says what was expected. Callers add where."""
+
+
+def read_varint(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:
+    """One unsigned varint and the position after it.
+
+    Raises:
+        WireError: If it reaches ``stop`` or is longer than ten bytes.
+    """
+    value = shift = 0
+    for at in range(position, min(position + MAX_VARINT_BYTES, stop)):
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at + 1
+        shift += 7
+    raise WireError("a varint is cut off" if stop - position < MAX_VARINT_BYTES else "a varint is longer than 10 bytes")
+
+
+def read_length(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:
+    """Begin and end of a length-delimited field whose length begins at ``position``.
+
+    Raises:
+        WireError: If the field reaches beyond ``stop``.
+    """
+    if position < stop and data[position] < 0x80:
+        begin = position + 1
+        end = begin + data[position]
+    else:
+        length, begin = read_varint(data, position, stop)
+        end = begin + length
+    if end > stop:
+        raise WireError(f"a field of {end - begin} bytes has only {stop - begin} left")
+    return begin, end
+
+
+def skip_field(data: bytes | memoryview, position: int, stop: int) -> int:
+    """The position after the field whose tag begins at ``position``.
+
+    Raises:
+        WireError: If it is cut off, a group, or of an unknown wire type.
+    """
+    tag, position = read_varint(data, position, stop)
+    wire_type = tag & 7
+    if wire_type == 0:
+        return read_varint(data, position, stop)[1]
+    if wire_type == 2:
+        return read_length(data, position, stop)[1]
+    if wire_type not in (1, 5):
+        raise WireError(f"a field has the unknown wire type {wire_type}")
+    position += 8 if wire_type == 1 else 4
+    if position > stop:
+        raise WireError("a fixed-width field is cut off")
+    return position
+
+
+def signed(value: int) -> int:
+    """The int64 that the unsigned value of a varint stands for."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def words_at(array: ByteArray, positions: IntArray) -> WordArray:
+    """The 8 bytes from each position on as a little-endian word; each position must have 8 bytes."""
+    windows: npt.NDArray[Any] = np.ndarray((len(array) - _WORD_BYTES + 1,), "<u8", array, strides=(1,))
+    return windows[positions]
+
+
+def _join_groups(words: WordArray) -> WordArray:
+    """Pushes the 7-bit groups of each word together; continuation bits are dropped."""
+    for low, high, shift in _GROUPS:
+        words = (words & low) | ((words & high) >> shift)
+    return words
+
+
+def lengths_at(array: ByteArray, positions: IntArray) -> tuple[IntArray, IntArray | int, npt.NDArray[np.bool_] | bool]:
+    """The varint at each position: value, width in bytes, and whether it is at most 4 bytes wide.
+
+    Each position must have 8 bytes; lengths of 256 MiB and more are left to the caller.
+    """
+    words = words_at(array, positions)
+    ends = ~words & _CONTINUES
+    last = ends & (~ends + _ONE)
+    if (last == np.uint64(0x80)).all():
+        return (words & np.uint64(0x7F)).view(np.int64), 1, True
+    values = _join_groups(words & ((last << _ONE) - _ONE)).view(np.int64)
+    widths = 1 + sum((last > bound).astype(np.int64) for bound in (0x80, 0x8000, 0x800000))
+    return values, widths, (last != 0) & (last <= np.uint64(0x80000000))
+
+
+def varints_of_width(array: ByteArray, positions: IntArray, widths: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """Varints whose widths are claimed elsewhere: their values, and where the claim is true.
+
+    Args:
+        array: The bytes; each position must have 10 of them.
+        positions: Where each varint begins.
+        widths: Claimed width of each, any number from 0 to 255.
+    """
+    words = words_at(array, positions)
+    mask = _MASK_OF_WIDTH[widths]
+    good = (words & _CONTINUES & mask) == _CONTINUES_OF_WIDTH[widths]
+    good &= widths != 0
+    values = _join_groups(words & mask)
+    if int(widths.max()) > _WORD_BYTES:
+        good &= widths <= MAX_VARINT_BYTES
+        wide = np.flatnonzero(widths > _WORD_BYTES)
+        ninth, tenth = array[positions[wide] + 8], array[positions[wide] + 9]
+        is_tenth = widths[wide] > _WORD_BYTES + 1
+        good[wide] &= np.where(is_tenth, (ninth >= 0x80) & (tenth < 0x80), ninth < 0x80)
+        values[wide] |= (ninth & np.uint8(0x7F)).astype(np.uint64) << np.uint64(56)
+        values[wide] |= np.where(is_tenth, tenth & np.uint8(0x7F), 0).astype(np.uint64) << np.uint64(63)
+    return values.view(np.int64), good
+
+
+def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
+    """All varints of a run of bytes, and the position of the last byte of each.
+
+    Raises:
+        WireError: If the last one is cut off, or one is longer than ten bytes.
+    """
+    size = len(data)
+    if not size:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    last = data < 0x80
+    if not last[-1]:
+        raise WireError("the last varint of a list is cut off")
+    ends = np.flatnonzero(last)
+    if len(ends) == size:
+        return data.astype(np.int64), ends
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1]
+    starts[1:] += 1
+    widths = ends - starts
+    widths += 1
+    widest = int(widths.max())
+    if widest > MAX_VARINT_BYTES:
+        raise WireError("a varint of a list is longer than 10 bytes")
+    padded = np.zeros(size + MAX_VARINT_BYTES, np.uint8)
+    padded[:size] = data
+    values = _join_groups(words_at(padded, starts) & _MASK_OF_WIDTH[widths])
+    if widest > _WORD_BYTES:
+        for byte in (8, 9):
+            wide = np.flatnonzero(widths > byte)
+            values[wide] |= (padded[starts[wide] + byte] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
+    return values.view(np.int64), ends
+
+
+def pack_varints(values: IntArray) -> bytes:
+    """The varints of many int64, one after the other."""
+    words = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    if not len(words) or int(words.max()) < 0x80:
+        return words.astype(np.uint8).tobytes()
+    groups = (words[:, None] >> (np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7))).astype(np.uint8)
+    groups |= np.uint8(0x80)
+    widths = np.ones(len(words), np.int64)
+    for byte in range(1, MAX_VARINT_BYTES):
+        widths += words >= np.uint64(1 << 7 * byte)
+    rows = np.arange(len(words))
+    groups[rows, widths - 1] &= np.uint8(0x7F)
+    packed: ByteArray = groups[np.arange(MAX_VARINT_BYTES) < widths[:, None]]
+    return packed.tobytes()
