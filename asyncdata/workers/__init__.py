@@ -1,1 +1,1 @@
-"""Bytes across processes: worker processes, threads, and how functions and failures travel. Imports nothing by itself."""
+"""Bytes across processes: worker processes, threads, and how functions and failures travel."""

@@ -10,6 +10,7 @@ On a non-blocking channel ``send`` never blocks and never drops: what the socket
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -222,10 +223,8 @@ class Channel:
 
     def finish(self) -> None:
         """Tells the other side that no more will be sent; receiving goes on."""
-        try:
+        with contextlib.suppress(OSError):  # not connected any more, which says the same
             self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # not connected any more, which says the same
 
     def close(self) -> None:
         """Closes the socket and every descriptor that is still under way."""

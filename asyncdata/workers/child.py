@@ -14,6 +14,7 @@ library, ``asyncdata.errors`` and the handler's module until the first program a
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import mmap
@@ -170,7 +171,7 @@ class Worker:
         try:
             body = self._handler(self._arena, self._programs[task.first].load(), task.body, self._need)
             if not isinstance(body, bytes):
-                raise TypeError(f"the handler returned {type(body).__name__}, not bytes")  # noqa: TRY301 -- one way out
+                raise TypeError(f"the handler returned {type(body).__name__}, not bytes")
         except _ParentGoneError:
             raise EOFError from None
         except BaseException as exc:  # noqa: BLE001 -- user code may raise anything, SystemExit included
@@ -236,10 +237,8 @@ class _ParentGoneError(BaseException):
 def leave(code: int) -> NoReturn:
     """Ends the process at once, without exit handlers, waiting for no thread of user code."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):  # nobody may be left to read it
             stream.flush()
-        except Exception:  # noqa: BLE001, S110 -- nobody may be left to read it
-            pass
     os._exit(code)
 
 
@@ -259,7 +258,7 @@ def _die_with_parent(parent_pid: int) -> None:
 def _name_process(name: str) -> None:
     """Shows the worker's name in ``top`` and ``ps``; a courtesy."""
     try:
-        with open("/proc/self/comm", "w", encoding="ascii") as file:  # noqa: PTH123 -- pathlib is not loaded here
+        with open("/proc/self/comm", "w", encoding="ascii") as file:
             file.write(name[:15])
     except OSError:
         pass

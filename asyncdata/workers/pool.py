@@ -23,19 +23,20 @@ import itertools
 import logging
 import os
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError
 from asyncdata.workers import messages
+from asyncdata.workers.call import STOPPED, Call, Death, Program
 from asyncdata.workers.channel import has_seqpacket, store_body
+from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.messages import MAX_INLINE_BYTES, Message
 from asyncdata.workers.process import Process
 from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
 from asyncdata.workers.stats import PoolStats
-from asyncdata.workers.worker import Call, Program, Worker
+from asyncdata.workers.worker import Worker
 
 Grant = Callable[[int], Awaitable[tuple[int, int]]]
 
@@ -43,17 +44,6 @@ _LOGGER: Final = logging.getLogger(__name__)
 _MAX_FAILED_STARTS: Final = 3
 _ABORT_TIMEOUT_S: Final = 3.0
 _KILL_TIMEOUT_S: Final = 10.0
-
-# Events of a call beside the kinds of messages.
-_DIED: Final = 100
-_STOPPED: Final = 101
-
-
-class _Death(NamedTuple):
-    """How a worker ended, for the calls it held; ``blamed`` is the one it was running."""
-
-    text: str
-    blamed: bool
 
 
 class WorkerPool:
@@ -93,7 +83,6 @@ class WorkerPool:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, not {depth}")
         self._num_workers = num_workers
-        self._depth = depth
         self._close_timeout_s = close_timeout_s
         self._retries = retries
         self._plan = SpawnPlan(
@@ -109,16 +98,14 @@ class WorkerPool:
         self._spawner = Spawner("asyncdata-spawner")
         self._spawning: set[asyncio.Future[Launched]] = set()
         self._workers: dict[Worker, None] = {}
-        self._by_load: list[dict[Worker, None]] = [{} for _ in range(depth)]
-        self._waiting: deque[Call] = deque()
+        self._dispatcher = Dispatcher(depth)
         self._programs: dict[int, Program] = {}
         self._numbers = itertools.count(1)
-        self._tickets = itertools.count(1)
         self._names = itertools.count()
         self._watchers: list[asyncio.Future[None]] = []  # who waits for workers to come, get ready or go
         self._overdue: set[Worker] = set()
         self._reports: list[str] = []
-        self._broken: Exception | None = None
+        self._broken: PipelineError | None = None
         self._failed_starts = 0
         self._closing = False
         self._closed: asyncio.Future[None] | None = None
@@ -139,10 +126,11 @@ class WorkerPool:
         self._loop = asyncio.get_running_loop()
         for _ in range(self._num_workers):
             self._spawn()
-        await self._until(lambda: not self._spawning or self._broken is not None)
+        await self._until(lambda: not self._spawning or self._broken is not None or self._closing)
         if self._broken is not None:
             await self.aclose()
-            raise self._broken
+            raise self._broken_error()
+        self._check_usable()
 
     async def ready(self) -> None:
         """Waits until every worker has imported what it needs.
@@ -186,9 +174,7 @@ class WorkerPool:
             raise CloseTimeoutError("\n\n".join(self._reports))
 
     async def _end_workers(self) -> None:
-        for call in self._waiting:
-            call.post(_STOPPED, self._closed_error())
-        self._waiting.clear()
+        self._dispatcher.stop(self._closed_error)
         for worker in self._workers:
             self._dismiss(worker)
         interruption: asyncio.CancelledError | None = None
@@ -219,6 +205,7 @@ class WorkerPool:
 
     def _dismiss(self, worker: Worker) -> None:
         """Lets a worker go; one that is not ready yet has begun nothing and is killed."""
+        self._dispatcher.retire(worker)
         worker.finish()
         if not worker.ready:
             worker.process.kill()
@@ -231,11 +218,18 @@ class WorkerPool:
     def _closed_error(self) -> PipelineClosedError:
         return PipelineClosedError("the worker pool was closed")
 
+    def _broken_error(self) -> PipelineError:
+        """A new exception each time: one that several callers raise collects all their tracebacks."""
+        known = self._broken or PipelineError("the worker pool is broken")
+        error = type(known)(known.message)
+        error.__cause__ = known.__cause__
+        return error
+
     def _check_usable(self, *, started: bool = True) -> None:
         if self._closing:
             raise self._closed_error()
         if self._broken is not None:
-            raise self._broken
+            raise self._broken_error()
         if started is (self._loop is None):
             raise PipelineError("the worker pool is not started" if started else "the worker pool is started already")
 
@@ -300,7 +294,7 @@ class WorkerPool:
         """
         self._check_usable()
         call = Call(self._programs[program_id], payload)
-        self._submit(call)
+        self._dispatcher.submit(call)
         try:
             while True:
                 kind, value = await self._next_event(call)
@@ -312,7 +306,7 @@ class WorkerPool:
                     self._conclude(call, kind, value)
                     if restart is not None:
                         restart()
-                    self._submit(call, again=True)
+                    self._dispatcher.submit(call, again=True)
         finally:
             if call.deadline is not None:
                 call.deadline.cancel()
@@ -338,7 +332,7 @@ class WorkerPool:
                 offset, size = granted
                 if size < nbytes or offset < 0 or offset + size > self._plan.arena_bytes:
                     granted = None
-                    raise ValueError(f"granted {size} bytes at {offset} for {nbytes} in {self._plan.arena_bytes}")  # noqa: TRY301 -- treated like a grant that failed
+                    raise ValueError(f"granted {size} bytes at {offset} for {nbytes} in {self._plan.arena_bytes}")
             except asyncio.CancelledError as exc:
                 self._abandon(call, exc)
             except Exception as exc:  # noqa: BLE001 -- raised from run as soon as the worker has let go
@@ -359,89 +353,37 @@ class WorkerPool:
         if kind == messages.FAILED:
             body, where = value
             raise decode_failure(body, where=where)
-        if kind == _STOPPED:
+        if kind == STOPPED:
             raise value
         if self._closing:
             raise self._closed_error()
-        death: _Death = value
+        death: Death = value
         if death.blamed:
             call.attempts += 1
             if call.attempts > self._retries:
                 raise WorkerDiedError(f"a task could not be finished: {death.text}", attempts=call.attempts)
         if self._broken is not None:
-            raise self._broken
-
-    def _submit(self, call: Call, *, again: bool = False) -> None:
-        if not self._waiting or again:
-            for bucket in self._by_load:
-                if bucket:
-                    self._assign(next(iter(bucket)), call)
-                    return
-        if again:
-            self._waiting.appendleft(call)
-        else:
-            self._waiting.append(call)
-
-    def _assign(self, worker: Worker, call: Call) -> None:
-        call.ticket = next(self._tickets)
-        call.worker = worker
-        worker.flight[call.ticket] = call
-        try:
-            worker.send_task(call)
-        except OSError as exc:
-            del worker.flight[call.ticket]
-            call.worker = None
-            call.post(_STOPPED, exc)
-        self._place(worker)
-
-    def _place(self, worker: Worker) -> None:
-        """Puts a worker where ``_submit`` finds it by its load."""
-        load = len(worker.flight)
-        if load == worker.load:
-            return
-        if worker.load >= 0:
-            del self._by_load[worker.load][worker]
-        if load < self._depth and not worker.closing:
-            self._by_load[load][worker] = None
-            worker.load = load
-        else:
-            worker.load = -1
-
-    def _supply(self, worker: Worker) -> None:
-        """Gives a worker that has room what has waited longest."""
-        waiting = self._waiting
-        while waiting and len(worker.flight) < self._depth and not worker.closing:
-            call = waiting.popleft()
-            if not call.withdrawn:
-                self._assign(worker, call)
-        self._place(worker)
+            raise self._broken_error()
 
     def _abandon(self, call: Call, cancellation: asyncio.CancelledError) -> None:
         """Takes a call back: at once where no worker has it, else through its worker, whose answer ends ``run``."""
         if call.abandoned is None:
             call.abandoned = cancellation
-        if call.event is not None or call.withdrawn:
-            return
-        call.withdrawn = True
-        if call.worker is None:
-            call.payload = b""
-            call.post(messages.WITHDRAWN, None)
-        else:
-            call.worker.withdraw(call.ticket)
-            call.deadline = asyncio.get_running_loop().call_later(self._close_timeout_s, self._overrun, call, False)
+        if self._dispatcher.withdraw(call):
+            call.deadline = asyncio.get_running_loop().call_later(self._close_timeout_s, self._overrun, call)
 
-    def _overrun(self, call: Call, again: bool) -> None:
-        """Kills the worker that still runs a cancelled task after the time limit."""
+    def _overrun(self, call: Call) -> None:
+        """Ends the worker that still runs a cancelled task after the time limit; with its stack if it can tell it."""
         worker = call.worker
         if worker is None:
             return
         if next(iter(worker.flight)) == call.ticket:
-            if again:
+            if worker in self._overdue:
                 worker.process.kill()
             else:
+                self._overdue.add(worker)
                 worker.process.abort()
-        timeout_s = _ABORT_TIMEOUT_S
-        call.deadline = asyncio.get_running_loop().call_later(timeout_s, self._overrun, call, True)
+        call.deadline = asyncio.get_running_loop().call_later(_ABORT_TIMEOUT_S, self._overrun, call)
 
     # --- what workers do
 
@@ -480,23 +422,21 @@ class WorkerPool:
         if kind == messages.READY:
             worker.ready = True
             self._failed_starts = 0
-            self._supply(worker)
+            self._dispatcher.supply(worker)
             self._notify()
             return
         if ticket == 0:
             cause = decode_failure(message.body, where=worker.describe())
             self._break(PipelineError(f"a worker process cannot start: {type(cause).__name__}: {cause}"), cause)
             return
-        call = worker.flight.pop(ticket, None)
+        call = self._dispatcher.finish(worker, ticket)
         if call is None:
             return
-        call.worker = None
         if kind != messages.WITHDRAWN:
             self._tasks_done += 1
             self._busy_ns += message.first
             worker.tasks_done += 1
             worker.busy_ns += message.first
-        self._supply(worker)
         if kind == messages.FAILED:
             call.post(kind, (message.body, worker.describe()))
         else:
@@ -523,26 +463,17 @@ class WorkerPool:
         self._notify()
 
     def _remove(self, worker: Worker, how: str) -> None:
-        """Forgets a worker and tells the calls it held; the oldest of them is the one it was running."""
         del self._workers[worker]
-        if worker.load >= 0:
-            del self._by_load[worker.load][worker]
-            worker.load = -1
-        calls = list(worker.flight.values())
-        worker.flight.clear()
+        self._overdue.discard(worker)
+        self._dispatcher.bury(worker, f"{worker.describe()} {how}")
         worker.close()
-        for i, call in enumerate(calls):
-            call.worker = None
-            call.post(_DIED, _Death(f"{worker.describe()} {how}", blamed=i == 0))
 
     def _break(self, error: PipelineError, cause: BaseException | None) -> None:
         """Gives up: no worker can be started. The first reason stays."""
         if self._broken is None:
             error.__cause__ = cause
             self._broken = error
-            for call in self._waiting:
-                call.post(_STOPPED, error)
-            self._waiting.clear()
+            self._dispatcher.stop(self._broken_error)
         self._notify()
 
     def stats(self) -> PoolStats:
@@ -550,7 +481,7 @@ class WorkerPool:
         return PoolStats(
             tasks=self._tasks_done,
             in_flight=sum(len(worker.flight) for worker in self._workers),
-            waiting=sum(not call.withdrawn for call in self._waiting),
+            waiting=self._dispatcher.waiting,
             deaths=self._deaths,
             last_death=self._last_death,
             busy_s=self._busy_ns / 1e9,

@@ -8,16 +8,13 @@ is then unknown, the end is not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import threading
 from collections.abc import Callable
-
-try:
-    import resource
-except ImportError:  # no such limits on this system
-    resource = None  # type: ignore[assignment]  # absent there
 
 
 class Process:
@@ -60,10 +57,8 @@ class Process:
 
         def wait() -> None:
             self._popen.wait()
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody asks any more
                 loop.call_soon_threadsafe(self._waited, gone)
-            except RuntimeError:
-                pass  # the loop was closed; nobody asks any more
 
         self._waiter = threading.Thread(target=wait, name=f"asyncdata-wait-{self.pid}", daemon=True)
         self._waiter.start()
@@ -108,12 +103,10 @@ class Process:
         """Ends the process by SIGABRT, on which it writes its stacks to its crash file; leaves no core file."""
         if self.gone:
             return
-        if resource is not None and hasattr(resource, "prlimit"):
-            try:
+        if hasattr(resource, "prlimit"):
+            with contextlib.suppress(OSError, ValueError):
                 _, hard = resource.prlimit(self.pid, resource.RLIMIT_CORE)
                 resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, hard))
-            except (OSError, ValueError):
-                pass
         self.kill(signal.SIGABRT)
 
     def discard(self) -> None:

@@ -1,6 +1,6 @@
 """Starting worker processes: what a new interpreter must be told, and the thread that tells it.
 
-A worker is a fresh interpreter (``exec``, never a bare fork), so it needs no import guard in the user's script and works
+A worker is a fresh interpreter (``exec``, never a bare fork): it needs no import guard in the user's script, and works
 from notebooks and from ``python -``. It gets the parent's ``sys.path``, interpreter options and working directory, one
 BLAS thread unless the environment says otherwise, and the parent's stderr for everything user code prints.
 
@@ -101,7 +101,7 @@ class Launched:
 
 def absolute_path(path: Sequence[str], directory: str) -> tuple[str, ...]:
     """``sys.path`` with relative entries resolved, so that a later ``chdir`` changes nothing."""
-    return tuple(os.path.join(directory, entry) if entry else directory for entry in path)  # noqa: PTH118 -- zip paths too
+    return tuple(os.path.join(directory, entry) if entry else directory for entry in path)
 
 
 def interpreter_flags() -> list[str]:
@@ -160,7 +160,7 @@ def launch(plan: SpawnPlan, name: str) -> Launched:
             "arena_bytes": plan.arena_bytes,
             "handler": plan.handler,
         }
-        os.write(setup_fd, marshal.dumps(setup))
+        os.write(setup_fd, marshal.dumps(dict(setup)))
         os.lseek(setup_fd, 0, os.SEEK_SET)
         process = Process(_popen(plan, setup, setup_fd), use_pidfd=plan.pidfd)
     except BaseException:
@@ -178,7 +178,7 @@ def launch(plan: SpawnPlan, name: str) -> Launched:
 def _popen(plan: SpawnPlan, setup: Setup, setup_fd: int) -> subprocess.Popen[bytes]:
     if not plan.executable:
         raise FileNotFoundError("sys.executable is empty: this interpreter does not know how to start another")
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 -- this interpreter, or the one the caller named
         [plan.executable, *interpreter_flags(), "-c", _BOOTSTRAP.format(fd=setup_fd)],
         stdin=subprocess.DEVNULL,
         stdout=_stderr_descriptor(),

@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
 
 from asyncdata.errors import FunctionTransferError
 
@@ -45,9 +45,7 @@ def _explain(program: object, failure: Exception) -> str:
 def _describe(program: object) -> str:
     code = getattr(program, "__code__", None)
     if isinstance(code, types.CodeType):
-        return f"function {code.co_qualname if hasattr(code, 'co_qualname') else code.co_name!r} " + (
-            f"({code.co_filename}:{code.co_firstlineno})"
-        )
+        return f"function {code.co_qualname!r} ({code.co_filename}:{code.co_firstlineno})"
     return f"{type(program).__qualname__} object"
 
 

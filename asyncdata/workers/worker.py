@@ -5,72 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any
 
 from asyncdata.workers import messages
+from asyncdata.workers.call import Call
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.messages import Message
 from asyncdata.workers.process import describe_exit
 from asyncdata.workers.spawn import Launched
 from asyncdata.workers.stats import WorkerStats
-
-
-class Program:
-    """A registered program; a long one lies in a file whose descriptor every worker gets a copy of.
-
-    Args:
-        number: Its number.
-        pickled: What the workers unpickle.
-    """
-
-    __slots__ = ("fd", "number", "pickled", "size")
-
-    def __init__(self, number: int, pickled: bytes, fd: int) -> None:
-        self.number = number
-        self.pickled = pickled
-        self.fd = fd
-        self.size = len(pickled)
-
-
-class Call:
-    """One call of ``WorkerPool.run``: a mailbox of one event, and where the call stands.
-
-    ``event`` holds the latest event until ``run`` takes it; ``waiter`` is the future ``run`` sleeps on meanwhile.
-    """
-
-    __slots__ = (
-        "abandoned",
-        "attempts",
-        "deadline",
-        "event",
-        "payload",
-        "program",
-        "refusal",
-        "ticket",
-        "waiter",
-        "withdrawn",
-        "worker",
-    )
-
-    def __init__(self, program: Program, payload: bytes) -> None:
-        self.program = program
-        self.payload = payload
-        self.event: tuple[int, Any] | None = None
-        self.waiter: asyncio.Future[None] | None = None
-        self.worker: Worker | None = None
-        self.ticket = 0
-        self.attempts = 0
-        self.withdrawn = False
-        self.abandoned: asyncio.CancelledError | None = None
-        self.refusal: Exception | None = None
-        self.deadline: asyncio.TimerHandle | None = None
-
-    def post(self, kind: int, value: Any) -> None:
-        """Leaves an event and wakes ``run``."""
-        self.event = (kind, value)
-        waiter = self.waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
 
 class Worker:
@@ -98,7 +40,7 @@ class Worker:
         self.flight: dict[int, Call] = {}
         self.programs: set[int] = set()
         self.ready = False
-        self.load = -1  # the pool's bucket; -1 while in none
+        self.load = -1  # under which load the dispatcher has it; -1 while it takes no tasks
         self.tasks_done = 0
         self.busy_ns = 0
         self.closing = False

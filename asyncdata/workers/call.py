@@ -1,0 +1,85 @@
+"""One call of ``WorkerPool.run``: what is to be done, how far it is, and the mailbox through which it hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from asyncdata.workers.worker import Worker
+
+# Events of a call, beside the kinds of messages REPLY, FAILED, NEED and WITHDRAWN.
+DIED: Final = 100
+"""The worker is gone; the value is a ``Death``."""
+STOPPED: Final = 101
+"""The call was not sent and will not be; the value is the exception to raise."""
+
+
+class Death(NamedTuple):
+    """How a worker ended, for the calls it held.
+
+    Attributes:
+        text: Names the worker and says how it ended.
+        blamed: Whether it was running this call, rather than one before it.
+    """
+
+    text: str
+    blamed: bool
+
+
+class Program:
+    """A registered program; a long one lies in a file whose descriptor every worker gets a copy of.
+
+    Args:
+        number: Its number.
+        pickled: What the workers unpickle.
+    """
+
+    __slots__ = ("fd", "number", "pickled", "size")
+
+    def __init__(self, number: int, pickled: bytes, fd: int) -> None:
+        self.number = number
+        self.pickled = pickled
+        self.fd = fd
+        self.size = len(pickled)
+
+
+class Call:
+    """One call of ``WorkerPool.run``: a mailbox of one event, and where the call stands.
+
+    ``event`` holds the latest event until ``run`` takes it; ``waiter`` is the future ``run`` sleeps on meanwhile.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "attempts",
+        "deadline",
+        "event",
+        "payload",
+        "program",
+        "refusal",
+        "ticket",
+        "waiter",
+        "withdrawn",
+        "worker",
+    )
+
+    def __init__(self, program: Program, payload: bytes) -> None:
+        self.program = program
+        self.payload = payload
+        self.event: tuple[int, Any] | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.worker: Worker | None = None
+        self.ticket = 0
+        self.attempts = 0
+        self.withdrawn = False
+        self.abandoned: asyncio.CancelledError | None = None
+        self.refusal: Exception | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def post(self, kind: int, value: Any) -> None:
+        """Leaves an event and wakes ``run``."""
+        self.event = (kind, value)
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
