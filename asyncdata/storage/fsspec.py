@@ -1,0 +1,206 @@
+"""Any other URL, through fsspec: asynchronous filesystems on the running loop, the others in threads.
+
+fsspec has no read into a buffer and no pinned read: a range arrives as bytes and is copied once, and a version is
+compared only when a range comes back short. Options are fsspec's ``storage_options`` of the filesystem.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+import fsspec
+import fsspec.asyn
+
+from asyncdata.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    UnsupportedURLError,
+)
+from asyncdata.storage.failures import FailureCause, locate, read_failed
+from asyncdata.storage.globs import compile_glob, expand_braces
+from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.statuses import status_error
+from asyncdata.storage.threads import ThreadJobs
+from asyncdata.types import ObjectInfo
+
+MAX_THREADS: Final = 16
+# What filesystems call their version token, the most telling first.
+_VERSION_KEYS: Final = (
+    "generation",
+    "ETag",
+    "etag",
+    "e_tag",
+    "version_id",
+    "VersionId",
+    "mtime",
+    "modificationTime",
+    "last_modified",
+    "LastModified",
+    "modified",
+    "updated",
+    "created",
+)
+
+
+def open_reader(spec: ReaderSpec) -> FsspecReader:
+    """Makes the reader; called by ``ReaderSpec.open`` on the loop that will use it."""
+    scheme = spec.scheme
+    if "::" in scheme:
+        raise UnsupportedURLError(f"chained URLs are not supported: {scheme}")
+    try:
+        kind = fsspec.get_filesystem_class(scheme)
+    except (ValueError, ImportError) as error:
+        raise UnsupportedURLError(f"no backend for {scheme}:// URLs: {error}") from None
+    extra: dict[str, Any] = {}
+    if issubclass(kind, fsspec.asyn.AsyncFileSystem) and kind.async_impl:
+        extra = {"asynchronous": True, "loop": asyncio.get_running_loop()}
+    filesystem = kind(**{**spec.options, **extra, "skip_instance_cache": True, "use_listings_cache": False})
+    return FsspecReader(filesystem, asynchronous=bool(extra), max_threads=min(MAX_THREADS, spec.max_connections))
+
+
+class FsspecReader:
+    """A ``RangeReader`` around one fsspec filesystem.
+
+    Args:
+        filesystem: Made for this reader alone; its sessions are closed with it.
+        asynchronous: It was made with ``asynchronous=True`` on the running loop.
+        max_threads: For a filesystem that blocks.
+    """
+
+    def __init__(self, filesystem: Any, *, asynchronous: bool, max_threads: int) -> None:
+        self._filesystem = filesystem
+        self._asynchronous = asynchronous
+        self._jobs = ThreadJobs(max_threads, "asyncdata-fsspec")
+
+    def __repr__(self) -> str:
+        return f"<FsspecReader {type(self._filesystem).__name__}>"
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """``info`` of one object."""
+        info = await self._call("info", url, self._path(url))
+        if info.get("type") == "directory":
+            raise ObjectNotFoundError("not an object", url=url)
+        return _info_of(url, info)
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The objects that match; the filesystem's own glob finds candidates, the project's decides."""
+        lead = pattern[: pattern.index("://") + 3]
+        found: dict[str, ObjectInfo] = {}
+        for text in dict.fromkeys(expand_braces(pattern)):
+            path = self._path(text)
+            (compiled,) = compile_glob(path)
+            if compiled.is_literal:
+                try:
+                    info = await self.stat(text)
+                except ObjectNotFoundError:
+                    continue
+                found[info.url] = info
+                continue
+            try:
+                entries: Mapping[str, Mapping[str, Any]] = await self._call("glob", pattern, path, detail=True)
+            except ObjectNotFoundError:
+                continue
+            # Some filesystems keep a leading slash in their paths, and some URLs do.
+            slash = text[len(lead) :].startswith("/")
+            for name, entry in entries.items():
+                if entry.get("type") != "directory" and compiled.matches(name):
+                    bare = name.lstrip("/")
+                    url = f"{lead}/{bare}" if slash else f"{lead}{bare}"
+                    found[url] = _info_of(url, entry)
+        return [found[url] for url in sorted(found)]
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """``cat_file`` of the range, and one copy."""
+        if not buffer:
+            return 0
+        try:
+            data = await self._call("cat_file", info.url, self._path(info.url), start=start, end=start + len(buffer))
+        except StorageError as error:
+            raise locate(error, info, start) from None
+        size = min(len(data), len(buffer))
+        if len(data) == len(buffer):
+            buffer[:] = data
+            return size
+        current = await self.stat(info.url)
+        if info.version is not None and current.version != info.version:
+            raise ObjectChangedError(
+                "the object changed after it was listed", url=info.url, version=info.version, offset=start
+            )
+        if len(data) > len(buffer):
+            raise StorageError("the filesystem returned more bytes than asked for", url=info.url, offset=start)
+        if start + len(buffer) > current.size:
+            raise StorageError(f"the object ends at {current.size}", url=info.url, version=info.version, offset=start)
+        buffer[:size] = data
+        raise read_failed(
+            f"the filesystem returned {size} of {len(buffer)} bytes",
+            FailureCause.SHORT_BODY,
+            filled=size,
+            url=info.url,
+            version=info.version,
+            offset=start,
+        )
+
+    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        """``info``, then the first bytes."""
+        info = await self.stat(url)
+        return info, await self.read_into(info, 0, buffer[: min(info.size, len(buffer))])
+
+    async def aclose(self) -> None:
+        """Ends the threads and closes the filesystem's session, where it has one."""
+        await self._jobs.aclose()
+        if not self._asynchronous:
+            return
+        session = getattr(self._filesystem, "_session", None)
+        close = getattr(session, "close", None)
+        if close is not None:
+            outcome = close()
+            if inspect.isawaitable(outcome):
+                await outcome
+
+    def _path(self, url: str) -> str:
+        path: str = self._filesystem._strip_protocol(url)  # noqa: SLF001 -- fsspec's interface for this
+        return path
+
+    async def _call(self, name: str, url: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            if self._asynchronous:
+                return await getattr(self._filesystem, f"_{name}")(*args, **kwargs)
+            return await self._jobs.run(getattr(self._filesystem, name), *args, **kwargs)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise typed_error(error, url) from error
+
+
+def typed_error(error: Exception, url: str) -> StorageError:
+    """The typed error for what a filesystem raised: by its type, never by its words."""
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return ObjectNotFoundError("no such object", url=url)
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(what, url=url)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return status_error(error.status, error.message, url=url)
+    if isinstance(error, TimeoutError | ConnectionError | aiohttp.ClientError | EOFError):
+        return read_failed(what, FailureCause.BACKEND, url=url)
+    if isinstance(error, OSError):
+        return read_failed(what, FailureCause.BACKEND, url=url)
+    return StorageError(what, url=url)
+
+
+def _info_of(url: str, info: Mapping[str, Any]) -> ObjectInfo:
+    size = info.get("size")
+    if not isinstance(size, int) or size < 0:
+        raise StorageError("the filesystem does not tell the object's size", url=url)
+    version = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), None)
+    text = None if version is None else str(version)
+    if text is not None and len(text) > 100:
+        text = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return ObjectInfo(url=url, size=size, version=text)

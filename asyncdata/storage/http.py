@@ -1,0 +1,230 @@
+"""``http://`` and ``https://``: the range client, with aiohttp for what is unusual.
+
+Options (``Options.storage["http"]``, ``["https"]``): ``headers``, ``verify_tls``, ``ca_file``, ``proxy``.
+
+The version is the ETag, or else the date of the last modification; it is compared in the head of every answer, before
+a byte is placed. Redirects are followed and remembered, so that the next range goes straight to where they led.
+User headers are sent to the origin they were meant for, not to where it redirects. A server without ranges is borne
+with: each read then transfers everything up to its end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.storage.bodies import Bodies, client_failure, head_of
+from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.globs import has_wildcard
+from asyncdata.storage.http1.connection import Answer
+from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
+from asyncdata.storage.urls import join_location, parse_http_url, redact
+from asyncdata.types import ObjectInfo
+
+KNOWN_OPTIONS: Final = frozenset({"headers", "verify_tls", "ca_file", "proxy"})
+MAX_REDIRECTS: Final = 10
+_MAX_REMEMBERED: Final = 10_000
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_NO_HEAD: Final = frozenset({400, 403, 405, 501})
+
+
+def open_reader(spec: ReaderSpec) -> HttpReader:
+    """Makes the reader; called by ``ReaderSpec.open``."""
+    options = spec.options
+    unknown = set(options) - KNOWN_OPTIONS
+    if unknown:
+        raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
+    # Made for http too: a redirect may lead to https.
+    tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))
+    bodies = Bodies(
+        limits=spec.timeouts,
+        max_connections=spec.max_connections,
+        tls_context=tls_context,
+        proxy=options.get("proxy"),
+    )
+    headers = tuple((str(name), str(value)) for name, value in dict(options.get("headers") or {}).items())
+    return HttpReader(bodies, headers)
+
+
+class HttpReader:
+    """A ``RangeReader`` for plain web servers."""
+
+    def __init__(self, bodies: Bodies, headers: tuple[tuple[str, str], ...]) -> None:
+        self._bodies = bodies
+        self._headers = headers
+        self._moved: OrderedDict[str, str] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<HttpReader {self._bodies!r}>"
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """HEAD; where the server does not tell the size that way, the first bytes."""
+        parse_http_url(url)
+        try:
+            headers = {"Accept-Encoding": "identity", **dict(self._headers)}
+            async with self._bodies.session.head(
+                URL(url, encoded=True), headers=headers, allow_redirects=True, max_redirects=MAX_REDIRECTS
+            ) as response:
+                head = head_of(response)
+        except aiohttp.TooManyRedirects:
+            raise StorageError("too many redirects", url=redact(url)) from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            failure = client_failure(error)
+            failure.url = redact(url)
+            raise failure from None
+        if head.status == 200 and head.content_length is not None and _is_identity(head):
+            return ObjectInfo(url=url, size=head.content_length, version=version_of(head))
+        if head.status != 200 and head.status not in _NO_HEAD:
+            raise _answer_error(head, b"", url=redact(url))
+        probe = bytearray(1)
+        info, _ = await self.open_read(url, memoryview(probe))
+        return info
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """That one object: web servers have no listing. ``?`` and ``[`` are part of a URL, ``*`` and ``{`` are not."""
+        if "*" in pattern or ("{" in pattern and has_wildcard(pattern)):
+            raise UnsupportedURLError("http has no listing to match a pattern with; give the URLs", url=redact(pattern))
+        try:
+            return [await self.stat(pattern)]
+        except ObjectNotFoundError:
+            return []
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """One ranged GET, received in place."""
+        if not buffer:
+            return 0
+        try:
+            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info))
+            if answer.head.status == 416:
+                raise ObjectChangedError("the object has fewer bytes than were listed")
+            self._require_body(answer, info.url)
+            if answer.filled < len(buffer):
+                raise read_failed(
+                    f"the server sent {answer.filled} of {len(buffer)} bytes",
+                    FailureCause.SHORT_BODY,
+                    filled=answer.filled,
+                )
+        except StorageError as error:
+            raise _located(error, info, start) from None
+        return answer.filled
+
+    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        """The first ranged GET; its head tells size and version."""
+        if not buffer:
+            return await self.stat(url), 0
+        seen: list[ObjectInfo] = []
+
+        def note(head: ResponseHead) -> None:
+            _check_identity(head)
+            sent = head.content_range if head.status == 206 else None
+            size = sent.total if sent is not None else (None if head.is_chunked else head.content_length)
+            if head.status in {200, 206} and size is not None:
+                seen.append(ObjectInfo(url=url, size=size, version=version_of(head)))
+
+        unknown = ObjectInfo(url=url, size=-1)
+        try:
+            answer = await self._get(url, 0, buffer, note)
+            if answer.head.status == 416:
+                empty = answer.head.content_range
+                if empty is not None and empty.total == 0:
+                    return ObjectInfo(url=url, size=0, version=version_of(answer.head)), 0
+            self._require_body(answer, url)
+            if answer.total is None:
+                raise StorageError("the server does not tell the object's size")
+            info = ObjectInfo(url=url, size=answer.total, version=version_of(answer.head))
+            if answer.filled < min(info.size, len(buffer)):
+                raise read_failed("the body is too short", FailureCause.SHORT_BODY, filled=answer.filled)
+        except StorageError as error:
+            if isinstance(error, ReadFailedError):
+                error.info = seen[-1] if seen else None
+            raise _located(error, unknown, 0) from None
+        return info, answer.filled
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        await self._bodies.aclose()
+
+    async def _get(self, url: str, start: int, buffer: memoryview, accept: Callable[[ResponseHead], None]) -> Answer:
+        """One ranged GET; redirects are followed, and a remembered one that fails is forgotten and tried from start."""
+        remembered = self._moved.get(url)
+        if remembered is not None:
+            answer = await self._get_at(remembered, url, start, buffer, accept)
+            if answer.head.status in {200, 206, 416}:
+                return answer
+            self._moved.pop(url, None)
+        at = url
+        for _ in range(MAX_REDIRECTS):
+            answer = await self._get_at(at, url, start, buffer, accept)
+            location = answer.head.headers.get("location")
+            if answer.head.status not in _REDIRECTS or location is None:
+                if at != url:
+                    self._remember(url, at)
+                return answer
+            at = join_location(at, location)
+        raise StorageError("too many redirects")
+
+    async def _get_at(
+        self, at: str, url: str, start: int, buffer: memoryview, accept: Callable[[ResponseHead], None]
+    ) -> Answer:
+        headers: Iterable[tuple[str, str]] = (("Accept-Encoding", "identity"),)
+        if self._headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
+            headers = (*headers, *self._headers)
+        return await self._bodies.get(at, headers, start=start, buffer=buffer, accept=accept, skip_allowed=True)
+
+    def _remember(self, url: str, at: str) -> None:
+        if len(self._moved) >= _MAX_REMEMBERED:
+            self._moved.popitem(last=False)
+        self._moved[url] = at
+
+    @staticmethod
+    def _require_body(answer: Answer, url: str) -> None:
+        if answer.head.status not in {200, 206}:
+            raise _answer_error(answer.head, answer.aside, url=redact(url))
+
+
+def version_of(head: ResponseHead) -> str | None:
+    """The token of the content: the ETag, or else the date of the last modification."""
+    return head.headers.get("etag") or head.headers.get("last-modified")
+
+
+def _is_identity(head: ResponseHead) -> bool:
+    return head.headers.get("content-encoding", "identity").strip().lower() in {"", "identity"}
+
+
+def _check_identity(head: ResponseHead) -> None:
+    if head.status in {200, 206} and not _is_identity(head):
+        raise EncodedBodyError(f"the server sends the body as {head.headers['content-encoding'][:40]!r}")
+
+
+def _check(head: ResponseHead, info: ObjectInfo) -> None:
+    """Refuses bytes that are not of the version in ``info``."""
+    if head.status not in {200, 206}:
+        return
+    _check_identity(head)
+    current = version_of(head)
+    if info.version is not None and current != info.version:
+        raise ObjectChangedError(f"the object changed: {info.version} was listed, now it is {current}")
+    sent = head.content_range if head.status == 206 else None
+    total = sent.total if sent is not None else (None if head.is_chunked else head.content_length)
+    if total is not None and info.size >= 0 and total != info.size:
+        raise ObjectChangedError(f"the object changed: {info.size} bytes were listed, now it has {total}")
+
+
+def _located(error: StorageError, info: ObjectInfo, start: int) -> StorageError:
+    located = locate(error, info, start)
+    located.url = redact(info.url)
+    return located
+
+
+def _answer_error(head: ResponseHead, body: bytes, *, url: str) -> StorageError:
+    return status_error(
+        head.status, shorten(body), url=url, retry_after_s=parse_retry_after(head.headers.get("retry-after"))
+    )
