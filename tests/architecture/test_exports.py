@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.tree import PUBLIC_PACKAGES, ROOT, name_of, parse, public_names, python_files
+from tests.architecture.tree import PUBLIC_PACKAGES, ROOT, listed_names, name_of, parse, public_names, python_files
 
 INIT_FILES = [path for path in python_files("asyncdata", "fake_gcs") if path.name == "__init__.py"]
 
@@ -77,7 +77,7 @@ def test_an_init_file_only_exports(path: Path) -> None:
 def test_what_an_init_file_imports_is_exported(path: Path) -> None:
     """A package lists all it imports from the project's modules in ``__all__``: nothing is half public."""
     tree = parse(path)
-    listed = next((names for node in tree.body if (names := _listed_names(node)) is not None), [])
+    listed = listed_names(".".join(path.parent.relative_to(ROOT).parts), path)
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -85,14 +85,3 @@ def test_what_an_init_file_imports_is_exported(path: Path) -> None:
         for alias in node.names
     }
     assert imported <= set(listed)
-
-
-def _listed_names(node: ast.stmt) -> list[str] | None:
-    """The value of ``__all__`` where it is written out."""
-    target = (
-        node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
-    )
-    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-    if isinstance(target, ast.Name) and target.id == "__all__" and isinstance(value, ast.List | ast.Tuple):
-        return [str(item.value) for item in value.elts if isinstance(item, ast.Constant)]
-    return None
