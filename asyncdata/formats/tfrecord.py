@@ -245,15 +245,15 @@ def payload_error(bad: int, rows: npt.NDArray[np.int64], *, context: FrameContex
 
     Args:
         bad: The position in ``rows``.
-        rows: The rows that were checked.
-        context: The place of that record's frame in its object.
+        rows: The rows that were checked, which follow one another in one object.
+        context: The place of the first of them.
     """
     return CorruptRecordError(
         f"the payload checksum of a record of {int(rows[bad, 1])} bytes does not match",
         url=context.url,
         version=context.version,
-        offset=context.object_offset,
-        record=context.record_index,
+        offset=context.object_offset + int(rows[bad, 0] - rows[0, 0]),
+        record=context.record_index + bad,
     )
 
 

@@ -1,0 +1,136 @@
+"""Writing TFRecord files: records in, framed and optionally compressed bytes out.
+
+To a path, the records go to a temporary file beside it, which takes the path's place when the writer is closed without
+an error; until then, and after an error, the path is as it was. To a file object, they are written as they come.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from asyncdata.formats.compression import check_compression_type
+from asyncdata.formats.crc32c import Bytes
+from asyncdata.formats.tfrecord import encode_many
+
+_WRITE_BYTES: Final = 1 << 20
+"""Frames are gathered up to this size before they are written."""
+_WINDOW_BITS: Final = {"GZIP": 31, "ZLIB": 15}
+
+
+class BinarySink(Protocol):
+    """What a writer needs of a file object."""
+
+    def write(self, data: bytes, /) -> Any:
+        """Takes all of the data."""
+
+
+class TFRecordWriter:
+    """Writes one TFRecord file.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> with TFRecordWriter(file) as writer:
+        ...     writer.write(b"first")
+        ...     writer.write_many([b"second", b""])
+        >>> writer.records, writer.payload_bytes, writer.file_bytes == len(file.getvalue())
+        (3, 11, True)
+
+    Attributes:
+        records: Records written so far.
+        payload_bytes: Their bytes, without framing and before compression.
+        file_bytes: Bytes handed to the file so far; final after ``close()``.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | BinarySink, compression_type: str | None = None) -> None:
+        kind = check_compression_type(compression_type)
+        self.records = 0
+        self.payload_bytes = 0
+        self.file_bytes = 0
+        self._gathered: list[Bytes] = []
+        self._gathered_bytes = 0
+        self._stream = zlib.compressobj(wbits=_WINDOW_BITS[kind]) if kind else None
+        self._path: Path | None = None
+        self._partial: Path | None = None
+        self._closed = False
+        if isinstance(target, str | os.PathLike):
+            self._path = Path(target)
+            self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")
+            self._file: Any = self._partial.open("xb")
+        else:
+            self._file = target
+
+    def write(self, record: Bytes) -> None:
+        """Adds one record; bytearrays and memoryviews are copied before this returns."""
+        self.write_many((record,))
+
+    def write_many(self, records: Iterable[Bytes]) -> None:
+        """Adds records in order."""
+        if self._closed:
+            raise ValueError("the writer is closed")
+        for record in records:
+            kept = record if isinstance(record, bytes) else bytes(record)
+            self._gathered.append(kept)
+            self._gathered_bytes += len(kept)
+            if self._gathered_bytes >= _WRITE_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hands what was gathered to the file (or to the compressor, which may hold some of it back)."""
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            size, self._gathered_bytes = self._gathered_bytes, 0
+            frames = encode_many(gathered)
+            self._put(frames if self._stream is None else self._stream.compress(frames))
+            self.records += len(gathered)
+            self.payload_bytes += size
+
+    def close(self) -> None:
+        """Writes what is left; for a path, makes the file durable and puts it in its place. Idempotent."""
+        if self._closed:
+            return
+        try:
+            self.flush()
+            if self._stream is not None:
+                self._put(self._stream.flush())
+            if self._path is not None and self._partial is not None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+                self._partial.replace(self._path)
+        except BaseException:
+            self.discard()
+            raise
+        self._closed = True
+
+    def discard(self) -> None:
+        """Gives the file up: a path stays as it was before. Idempotent, and nothing after ``close()``."""
+        if self._closed:
+            return
+        self._closed = True
+        self._gathered.clear()
+        if self._partial is not None:
+            self._file.close()
+            self._partial.unlink(missing_ok=True)
+
+    def _put(self, data: bytes) -> None:
+        if data:
+            self._file.write(data)
+            self.file_bytes += len(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
