@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from asyncdata.errors import DataError
 from asyncdata.formats.compression import Decompressor, check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import FrameContext, check_payloads, frame, payload_error
@@ -58,11 +59,12 @@ def iter_records(
         raise error
 
 
-def _cut(held: bytearray, place: FrameContext, *, check: bool, last: bool) -> tuple[int, list[bytes], Exception | None]:
+def _cut(held: bytearray, place: FrameContext, *, check: bool, last: bool) -> tuple[int, list[bytes], DataError | None]:
     """Bytes used, payloads, and why nothing follows them."""
     with memoryview(held) as view:
         frames = frame(view, 0, len(view), remaining=len(view) if last else None, check=check, context=place)
-        rows, error = frames.rows, frames.error
+        rows = frames.rows
+        error: DataError | None = frames.error
         bad = check_payloads(view, rows) if check else rows[:0, 0]
         if len(bad):
             error = payload_error(int(bad[0]), rows, context=place)
