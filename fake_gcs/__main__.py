@@ -1,0 +1,71 @@
+"""``python -m fake_gcs --root DIR --profile regional --port 0 [--tls]``: prints its URL on one line when it is ready."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from fake_gcs.profiles import profile_named
+from fake_gcs.server import FakeGCS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    options = _parser().parse_args(arguments)
+    try:
+        profile = profile_named(options.profile)
+    except ValueError as error:
+        print(f"fake-gcs: {error}", file=sys.stderr)  # noqa: T201 -- a command line's own voice
+        return 2
+    if options.root is not None:
+        options.root.mkdir(parents=True, exist_ok=True)
+    ended = threading.Event()
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    server = FakeGCS(
+        options.root,
+        profile,
+        host=options.host,
+        port=options.port,
+        tls=options.tls,
+        buckets=options.bucket,
+    )
+    try:
+        with server:
+            if options.tls and options.certificate is not None:
+                options.certificate.write_bytes(server.certificate)
+            print(server.url, flush=True)  # noqa: T201 -- whoever started it reads this line
+            ended.wait()
+    except OSError as error:
+        print(f"fake-gcs: {error}", file=sys.stderr)  # noqa: T201 -- a command line's own voice
+        return 1
+    if options.journal is not None:
+        with options.journal.open("w") as file:
+            file.writelines(entry.as_json() + "\n" for entry in server.journal)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fake-gcs", description="A GCS server for tests.")
+    parser.add_argument("--root", type=Path, help="directory that keeps the buckets (default: in memory)")
+    parser.add_argument("--profile", default="zero", help="zero, regional, far, or a .json or .toml file")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
+    parser.add_argument("--tls", action="store_true", help="serve HTTPS with a certificate made on the fly")
+    parser.add_argument("--certificate", type=Path, help="write the certificate there (with --tls)")
+    parser.add_argument("--bucket", action="append", default=[], help="make this bucket (may be repeated)")
+    parser.add_argument("--journal", type=Path, help="write the journal there at the end, one JSON object a line")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

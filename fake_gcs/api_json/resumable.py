@@ -1,0 +1,119 @@
+"""Chunks of a resumable upload, by PUT and by POST; status queries; cancelling.
+
+Bytes are kept as they arrive: a chunk that is broken off leaves what came, and the next status query tells how much.
+"""
+
+from __future__ import annotations
+
+from fake_gcs.api_json.resources import object_response
+from fake_gcs.byte_ranges import ContentRange, parse_content_range
+from fake_gcs.checksums import Checksums
+from fake_gcs.errors import GCSError, invalid
+from fake_gcs.messages import Request, Response, Sink
+from fake_gcs.service import Draft, ResumableSession, Service
+
+_MIN_CHUNK_BYTES = 256 * 1024
+
+
+def session_of(service: Service, request: Request) -> tuple[str, ResumableSession]:
+    """The session a request belongs to.
+
+    Raises:
+        GCSError: 404 when it is unknown, finished long ago or cancelled.
+    """
+    key = request.query.get("upload_id", "")
+    session = service.resumable.get(key)
+    if session is None or session.draft.bucket != request.params["bucket"]:
+        raise GCSError(404, "No such upload session.")
+    return key, session
+
+
+def chunk_sink(service: Service, request: Request) -> Sink:
+    """Take a chunk, or a question about the state."""
+    _, session = session_of(service, request)
+    header = request.header("content-range")
+    return ChunkSink(service, request, session, parse_content_range(header) if header else ContentRange(0, None, None))
+
+
+def cancel_upload(service: Service, request: Request) -> Response:
+    """Forget the session; the answer is 499 as from GCS."""
+    key, session = session_of(service, request)
+    if session.finished is None:
+        session.writer.abort()
+    service.resumable.remove(key)
+    return Response(499)
+
+
+class ChunkSink:
+    """Appends to a session what it does not have yet."""
+
+    def __init__(self, service: Service, request: Request, session: ResumableSession, asked: ContentRange) -> None:
+        self._service = service
+        self._request = request
+        self._session = session
+        self._asked = asked
+        self._received = 0
+        self._carries = asked.start is not None
+        have = session.writer.size
+        if session.finished is not None or asked.start is None:
+            self._skip = 0
+            return
+        if asked.start > have:
+            raise GCSError(503, f"The chunk begins at {asked.start}, but only {have} bytes have been received.")
+        self._skip = have - asked.start
+
+    def write(self, data: bytes) -> None:
+        """Append bytes, but for those that came before."""
+        self._received += len(data)
+        if self._session.finished is not None:
+            return
+        if not self._carries:
+            raise invalid("A status query carries no bytes.")
+        if self._asked.stop is not None and self._received > self._asked.stop - (self._asked.start or 0):
+            raise invalid("The body is longer than its Content-Range.")
+        if self._skip:
+            dropped = min(self._skip, len(data))
+            self._skip -= dropped
+            data = data[dropped:]
+        if data:
+            self._session.writer.write(data)
+
+    def finish(self) -> Response:
+        """Make the object if it is complete, else tell how much is there."""
+        session, asked = self._session, self._asked
+        if session.finished is not None:
+            return object_response(self._request, session.finished)
+        if asked.total is not None:
+            session.total = asked.total
+        have = session.writer.size
+        if asked.stop is not None and self._received != asked.stop - (asked.start or 0):
+            raise invalid("The body is shorter than its Content-Range.")
+        whole = self._request.header("content-range") is None
+        if whole or (asked.total is not None and have >= asked.total):
+            return self._complete()
+        if self._carries and asked.total is None and self._received < _MIN_CHUNK_BYTES:
+            raise invalid(f"All chunks but the last must have {_MIN_CHUNK_BYTES} bytes or more.")
+        headers = [("Range", f"bytes=0-{have - 1}")] if have else []
+        return Response(308, headers)
+
+    def _complete(self) -> Response:
+        session = self._session
+        checksums = session.writer.checksum.value()
+        self._check(session.draft, checksums)
+        catalogue = self._service.catalogue
+        body = session.writer.finish()
+        draft = session.draft
+        session.finished = catalogue.commit(
+            draft.bucket, draft.name, body, checksums, draft.settings, conditions=draft.conditions
+        )
+        return object_response(self._request, session.finished)
+
+    def _check(self, draft: Draft, checksums: Checksums) -> None:
+        draft.conditions.check(self._service.catalogue.find(draft.bucket, draft.name))
+        if draft.expected_crc32c not in {None, checksums.crc32c_text}:
+            raise invalid("The CRC32C of the bytes is not the announced one.", code="BadDigest")
+        if draft.expected_md5 not in {None, checksums.md5_text}:
+            raise invalid("The MD5 of the bytes is not the announced one.", code="BadDigest")
+
+    def abort(self) -> None:
+        """What came stays."""

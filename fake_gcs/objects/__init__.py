@@ -1,0 +1,1 @@
+"""Buckets, objects and generations, and where their bytes are kept."""

@@ -1,0 +1,77 @@
+"""GCS's ``matchGlob`` patterns as regular expressions.
+
+``*`` and ``?`` stop at a slash, ``**`` does not, ``[abc]`` and ``[!a-z]`` are sets, ``{a,b}`` alternatives, and a
+backslash takes the next character literally.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fake_gcs.errors import invalid
+
+MAX_PATTERN = 1024
+"""Longest pattern that is taken, in characters."""
+
+
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """A regular expression that matches whole names.
+
+    Raises:
+        GCSError: 400 for unbalanced brackets and for patterns that are too long.
+    """
+    if len(pattern) > MAX_PATTERN:
+        raise invalid("matchGlob is too long")
+    out: list[str] = []
+    depth = index = 0
+    while index < len(pattern):
+        char = pattern[index]
+        index += 1
+        if char == "*":
+            stars = 1
+            while index < len(pattern) and pattern[index] == "*":
+                index += 1
+                stars += 1
+            if stars == 1:
+                out.append("[^/]*")
+            elif pattern[index : index + 1] == "/" and (index == stars or pattern[index - stars - 1] == "/"):
+                index += 1
+                out.append("(?:.*/)?")
+            else:
+                out.append(".*")
+        elif char == "?":
+            out.append("[^/]")
+        elif char == "[":
+            text, index = _set(pattern, index)
+            out.append(text)
+        elif char == "{":
+            depth += 1
+            out.append("(?:")
+        elif char == "}" and depth:
+            depth -= 1
+            out.append(")")
+        elif char == "," and depth:
+            out.append("|")
+        elif char == "\\" and index < len(pattern):
+            out.append(re.escape(pattern[index]))
+            index += 1
+        else:
+            out.append(re.escape(char))
+    if depth:
+        raise invalid("matchGlob has an open brace")
+    return re.compile("".join(out) + r"\Z", re.DOTALL)
+
+
+def _set(pattern: str, start: int) -> tuple[str, int]:
+    end = pattern.find("]", start + 2 if pattern[start : start + 1] in {"!", "^"} else start + 1)
+    if end < 0:
+        raise invalid("matchGlob has an open bracket")
+    inner = pattern[start:end]
+    negated = inner[:1] in {"!", "^"}
+    members = re.sub(r"([\[\]\\^&~|])", r"\\\1", inner[1:] if negated else inner)
+    text = f"[{'^/' if negated else ''}{members}]"
+    try:
+        re.compile(text)
+    except re.error:
+        raise invalid("matchGlob has a malformed set") from None
+    return text, end + 1

@@ -1,0 +1,215 @@
+"""From a raw request target to an operation: its name, its parameters, its handler.
+
+Routing works on the percent-encoded path, for an object name may contain ``%2F``; each segment is decoded on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote_to_bytes
+
+from fake_gcs.api_json import buckets, copying, objects, resumable, retry_tests, tokens, uploads
+from fake_gcs.api_json import media as json_media
+from fake_gcs.api_xml import multipart as xml_multipart
+from fake_gcs.api_xml import objects as xml_objects
+from fake_gcs.errors import GCSError, invalid
+from fake_gcs.messages import Answer, Request
+from fake_gcs.service import Service
+
+Handler = Callable[[Service, Request], Answer]
+BodyUse = Literal["whole", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a request asks for.
+
+    Attributes:
+        operation: Google's name of the method.
+        handler: Answers it.
+        params: From the path, percent-decoded.
+        body: ``whole``: the handler takes the complete body (small); ``stream``: it returns a sink for it.
+        xml: Errors are rendered as XML.
+    """
+
+    operation: str
+    handler: Handler
+    params: dict[str, str] = field(default_factory=dict)
+    body: BodyUse = "whole"
+    xml: bool = False
+
+
+def decode(segment: str) -> str:
+    """A percent-encoded path segment as text.
+
+    Raises:
+        GCSError: 400 when it is not UTF-8.
+    """
+    try:
+        return unquote_to_bytes(segment.encode("latin-1")).decode()
+    except UnicodeDecodeError:
+        raise invalid("The path is not valid UTF-8.", code="InvalidURI") from None
+
+
+def find_route(method: str, path: str, query: dict[str, str], host: str = "") -> Route:
+    """The route of a request.
+
+    Raises:
+        GCSError: 404 for a path that means nothing, 405 for a method it does not know.
+    """
+    segments = path.split("/")[1:]
+    first = segments[0]
+    if first == "storage" and segments[1:2] == ["v1"]:
+        return _json(method, segments[2:], query)
+    if first in {"download", "upload", "resumable"}:
+        found = _prefixed(method, segments, query)
+        if found is not None:
+            return found
+    if first in {"token", "retry_test", "retry_tests"} and len(segments) <= 2:  # noqa: PLR2004 -- /retry_test/ID
+        found = _service_route(method, segments)
+        if found is not None:
+            return found
+    bucket = _virtual_bucket(host)
+    if bucket:
+        return _xml(method, bucket, path[1:], query)
+    return _xml(method, decode(first), path[len(first) + 2 :], query)
+
+
+def _virtual_bucket(host: str) -> str:
+    name = host.partition(":")[0]
+    suffix = ".storage.googleapis.com"
+    return name[: -len(suffix)] if name.endswith(suffix) else ""
+
+
+def _prefixed(method: str, segments: list[str], query: dict[str, str]) -> Route | None:
+    kind = segments[0]
+    rest = segments[2:] if kind == "resumable" and segments[1:2] == ["upload"] else segments[1:]
+    if rest[:2] != ["storage", "v1"]:
+        return None
+    rest = rest[2:]
+    if kind == "download":
+        if len(rest) == 4 and rest[0] == "b" and rest[2] == "o" and method in {"GET", "HEAD"}:  # noqa: PLR2004 -- b/B/o/O
+            return Route("storage.objects.get", json_media.get_media, _object_params(rest))
+        raise _unknown(method)
+    if len(rest) == 3 and rest[0] == "b" and rest[2] == "o":  # noqa: PLR2004 -- b/B/o
+        params = {"bucket": decode(rest[1])}
+        if method == "DELETE" and query.get("upload_id"):
+            return Route("storage.objects.insert", resumable.cancel_upload, params)
+        if method in {"POST", "PUT"}:
+            return Route("storage.objects.insert", uploads.insert_object, params, "stream")
+    raise _unknown(method)
+
+
+def _unknown(method: str) -> GCSError:
+    return GCSError(404, "Not Found") if method in _METHODS else GCSError(405, "Method Not Allowed")
+
+
+_METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"})
+
+
+def _service_route(method: str, segments: list[str]) -> Route | None:
+    handlers: dict[tuple[str, int, str], tuple[str, Handler]] = {
+        ("token", 1, "POST"): ("oauth2.token", tokens.token),
+        ("retry_test", 1, "POST"): ("retry_test.create", retry_tests.create_retry_test),
+        ("retry_tests", 1, "GET"): ("retry_test.list", retry_tests.list_retry_tests),
+        ("retry_test", 2, "GET"): ("retry_test.get", retry_tests.get_retry_test),
+        ("retry_test", 2, "DELETE"): ("retry_test.delete", retry_tests.delete_retry_test),
+    }
+    found = handlers.get((segments[0], len(segments), method))
+    if found is None:
+        return None
+    return Route(*found, {"id": decode(segments[1])} if len(segments) > 1 else {})
+
+
+def _object_params(rest: list[str]) -> dict[str, str]:
+    return {"bucket": decode(rest[1]), "object": decode(rest[3])}
+
+
+_BUCKET_COLLECTION: dict[str, tuple[str, Handler]] = {
+    "GET": ("storage.buckets.list", buckets.list_buckets),
+    "POST": ("storage.buckets.insert", buckets.insert_bucket),
+}
+_BUCKET: dict[str, tuple[str, Handler]] = {
+    "GET": ("storage.buckets.get", buckets.get_bucket),
+    "PATCH": ("storage.buckets.patch", buckets.patch_bucket),
+    "PUT": ("storage.buckets.update", buckets.update_bucket),
+    "DELETE": ("storage.buckets.delete", buckets.delete_bucket),
+}
+_BUCKET_PARTS: dict[tuple[str, ...], dict[str, tuple[str, Handler]]] = {
+    ("o",): {"GET": ("storage.objects.list", objects.list_objects)},
+    ("storageLayout",): {"GET": ("storage.buckets.getStorageLayout", buckets.storage_layout)},
+    ("iam",): {"GET": ("storage.buckets.getIamPolicy", buckets.get_policy)},
+    ("iam", "testPermissions"): {"GET": ("storage.buckets.testIamPermissions", buckets.test_permissions)},
+}
+_OBJECT: dict[str, tuple[str, Handler]] = {
+    "GET": ("storage.objects.get", objects.get_object),
+    "PATCH": ("storage.objects.patch", objects.patch_object),
+    "PUT": ("storage.objects.update", objects.update_object),
+    "DELETE": ("storage.objects.delete", objects.delete_object),
+}
+
+
+def _json(method: str, rest: list[str], query: dict[str, str]) -> Route:
+    if rest[:1] == ["projects"] and rest[2:] == ["serviceAccount"] and method == "GET":
+        params = {"project": decode(rest[1])}
+        return Route("storage.serviceaccount.get", buckets.service_account, params)
+    if rest[:1] != ["b"]:
+        raise _unknown(method)
+    if len(rest) == 1:
+        return _by_method(_BUCKET_COLLECTION, method, {})
+    params = {"bucket": decode(rest[1])}
+    if len(rest) == 2:  # noqa: PLR2004 -- b/B
+        return _by_method(_BUCKET, method, params)
+    if tuple(rest[2:]) in _BUCKET_PARTS:
+        return _by_method(_BUCKET_PARTS[tuple(rest[2:])], method, params)
+    if rest[2] != "o":
+        raise _unknown(method)
+    params["object"] = decode(rest[3])
+    tail = rest[4:]
+    if not tail:
+        if method == "GET" and query.get("alt") == "media":
+            return Route("storage.objects.get", json_media.get_media, params)
+        return _by_method(_OBJECT, method, params)
+    if method == "POST":
+        return _copying(tail, params)
+    raise _unknown(method)
+
+
+def _copying(tail: list[str], params: dict[str, str]) -> Route:
+    if tail == ["compose"]:
+        return Route("storage.objects.compose", copying.compose, params)
+    if len(tail) == 3 and tail[:2] == ["moveTo", "o"]:  # noqa: PLR2004 -- moveTo/o/O
+        return Route("storage.objects.move", copying.move, {**params, "target": decode(tail[2])})
+    if len(tail) == 5 and tail[1] == "b" and tail[3] == "o":  # noqa: PLR2004 -- copyTo/b/B/o/O
+        params = {**params, "target_bucket": decode(tail[2]), "target": decode(tail[4])}
+        if tail[0] == "copyTo":
+            return Route("storage.objects.copy", copying.copy, params)
+        if tail[0] == "rewriteTo":
+            return Route("storage.objects.rewrite", copying.rewrite, params)
+    raise _unknown("POST")
+
+
+def _by_method(table: dict[str, tuple[str, Handler]], method: str, params: dict[str, str]) -> Route:
+    found = table.get(method)
+    if found is None:
+        raise GCSError(405, "Method Not Allowed")
+    return Route(*found, params)
+
+
+def _xml(method: str, bucket: str, rest: str, query: dict[str, str]) -> Route:
+    if not bucket:
+        if method == "GET":
+            return Route("storage.buckets.list", xml_objects.list_buckets, xml=True)
+        raise _unknown(method)
+    params = {"bucket": bucket}
+    if not rest:
+        found = xml_objects.BUCKET_METHODS.get(method)
+    else:
+        params["object"] = decode(rest)
+        found = xml_multipart.method_for(method, query) or xml_objects.OBJECT_METHODS.get(method)
+    if found is None:
+        raise GCSError(405, "Method Not Allowed")
+    operation, handler, use = found
+    return Route(operation, handler, params, use, xml=True)

@@ -1,0 +1,140 @@
+"""A listening server on one event loop: accepts connections and owns everything they share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+
+from fake_gcs.answering import http_date
+from fake_gcs.connection import Connection
+from fake_gcs.journal import Journal
+from fake_gcs.pacing import Pacer
+from fake_gcs.profiles import Profile
+from fake_gcs.service import Service
+from fake_gcs.weather import Weather
+from fake_gcs.wire import TLSWire, Wire
+
+_BACKLOG = 4096
+_ACCEPTS_PER_TURN = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a client may take.
+
+    Attributes:
+        connections: Most open connections; further ones wait in the backlog.
+        head_timeout_s: A request head must be complete so long after its first byte.
+        body_timeout_s: The next bytes of a body must come in this time.
+        idle_timeout_s: A connection without a request is closed after this time.
+        send_timeout_s: A client that takes nothing for so long is dropped.
+    """
+
+    connections: int = 10_000
+    head_timeout_s: float = 20.0
+    body_timeout_s: float = 60.0
+    idle_timeout_s: float = 300.0
+    send_timeout_s: float = 300.0
+
+
+class Serving:
+    """The shared state of all connections of one server.
+
+    Attributes:
+        service: What handlers work on.
+        weather: What requests meet.
+        journal: What was asked.
+        pacer: Who may send.
+        limits: What a client may take.
+    """
+
+    def __init__(self, service: Service, profile: Profile, journal: Journal, limits: Limits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.service = service
+        self.weather = Weather(profile)
+        self.journal = journal
+        self.pacer = Pacer(self._loop, profile.total_bytes_per_s)
+        self.limits = limits
+        self._date = ""
+        self._date_until = 0.0
+
+    def clock(self) -> float:
+        """The journal's clock, in seconds."""
+        return time.monotonic()
+
+    def date(self) -> str:
+        """The ``Date`` header, made once a second."""
+        now = time.monotonic()
+        if now >= self._date_until:
+            self._date = http_date()
+            self._date_until = now + 1.0
+        return self._date
+
+    def scheme(self, wire: Wire) -> str:
+        """``http`` or ``https``."""
+        return "https" if wire.tls else "http"
+
+    async def accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Accept connections until cancelled; then end those that are open."""
+        pending: asyncio.Queue[socket.socket] = asyncio.Queue()
+
+        def ready() -> None:
+            for _ in range(_ACCEPTS_PER_TURN):
+                try:
+                    sock, _ = listener.accept()
+                except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                    return
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                pending.put_nowait(sock)
+
+        slots = asyncio.Semaphore(self.limits.connections)
+        number = 0
+        self._loop.add_reader(listener.fileno(), ready)
+        try:
+            async with asyncio.TaskGroup() as connections:
+                while True:
+                    await slots.acquire()
+                    sock = await pending.get()
+                    task = connections.create_task(self._serve(sock, context, number))
+                    task.add_done_callback(lambda _: slots.release())
+                    number += 1
+        finally:
+            self._loop.remove_reader(listener.fileno())
+            while not pending.empty():
+                pending.get_nowait().close()
+            self.pacer.close()
+
+    async def _serve(self, sock: socket.socket, context: ssl.SSLContext | None, number: int) -> None:
+        if context is None:
+            await Connection(self, Wire(self._loop, sock), number).run()
+            return
+        wire = TLSWire(self._loop, sock, context)
+        try:
+            async with asyncio.timeout(self.limits.head_timeout_s):
+                await wire.handshake()
+        except (OSError, TimeoutError):
+            wire.close()
+            return
+        except BaseException:
+            wire.close()
+            raise
+        await Connection(self, wire, number).run()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
