@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import gzip
+import random
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.errors import CompressionError
+from asyncdata.formats.compression import Decompressor, check_compression_type
+from asyncdata.formats.tfrecord import encode
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"GZIP": lambda data: gzip.compress(data, mtime=0), "ZLIB": zlib.compress}
+KINDS = pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+
+
+def unpack(kind: str, data: bytes, *, piece: int = 1 << 20, room: int = 1 << 16) -> bytes:
+    """All of the output, fed in pieces and read in buffers of these sizes."""
+    decompressor = Decompressor(kind, url="gs://b/o", version="3")
+    out, buffer = bytearray(), memoryview(bytearray(room))
+    for begin in range(0, len(data), piece):
+        part = bytearray(data[begin : begin + piece])
+        decompressor.feed(memoryview(part))
+        while count := decompressor.read_into(buffer):
+            out += buffer[:count]
+        assert decompressor.wants_input
+        part[:] = b"\xa5" * len(part)
+    decompressor.finish()
+    assert decompressor.bytes_out == len(out)
+    assert decompressor.bytes_in == len(data)
+    return bytes(out)
+
+
+@KINDS
+@given(st.binary(max_size=300), st.integers(1, 20), st.integers(1, 20))
+def test_pieces_and_buffers_of_any_size_give_the_same_bytes(kind: str, data: bytes, piece: int, room: int) -> None:
+    """However input and output are cut, the output is the same."""
+    assert unpack(kind, PACK[kind](data), piece=piece, room=room) == data
+
+
+@KINDS
+@given(st.lists(st.binary(max_size=40), min_size=2, max_size=4), st.integers(1, 9), st.integers(1, 9))
+def test_streams_that_follow_one_another_are_one(kind: str, parts: list[bytes], piece: int, room: int) -> None:
+    """Several members, empty ones among them, decode to their concatenation."""
+    data = b"".join(PACK[kind](part) for part in parts)
+    assert unpack(kind, data, piece=piece, room=room) == b"".join(parts)
+
+
+@KINDS
+def test_large_data_come_through_in_small_and_large_buffers(kind: str) -> None:
+    """Repetitive and random data, larger than every inner buffer."""
+    source = random.Random(3)
+    data = b"".join(source.choice([bytes(5000), source.randbytes(4000), b"abc" * 3000]) for _ in range(60))
+    packed = PACK[kind](data)
+    for piece, room in ((1 << 20, 1 << 20), (1 << 20, 777), (999, 1 << 20), (70_000, 65_536)):
+        assert unpack(kind, packed, piece=piece, room=room) == data
+
+
+@KINDS
+def test_nothing_decodes_to_nothing(kind: str) -> None:
+    """An object of no bytes holds nothing; so does a stream of nothing."""
+    assert unpack(kind, b"") == b""
+    assert unpack(kind, PACK[kind](b"")) == b""
+
+
+@KINDS
+def test_a_bomb_is_expanded_one_buffer_at_a_time(kind: str) -> None:
+    """64 MB of zeros in 64 KB: memory stays near the size of the buffer."""
+    packer = zlib.compressobj(9, wbits={"GZIP": 31, "ZLIB": 15}[kind])
+    packed = b"".join(packer.compress(bytes(1 << 20)) for _ in range(64)) + packer.flush()
+    decompressor = Decompressor(kind)
+    buffer = memoryview(bytearray(1 << 16))
+    tracemalloc.start()
+    try:
+        decompressor.feed(packed)
+        total = 0
+        while count := decompressor.read_into(buffer):
+            total += count
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    decompressor.finish()
+    assert total == 64 << 20
+    assert peak < 1 << 20
+
+
+@KINDS
+def test_every_truncation_is_an_error(kind: str) -> None:
+    """A stream that is cut short anywhere but at its end is reported, with URL, version and offset."""
+    packed = PACK[kind](b"some text that is text")
+    for size in range(1, len(packed)):
+        with pytest.raises(CompressionError, match="cut short") as caught:
+            unpack(kind, packed[:size])
+        assert caught.value.url == "gs://b/o"
+        assert caught.value.version == "3"
+        assert caught.value.offset is not None
+
+
+@KINDS
+def test_damage_is_an_error_or_harmless(kind: str) -> None:
+    """Each changed byte gives an error or, in fields that carry no data, the same output; never other output."""
+    data = random.Random(1).randbytes(50) + b"text " * 20
+    packed = PACK[kind](data)
+    noticed = 0
+    for place in range(len(packed)):
+        for flip in (0x01, 0x10, 0xFF):
+            damaged = bytearray(packed)
+            damaged[place] ^= flip
+            try:
+                assert unpack(kind, bytes(damaged)) == data
+            except CompressionError:
+                noticed += 1
+    assert noticed > 2 * len(packed)
+
+
+@KINDS
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+def test_bytes_behind_the_end_are_an_error(kind: str, piece: int) -> None:
+    """Trailing garbage is reported with its place, however it arrives."""
+    packed = PACK[kind](b"data")
+    for garbage in (b"x", b"xy", b"garbage!", b"\x1f", b"\x1fx"):
+        with pytest.raises(CompressionError, match=f"compressed byte {len(packed)}"):
+            unpack(kind, packed + garbage, piece=piece)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 1000])
+@pytest.mark.parametrize("room", [4, 5, 100])
+def test_zeros_behind_gzip_are_padding(piece: int, room: int) -> None:
+    """Tape padding is ignored, as gzip does; what follows padding is not."""
+    packed = PACK["GZIP"](b"data")
+    for zeros in (1, 2, 511):
+        assert unpack("GZIP", packed + bytes(zeros), piece=piece, room=room) == b"data"
+        with pytest.raises(CompressionError, match="behind the end"):
+            unpack("GZIP", packed + bytes(zeros) + b"\x1f\x8b", piece=piece, room=room)
+    with pytest.raises(CompressionError, match="behind the end"):
+        unpack("ZLIB", PACK["ZLIB"](b"data") + bytes(5), piece=piece, room=room)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "hint"),
+    [
+        ("GZIP", zlib.compress(b"data"), "compression_type='ZLIB'"),
+        ("ZLIB", gzip.compress(b"data"), "compression_type='GZIP'"),
+        ("GZIP", encode(b"a record"), "compression_type=None"),
+        ("ZLIB", encode(b"a record"), "compression_type=None"),
+        ("GZIP", b"\x28\xb5\x2f\xfd" + bytes(20), "zstd"),
+        ("GZIP", b"<html></html>", "HTML"),
+        ("GZIP", b"hello world", "68 65 6c 6c 6f"),
+    ],
+)
+def test_the_wrong_compression_is_named(kind: str, data: bytes, hint: str) -> None:
+    """The error says what the object looks like, and what to pass where that helps."""
+    with pytest.raises(CompressionError, match=f"is not {kind}") as caught:
+        unpack(kind, data)
+    assert hint in str(caught.value)
+    assert caught.value.offset == 0
+
+
+def test_input_is_not_overwritten_by_more_input() -> None:
+    """Feeding before the last input is used up, and finishing before the output is read, are the caller's errors."""
+    decompressor = Decompressor("ZLIB")
+    decompressor.feed(zlib.compress(bytes(1000)))
+    with pytest.raises(ValueError, match="not used up"):
+        decompressor.feed(b"more")
+    buffer = memoryview(bytearray(100))
+    assert decompressor.read_into(buffer) == 100
+    assert not decompressor.wants_input
+    with pytest.raises(ValueError, match="left to be read"):
+        decompressor.finish()
+
+
+def test_compression_types_are_those_of_tf_data() -> None:
+    """None and "" mean none; other spellings are refused at once."""
+    assert [check_compression_type(name) for name in (None, "", "GZIP", "ZLIB")] == ["", "", "GZIP", "ZLIB"]
+    with pytest.raises(ValueError, match="not 'gzip'"):
+        check_compression_type("gzip")
+    with pytest.raises(ValueError, match="nothing to decompress"):
+        Decompressor("")

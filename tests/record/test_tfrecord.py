@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+
+import pytest
+
+from asyncdata.formats.tfrecord import encode_many
+from asyncdata.formats.tfrecord_stream import iter_records
+from asyncdata.record.tfrecord import TFRecordWriter
+
+RECORDS = [b"first", b"", b"x" * 3_000_000, b"last"]
+
+
+@pytest.mark.parametrize("kind", [None, "", "GZIP", "ZLIB"])
+def test_what_is_written_is_read_back(tmp_path: Path, kind: str | None) -> None:
+    """A file holds the records in order, and the counts are right."""
+    path = tmp_path / "a.tfrecord"
+    with TFRecordWriter(path, kind) as writer:
+        writer.write(RECORDS[0])
+        writer.write_many(RECORDS[1:])
+    data = path.read_bytes()
+    assert list(iter_records([data], compression_type=kind)) == RECORDS
+    assert writer.records == 4
+    assert writer.payload_bytes == 3_000_009
+    assert writer.file_bytes == len(data)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.tfrecord"]
+
+
+def test_compressed_files_are_what_their_names_say(tmp_path: Path) -> None:
+    """GZIP and ZLIB are the formats of those names, and the same records give the same bytes."""
+    for kind, unpack in (("GZIP", gzip.decompress), ("ZLIB", zlib.decompress)):
+        path = tmp_path / kind
+        with TFRecordWriter(str(path), kind) as writer:
+            writer.write_many(RECORDS)
+        assert unpack(path.read_bytes()) == encode_many(RECORDS)
+
+
+def test_a_file_object_is_written_and_left_open() -> None:
+    """The caller's file stays the caller's."""
+    file = io.BytesIO()
+    with TFRecordWriter(file) as writer:
+        writer.write_many([bytearray(b"ab"), memoryview(b"cd")])
+        assert file.getvalue() == b""
+        writer.flush()
+        assert file.getvalue() == encode_many([b"ab", b"cd"])
+    assert not file.closed
+
+
+def test_a_reused_buffer_is_copied() -> None:
+    """A caller may overwrite a bytearray as soon as ``write`` has returned."""
+    file, buffer = io.BytesIO(), bytearray(b"ab")
+    with TFRecordWriter(file) as writer:
+        writer.write(buffer)
+        buffer[:] = b"zz"
+    assert list(iter_records([file.getvalue()])) == [b"ab"]
+
+
+def test_an_error_leaves_the_path_as_it_was(tmp_path: Path) -> None:
+    """Neither a new file nor a temporary one stays, and an old one keeps its contents."""
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with TFRecordWriter(path) as writer:
+            writer.write(b"x" * 2_000_000)
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.tfrecord"]
+
+
+def test_the_path_appears_only_when_the_file_is_whole(tmp_path: Path) -> None:
+    """Until ``close()``, the path does not exist."""
+    path = tmp_path / "a.tfrecord"
+    writer = TFRecordWriter(path)
+    writer.write(b"x" * 2_000_000)
+    assert not path.exists()
+    writer.close()
+    writer.close()
+    writer.discard()
+    assert path.exists()
+    with pytest.raises(ValueError, match="closed"):
+        writer.write(b"late")
+
+
+def test_no_records_make_an_empty_file(tmp_path: Path) -> None:
+    """A shard without records is legal, compressed too."""
+    for kind in (None, "GZIP", "ZLIB"):
+        with TFRecordWriter(tmp_path / "e", kind):
+            pass
+        assert list(iter_records([(tmp_path / "e").read_bytes()], compression_type=kind)) == []
+
+
+def test_bad_arguments_leave_nothing_behind(tmp_path: Path) -> None:
+    """An unknown compression or a missing folder is an error at once."""
+    with pytest.raises(ValueError, match="compression_type"):
+        TFRecordWriter(tmp_path / "a", "gz")
+    with pytest.raises(FileNotFoundError):
+        TFRecordWriter(tmp_path / "no" / "a")
+    assert list(tmp_path.iterdir()) == []
