@@ -12,12 +12,11 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
-import fsspec.asyn
 import hypothesis
 import pytest
 from pytest_asyncio import is_async_test
 
-from asyncdata.testing import LeakError, VirtualClockLoop, settle, settle_async, snapshot
+from asyncdata.testing import LeakError, VirtualClockLoop, settle, settle_async, snapshot, start_process_wide
 from tests import samples as sample_counts
 
 _PASSED = pytest.StashKey[bool]()
@@ -42,7 +41,7 @@ hypothesis.settings.load_profile("soak" if sample_counts.SOAK else "default")
 def pytest_configure(config: pytest.Config) -> None:
     """Marks this run, and starts what the process as a whole keeps, so that no single test is blamed for it."""
     os.environ[_RUN_VARIABLE] = _RUN.partition("=")[2]
-    fsspec.asyn.get_loop()
+    start_process_wide()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,17 @@
 """The test kit: leak checks, a virtual clock, forced order of events. For the tests of whoever builds on asyncdata."""
 
 from asyncdata.testing.clock import StalledLoopError, VirtualClockLoop, run_virtual
-from asyncdata.testing.leaks import Leak, LeakError, Snapshot, assert_no_leaks, check, settle, settle_async, snapshot
+from asyncdata.testing.leaks import (
+    Leak,
+    LeakError,
+    Snapshot,
+    assert_no_leaks,
+    check,
+    settle,
+    settle_async,
+    snapshot,
+    start_process_wide,
+)
 from asyncdata.testing.sequencer import BrokenSequenceError, Sequencer
 
 __all__ = [
@@ -18,4 +28,5 @@ __all__ = [
     "settle",
     "settle_async",
     "snapshot",
+    "start_process_wide",
 ]

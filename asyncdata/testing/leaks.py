@@ -12,7 +12,8 @@ collected and looked again until ``settle_s`` is over, because finalizers may si
 waiting is the one place of asyncdata that polls: nobody announces that a foreign thing is gone.
 
 What belongs to the whole process and stays on purpose is exempt: the threads of ``FOREIGN_THREADS``, everything of
-fsspec's own event loop, and multiprocessing's resource tracker and fork server.
+fsspec's own event loop, and multiprocessing's resource tracker and fork server. A pipe that libuv opens once has no
+mark by which to know it: ``start_process_wide()`` opens it before the first snapshot.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
+
+import fsspec.asyn
+import uvloop
 
 from asyncdata.testing import procfs
 
@@ -99,6 +103,16 @@ class Snapshot:
     segments: frozenset[int]
     mappings: frozenset[int]
     started_with: str | None
+
+
+def start_process_wide() -> None:
+    """Starts what the libraries below keep for the whole process, so that no block is blamed for using them first.
+
+    Call it once, before the first snapshot; a second call does nothing. uvloop's first loop opens a pipe for signals
+    that is never closed; fsspec starts a thread with a loop.
+    """
+    uvloop.new_event_loop().close()
+    fsspec.asyn.get_loop()
 
 
 def snapshot(*, started_with: str | None = None) -> Snapshot:
@@ -328,9 +342,8 @@ def _copy(registry: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
 
 
 def _fsspec_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop fsspec runs for the whole process, if it was ever started. Never imports fsspec."""
-    module = sys.modules.get("fsspec.asyn")
-    loop: asyncio.AbstractEventLoop | None = module.loop[0] if module is not None else None
+    """The loop fsspec runs for the whole process, if it was ever started."""
+    loop: asyncio.AbstractEventLoop | None = fsspec.asyn.loop[0]
     return loop
 
 

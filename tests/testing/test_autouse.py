@@ -66,6 +66,19 @@ def test_a_clean_test_passes(tmp_path: Path) -> None:
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
+def test_a_test_may_run_on_several_loops(tmp_path: Path) -> None:
+    """With loop factories of its own a folder is checked all the same, on each loop."""
+    hook = (
+        "import asyncio, uvloop\n"
+        "def pytest_asyncio_loop_factories(config, item):\n"
+        "    return {'asyncio': asyncio.new_event_loop, 'uvloop': uvloop.new_event_loop}\n"
+    )
+    (tmp_path / "conftest.py").write_text(hook, encoding="utf-8")
+    outcome = run_suite(tmp_path, LEAKING["task"] + "\n\nasync def test_clean():\n    await asyncio.to_thread(int)\n")
+    assert "4 passed, 2 errors" in outcome.stdout, outcome.stdout + outcome.stderr
+    assert outcome.stdout.count("task: forgotten") >= 2
+
+
 def test_a_failed_test_is_not_blamed_twice(tmp_path: Path) -> None:
     """What a traceback holds is no leak of its own: the failure is reported alone."""
     outcome = run_suite(

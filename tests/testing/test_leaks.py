@@ -134,6 +134,20 @@ def test_fsspecs_own_loop_and_executor_are_exempt() -> None:
     pending.cancel()
 
 
+def test_the_first_uvloop_of_a_process_is_nobodys_leak() -> None:
+    """What uvloop and fsspec open once per process is there after ``start_process_wide``, and blamed on no block."""
+    script = (
+        "import asyncio, fsspec.asyn, uvloop\n"
+        "from asyncdata.testing import assert_no_leaks, start_process_wide\n"
+        "start_process_wide()\n"
+        "with assert_no_leaks(settle_s=0.1):\n"
+        "    start_process_wide()\n"
+        "    uvloop.run(asyncio.sleep(0))\n"
+        "    fsspec.asyn.sync(fsspec.asyn.get_loop(), asyncio.sleep, 0)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=50)
+
+
 def test_a_living_child_is_named() -> None:
     """A child process is reported with its command line."""
     before = snapshot()
