@@ -33,13 +33,14 @@ LAST = (
 )
 
 
-def run_suite(folder: Path, source: str, *, settle_s: float = 0.1) -> subprocess.CompletedProcess[str]:
+def run_suite(folder: Path, source: str, *, settle_s: float = 0.1, soak: str = "") -> subprocess.CompletedProcess[str]:
     """Runs one test file under this project's conftest and configuration."""
     test_file = folder / "test_leaking.py"
     test_file.write_text(HEADER + source, encoding="utf-8")
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
     arguments += ["--rootdir", str(folder), "--confcutdir", str(folder), "-p", "tests.conftest", str(test_file)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ASYNCDATA_TEST_SETTLE_S": str(settle_s)}
+    environment["ASYNCDATA_SOAK"] = soak
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=50)
 
@@ -86,3 +87,18 @@ def test_a_failed_test_is_not_blamed_twice(tmp_path: Path) -> None:
     )
     assert "the real one" in outcome.stdout
     assert "LeakError" not in outcome.stdout
+
+
+@pytest.mark.parametrize(("soak", "outcome_line"), [("", "1 passed, 1 skipped"), ("1", "2 passed")])
+def test_long_versions_run_only_when_asked_for(soak: str, outcome_line: str, tmp_path: Path) -> None:
+    """``soak`` tests and full sample counts need ASYNCDATA_SOAK=1."""
+    source = (
+        "import pytest\n\n"
+        "@pytest.mark.soak\n"
+        "def test_long():\n"
+        "    assert os.environ['ASYNCDATA_SOAK']\n\n"
+        "def test_counts(samples):\n"
+        "    assert samples(3, 300) == (300 if os.environ['ASYNCDATA_SOAK'] else 3)\n"
+    )
+    outcome = run_suite(tmp_path, source, soak=soak)
+    assert outcome_line in outcome.stdout, outcome.stdout + outcome.stderr
