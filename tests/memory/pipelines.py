@@ -1,0 +1,592 @@
+"""A pipeline reduced to its bytes: what a real one would tell the ledger, in any order that can happen.
+
+Shards of pieces (chunks, and spans for records larger than a chunk) are interleaved, perhaps shuffled, batched, mapped
+by tasks that need memory for their output, prefetched and kept by a consumer for a while. Every step that some real
+loop, thread or process could do next is an event; a run draws one of the possible events at a time until all rows are
+delivered. Nothing here knows the ledger's policy; it knows the contract of its calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.accounts import Account, Kind, Sort, Ticket
+from asyncdata.memory.ledger import Ledger
+
+
+class Piece(NamedTuple):
+    """A slab's worth of one shard: its bytes, and how many records end in it."""
+
+    nbytes: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One pipeline, and how much memory its stages reserve."""
+
+    shards: tuple[tuple[Piece, ...], ...]
+    chunk: int
+    cycle: int = 1
+    block: int = 1
+    sloppy: bool = False
+    shuffle: int = 0
+    batch: int = 1
+    tasks: int = 0
+    ordered: bool = True
+    outputs: tuple[int, ...] = (1,)
+    prefetch: int = 1
+    kept: int = 1
+    channel: int = 1
+    depth: int = 2
+    shuffle_reserve: int = 0
+    batch_reserve: int = 0
+    output_reserve: int = 0
+    consumer_reserve: int = 0
+    slack: int | None = None
+
+    def pinned(self, rows: int) -> int:
+        """The most bytes that so many rows can keep alive: each a piece of its own, the largest ones."""
+        sizes = sorted((piece.nbytes for shard in self.shards for piece in shard if piece.rows), reverse=True)
+        return sum(sizes[:rows])
+
+    @property
+    def reserves(self) -> int:
+        """All reserves that are held at the same time."""
+        stages = self.batch_reserve + self.consumer_reserve
+        stages += self.shuffle_reserve if self.shuffle else 0
+        stages += self.output_reserve if self.tasks else 0
+        return self.chunk * min(self.cycle, len(self.shards)) + stages
+
+    def enough(self) -> int:
+        """A limit that is enough whatever happens, computed from the plan alone."""
+
+        def beyond(need: int, reserve: int) -> int:
+            return max(0, need - reserve)
+
+        largest = max((piece.nbytes for shard in self.shards for piece in shard), default=0)
+        excess = beyond(largest, self.chunk)
+        limit = self.reserves + beyond(self.pinned(self.batch + self.channel), self.batch_reserve)
+        if self.shuffle:
+            limit += beyond(self.pinned(self.shuffle + self.channel), self.shuffle_reserve)
+        if not self.tasks:
+            return limit + excess + beyond(self.pinned(self.batch * (self.kept + 1)), self.consumer_reserve)
+        output = max(self.outputs)
+        kept = output * (self.kept + 1)
+        limit += beyond(kept, self.consumer_reserve)
+        if output > self.output_reserve or kept > self.consumer_reserve:
+            limit += self.tasks * output + self.pinned(self.batch * self.tasks)
+            excess *= min(self.cycle, len(self.shards)) if self.sloppy else 1
+        return limit + excess
+
+
+class Starved(Exception):
+    """The ledger said that the limit is too small."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+
+
+class Piecemeal:
+    """A piece in memory, and how many of its rows each level holds; the level farthest upstream is charged."""
+
+    def __init__(self, piece: Piece, ticket: Ticket, levels: int) -> None:
+        self.ticket = ticket
+        self.rows = [piece.rows] + [0] * (levels - 1)
+        self.arrived = False
+
+    @property
+    def ready(self) -> int:
+        """Rows that can be taken."""
+        return self.rows[0] if self.arrived else 0
+
+
+@dataclass(eq=False)
+class Shard:
+    """A shard being read."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+    account: Account
+    tries: int
+    at: int = 0
+    head: Piecemeal | None = None
+    ask: Ticket | None = None
+    ahead: dict[int, Piecemeal] = field(default_factory=dict)
+    taken: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.at == len(self.pieces) and self.head is None
+
+    @property
+    def ready(self) -> int:
+        return self.head.ready if self.head else 0
+
+
+class Row(NamedTuple):
+    shard: int
+    index: int
+    piece: Piecemeal
+
+
+@dataclass(eq=False)
+class Task:
+    """A batch in a worker."""
+
+    rows: list[Row]
+    output: int
+    state: str = "computing"  # then asking, filling, done
+    ticket: Ticket | None = None
+
+
+class Event(NamedTuple):
+    """Something that can happen next.
+
+    Attributes:
+        run: Does it.
+        rank: How far upstream.
+        progress: It brings rows nearer to the consumer, or memory back.
+    """
+
+    run: Callable[[], None]
+    rank: int
+    progress: bool = True
+
+
+SOURCE, SHUFFLE, BATCH, MAP, PREFETCH, CONSUMER = 5, 4, 3, 2, 1, 0
+
+
+class Simulation:
+    """One run of a plan under a limit."""
+
+    def __init__(self, plan: Plan, limit: int, rng: Random) -> None:
+        self.plan = plan
+        self.rng = rng
+        self.ledger = ledger = Ledger(limit, slack_bytes=plan.slack)
+        self.live: dict[Ticket, None] = {}
+
+        def opened(name: str, rank: int, kind: Kind, reserve: int) -> Account:
+            return ledger.open(name, rank=rank, kind=kind, reserved_bytes=reserve)
+
+        self.consumer = opened("consumer", CONSUMER, Kind.ASSEMBLER, plan.consumer_reserve)
+        self.ready = opened("prefetch", PREFETCH, Kind.FLOW, 0)
+        self.batcher = opened("batch", BATCH, Kind.ASSEMBLER, plan.batch_reserve)
+        levels = [self.batcher]
+        if plan.shuffle:
+            self.shuffler = opened("shuffle", SHUFFLE, Kind.ASSEMBLER, plan.shuffle_reserve)
+            levels.insert(0, self.shuffler)
+        if plan.tasks:
+            self.inputs = opened("map inputs", MAP, Kind.FLOW, 0)
+            self.outputs = opened("map outputs", MAP, Kind.FLOW, plan.output_reserve)
+            levels.append(self.inputs)
+        else:
+            levels += [self.ready, self.consumer]
+        self.levels: list[Account | None] = [None, *levels]
+        self.batch_level = levels.index(self.batcher) + 1
+
+        self.unread = deque(enumerate(plan.shards))
+        self.slots: list[Shard] = []
+        self.turn = self.in_block = 0
+        self.interleave_over = False
+        self.shuffle_channel: deque[Row] = deque()
+        self.buffer: list[Row] = []
+        self.shuffle_over = not plan.shuffle
+        self.batch_channel: deque[Row] = deque()
+        self.filling: list[Row] = []
+        self.made = 0
+        self.running: list[Task] = []
+        self.prefetched: deque[tuple[list[Row], Ticket | None]] = deque()
+        self.batches: deque[tuple[list[Row], Ticket | None]] = deque()
+        self.asks_next = False
+        self.over = False
+        self.delivered: list[tuple[int, int]] = []
+        self.asleep_flags: dict[Account, None] = {}
+        for _ in range(min(plan.cycle, len(plan.shards))):
+            self.open_shard()
+
+    # --- bookkeeping of its own ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The books agree with what is held, and nothing exceeds the limit."""
+        ledger = self.ledger
+        held: dict[Account, dict[Sort, int]] = {}
+        for ticket in self.live:
+            if ticket.held:
+                sorts = held.setdefault(ticket.account, dict.fromkeys(Sort, 0))
+                sorts[ticket.sort] += ticket.nbytes
+        total = claims = 0
+        for account in ledger._accounts:
+            sorts = held.pop(account, dict.fromkeys(Sort, 0))
+            assert (account.own, account.extra, account.ahead) == tuple(sorts[sort] for sort in Sort)
+            assert 0 <= account.backed <= account.reserved
+            total += account.used
+            claims += max(account.backed, account.own) + account.extra + account.ahead
+        assert not held
+        assert ledger.used == total <= ledger.peak <= ledger.limit
+        assert ledger.free == ledger.limit - claims >= 0
+        assert ledger._lent == sum(account.reserved - account.backed for account in ledger._accounts)
+        assert ledger._recalled_bytes == sum(ticket.nbytes for ticket in ledger._ahead if ticket.recalled)
+        assert [key for key, _ in ledger._queue] == sorted(key for key, _ in ledger._queue)
+
+    def settle_charge(self, piece: Piecemeal) -> None:
+        """The charge follows the last row that leaves a level; with the last row of all the bytes are given back."""
+        for level, rows in enumerate(piece.rows):
+            if rows:
+                account = self.levels[level]
+                if account is not None and piece.ticket.account is not account:
+                    self.ledger.move(piece.ticket, account)
+                return
+        self.give(piece.ticket)
+
+    def give(self, ticket: Ticket) -> None:
+        self.ledger.give(ticket)
+        del self.live[ticket]
+
+    def shift(self, rows: list[Row], level: int, to: int | None) -> None:
+        for row in rows:
+            row.piece.rows[level] -= 1
+            if to is not None:
+                row.piece.rows[to] += 1
+        for piece in dict.fromkeys(row.piece for row in rows):
+            self.settle_charge(piece)
+
+    def wake(self, account: Account) -> None:
+        self.ledger.wait(account, False)
+
+    # --- sources and interleave ------------------------------------------------------------------------------------
+
+    def open_shard(self) -> None:
+        number, pieces = self.unread.popleft()
+        account = self.ledger.open(f"shard {number}", rank=SOURCE, kind=Kind.SOURCE, reserved_bytes=self.plan.chunk)
+        self.slots.insert(self.turn, Shard(number, pieces, account, tries=3 * len(pieces)))
+
+    def sought(self) -> list[Shard]:
+        """The shards whose next row interleave takes."""
+        if self.plan.sloppy:
+            return self.slots
+        return self.slots[self.turn : self.turn + 1]
+
+    def shard_events(self, shard: Shard) -> Iterator[Event]:
+        progress = shard in self.sought()
+        if shard.head is None and shard.ask is None and not shard.ended:
+            ahead = shard.ahead.get(shard.at)
+            if ahead is None:
+                yield Event(lambda: self.ask_piece(shard), SOURCE, progress)
+            elif ahead.ticket.is_eligible:
+                yield Event(lambda: self.take_ahead(shard), SOURCE, progress)
+        if shard.tries and len(shard.ahead) < self.plan.depth:
+            missing = [at for at in range(shard.at + 1, len(shard.pieces)) if at not in shard.ahead]
+            if missing:
+                yield Event(lambda: self.ask_ahead(shard, missing[0]), SOURCE, progress=False)
+        if shard.head is not None and not shard.head.arrived:
+            yield Event(lambda: self.arrive(shard), SOURCE, progress)
+        for at, piece in shard.ahead.items():
+            if piece.ticket.recalled:
+                yield Event(lambda at=at: self.drop_ahead(shard, at), SOURCE)  # type: ignore[misc]  # bound per loop
+            elif not piece.arrived:
+                yield Event(lambda piece=piece: setattr(piece, "arrived", True), SOURCE, progress=False)  # type: ignore[misc]  # bound per loop
+
+    def ask_piece(self, shard: Shard) -> None:
+        try:
+            ticket = self.ledger.ask(shard.account, shard.pieces[shard.at].nbytes, owner=shard)
+        except MemoryLimitError as error:
+            raise Starved(error) from error
+        self.live[ticket] = None
+        shard.ask = ticket
+        if ticket.held:
+            self.got_piece(shard)
+
+    def got_piece(self, shard: Shard) -> None:
+        assert shard.ask is not None
+        shard.head = Piecemeal(shard.pieces[shard.at], shard.ask, len(self.levels))
+        shard.ask = None
+        shard.at += 1
+
+    def ask_ahead(self, shard: Shard, at: int) -> None:
+        shard.tries -= 1
+        ticket = self.ledger.ask_ahead(shard.account, shard.pieces[at].nbytes, urgency=at + 1)
+        if ticket is not None:
+            self.live[ticket] = None
+            shard.ahead[at] = Piecemeal(shard.pieces[at], ticket, len(self.levels))
+
+    def drop_ahead(self, shard: Shard, at: int) -> None:
+        self.give(shard.ahead.pop(at).ticket)
+
+    def take_ahead(self, shard: Shard) -> None:
+        piece = shard.ahead[shard.at]
+        assert self.ledger.promote(piece.ticket)
+        del shard.ahead[shard.at]
+        shard.head = piece
+        shard.at += 1
+        if piece.arrived:
+            self.arrive(shard)
+
+    def arrive(self, shard: Shard) -> None:
+        assert shard.head is not None
+        shard.head.arrived = True
+        for other in self.sought() if shard in self.sought() else ():
+            self.wake(other.account)
+        if not shard.head.ready:
+            self.give(shard.head.ticket)
+            shard.head = None
+
+    def interleave_events(self) -> Iterator[Event]:
+        channel = self.shuffle_channel if self.plan.shuffle else self.batch_channel
+        if not self.slots:
+            if not self.interleave_over:
+                yield Event(self.end_interleave, SOURCE)
+            return
+        if len(channel) >= self.plan.channel:
+            return
+        for shard in self.sought():
+            if shard.ended:
+                yield Event(lambda shard=shard: self.next_shard(shard), SOURCE)  # type: ignore[misc]  # bound per loop
+            elif shard.ready:
+                yield Event(lambda shard=shard: self.pull(shard, channel), SOURCE)  # type: ignore[misc]  # bound per loop
+        if not any(shard.ended or shard.ready for shard in self.sought()):
+            quiet = [shard for shard in self.sought() if not shard.account.waiting]
+            if quiet:
+                yield Event(lambda: [self.ledger.wait(shard.account) for shard in quiet] and None, SOURCE, progress=False)
+
+    def next_shard(self, shard: Shard) -> None:
+        at = self.slots.index(shard)
+        del self.slots[at]
+        self.ledger.close(shard.account)
+        if self.unread:
+            turn, self.turn = self.turn, at
+            self.open_shard()
+            self.turn = turn
+        if at == self.turn:
+            self.in_block = 0
+        if self.turn >= len(self.slots):
+            self.turn = 0
+
+    def pull(self, shard: Shard, channel: deque[Row]) -> None:
+        piece = shard.head
+        assert piece is not None
+        row = Row(shard.number, shard.taken, piece)
+        shard.taken += 1
+        channel.append(row)
+        self.wake(self.shuffler if self.plan.shuffle else self.batcher)
+        self.shift([row], 0, 1)
+        if not piece.rows[0]:
+            shard.head = None
+        self.in_block += 1
+        if self.in_block >= self.plan.block:
+            self.in_block = 0
+            self.turn = (self.turn + 1) % len(self.slots)
+
+    def end_interleave(self) -> None:
+        self.interleave_over = True
+        self.wake(self.shuffler if self.plan.shuffle else self.batcher)
+
+    # --- shuffle and batch -----------------------------------------------------------------------------------------
+
+    def shuffle_events(self) -> Iterator[Event]:
+        if not self.plan.shuffle:
+            return
+        over = self.interleave_over and not self.shuffle_channel
+        if self.shuffle_channel and len(self.buffer) < self.plan.shuffle:
+            yield Event(lambda: self.buffer.append(self.shuffle_channel.popleft()), SHUFFLE)
+        elif self.buffer and (over or len(self.buffer) == self.plan.shuffle):
+            if len(self.batch_channel) < self.plan.channel:
+                yield Event(self.emit, SHUFFLE)
+        elif not over:
+            if not self.shuffler.waiting:
+                yield Event(lambda: self.ledger.wait(self.shuffler), SHUFFLE, progress=False)
+        elif not self.shuffle_over:
+            yield Event(self.end_shuffle, SHUFFLE)
+
+    def emit(self) -> None:
+        row = self.buffer.pop(self.rng.randrange(len(self.buffer)))
+        self.batch_channel.append(row)
+        self.wake(self.batcher)
+        self.shift([row], 1, 2)
+
+    def end_shuffle(self) -> None:
+        self.shuffle_over = True
+        self.wake(self.batcher)
+
+    def batch_events(self) -> Iterator[Event]:
+        over = self.interleave_over and self.shuffle_over and not self.batch_channel
+        if len(self.filling) == self.plan.batch or (self.filling and over):
+            if self.plan.tasks:
+                if len(self.running) < self.plan.tasks:
+                    yield Event(self.start_task, BATCH)
+            elif len(self.prefetched) < self.plan.prefetch:
+                yield Event(self.send_rows, BATCH)
+        elif self.batch_channel:
+            yield Event(lambda: self.filling.append(self.batch_channel.popleft()), BATCH)
+        elif not over:
+            if not self.batcher.waiting:
+                yield Event(lambda: self.ledger.wait(self.batcher), BATCH, progress=False)
+        elif not self.running and not self.over:
+            yield Event(self.end, BATCH)
+
+    def send_rows(self) -> None:
+        rows, self.filling = self.filling, []
+        self.shift(rows, self.batch_level, self.batch_level + 1)
+        self.prefetched.append((rows, None))
+        self.wake(self.consumer)
+
+    def end(self) -> None:
+        self.over = True
+        self.wake(self.consumer)
+
+    # --- map, prefetch, consumer -----------------------------------------------------------------------------------
+
+    def start_task(self) -> None:
+        rows, self.filling = self.filling, []
+        self.running.append(Task(rows, self.plan.outputs[self.made % len(self.plan.outputs)]))
+        self.made += 1
+        self.wake(self.inputs)
+        self.wake(self.outputs)
+        self.shift(rows, self.batch_level, self.batch_level + 1)
+
+    def map_events(self) -> Iterator[Event]:
+        if not self.plan.tasks:
+            return
+        at_work = False
+        for at, task in enumerate(self.running):
+            first = not self.plan.ordered or at == 0
+            if task.state in {"computing", "filling"}:
+                at_work = True
+                step = self.ask_output if task.state == "computing" else self.finish
+                yield Event(lambda step=step, task=task: step(task), MAP)  # type: ignore[misc]  # bound per loop
+            elif task.state == "asking":
+                at_work |= task.ticket is not None and task.ticket.held
+            elif task.state == "done" and first:
+                at_work = True
+                if len(self.prefetched) < self.plan.prefetch:
+                    yield Event(lambda task=task: self.deliver(task), MAP)  # type: ignore[misc]  # bound per loop
+        for account in (self.inputs, self.outputs):
+            if not at_work and not account.waiting:
+                yield Event(lambda account=account: self.ledger.wait(account), MAP, progress=False)  # type: ignore[misc]  # bound per loop
+
+    def ask_output(self, task: Task) -> None:
+        first = not self.plan.ordered or task is self.running[0]
+        try:
+            ticket = self.ledger.ask(self.outputs, task.output, urgency=0 if first else 1, owner=task)
+        except MemoryLimitError as error:
+            raise Starved(error) from error
+        self.live[ticket] = None
+        task.ticket = ticket
+        task.state = "filling" if ticket.held else "asking"
+
+    def finish(self, task: Task) -> None:
+        task.state = "done"
+        self.shift(task.rows, self.batch_level + 1, None)
+
+    def deliver(self, task: Task) -> None:
+        self.running.remove(task)
+        assert task.ticket is not None
+        self.ledger.move(task.ticket, self.ready)
+        self.prefetched.append((task.rows, task.ticket))
+        self.wake(self.consumer)
+        if self.plan.ordered and self.running and self.running[0].ticket is not None:
+            first = self.running[0]
+            assert first.ticket is not None
+            if first.state == "done":
+                self.wake(self.inputs)
+                self.wake(self.outputs)
+            assert self.ledger.promote(first.ticket)
+
+    def consumer_events(self) -> Iterator[Event]:
+        if self.asks_next:
+            if self.prefetched:
+                yield Event(self.receive, CONSUMER)
+            elif self.over:
+                yield Event(lambda: setattr(self, "asks_next", False), CONSUMER)
+            elif not self.consumer.waiting:
+                yield Event(lambda: self.ledger.wait(self.consumer), CONSUMER, progress=False)
+            return
+        if len(self.batches) <= self.plan.kept and not (self.over and not self.prefetched):
+            yield Event(lambda: setattr(self, "asks_next", True), CONSUMER, progress=bool(self.prefetched or self.batches))
+        if self.batches:
+            yield Event(self.let_go, CONSUMER)
+
+    def receive(self) -> None:
+        rows, ticket = self.prefetched.popleft()
+        self.asks_next = False
+        self.delivered += [(row.shard, row.index) for row in rows]
+        self.batches.append((rows, ticket))
+        if ticket is None:
+            self.shift(rows, self.batch_level + 1, self.batch_level + 2)
+        else:
+            self.ledger.move(ticket, self.consumer)
+
+    def let_go(self) -> None:
+        rows, ticket = self.batches.popleft()
+        if ticket is None:
+            self.shift(rows, self.batch_level + 2, None)
+        else:
+            self.give(ticket)
+
+    # --- the run ---------------------------------------------------------------------------------------------------
+
+    def events(self) -> list[Event]:
+        events = [Event(self.hear, 0, progress=False)] if self.ledger.has_decisions else []
+        for shard in self.slots:
+            events += self.shard_events(shard)
+        for stage in (
+            self.interleave_events,
+            self.shuffle_events,
+            self.batch_events,
+            self.map_events,
+            self.consumer_events,
+        ):
+            events += stage()
+        return events
+
+    def hear(self) -> None:
+        """Acts on the ledger's decisions, some time after they were taken."""
+        for ticket in self.ledger.decisions().granted:
+            owner = ticket.owner
+            if isinstance(owner, Shard):
+                self.got_piece(owner)
+            else:
+                assert isinstance(owner, Task)
+                owner.state = "filling"
+                self.wake(self.inputs)
+                self.wake(self.outputs)
+
+    def run(self) -> None:
+        """Runs to the end.
+
+        Raises:
+            Starved: The ledger says it cannot be done; checked to be true of this very moment.
+            AssertionError: It stalled, or a law was broken.
+        """
+        while True:
+            events = self.events()
+            if not events:
+                break
+            self.rng.choice(events).run()
+            self.check()
+            if self.ledger._failed:
+                self.verify_verdict(self.ledger._failed[0])
+        assert self.over, f"stalled: {self.ledger!r}"
+        for account in list(self.ledger._accounts):
+            assert account.used == 0
+            self.ledger.close(account)
+        assert not self.live
+        assert self.ledger.used == 0
+        assert self.ledger.free == self.ledger.limit
+        assert not self.ledger._ahead
+        assert not self.ledger._queue
+        assert self.ledger._reserved == 0
+
+    def verify_verdict(self, ticket: Ticket) -> None:
+        """A verdict is true if nothing that can still happen brings memory back before this ask is granted."""
+        rank = ticket.account.rank
+        possible = [event for event in self.events() if event.progress and event.rank <= rank]
+        assert not possible, f"{len(possible)} events could still have helped: {ticket.error}"
+        assert not any(granted.held for granted in self.ledger._granted), "a grant is on its way"
+        assert ticket.error is not None
+        raise Starved(ticket.error)
