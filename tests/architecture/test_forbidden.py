@@ -129,6 +129,20 @@ def test_files_say_what_they_are(path: Path) -> None:
     assert not tree.body or ast.get_docstring(tree)
 
 
+@pytest.mark.parametrize("path", python_files("tests"), ids=name_of)
+def test_every_test_states_its_law(path: Path) -> None:
+    """The docstring of a test says what must hold."""
+    silent = [
+        node.name
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and path.name.startswith("test_")
+        and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
 @pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
 def test_a_suppression_gives_its_reason(path: Path) -> None:
     """``noqa`` names a rule and a reason after two dashes, ``type: ignore`` a code and a reason in a comment."""
