@@ -207,7 +207,7 @@ class Spawner:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._started = False
 
-    def submit(self, work: Callable[[], T], dispose: Callable[[T], None]) -> asyncio.Future[T]:
+    def submit(self, work: Callable[[], T], dispose: Callable[[T], object]) -> asyncio.Future[T]:
         """Runs ``work`` in the thread; where its loop has gone meanwhile, ``dispose`` gets the result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()

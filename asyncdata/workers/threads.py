@@ -4,7 +4,7 @@
 
 The twin of the worker pool for ``executor="thread"``. What always holds: ``run`` returns or raises only when no thread
 is in that call any more (or says with ``CloseTimeoutError`` that one is); a call that was cancelled before a thread
-took it never runs; threads end with ``aclose``, except those stuck in user code: these are reported and left as daemons.
+took it never runs; threads end with ``aclose``, but those stuck in user code are reported and left as daemons.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class ThreadPool:
         self._tell(None)
 
     def _tell(self, job: _Job | None) -> None:
-        """Hands over a finished call, or None at a thread's end. First append, then look whether a wake-up is under way."""
+        """Hands over a finished call, or None at a thread's end. First append, then look whether to wake the loop."""
         self._finished.append(job)
         if not self._woken and self._loop is not None:
             self._woken = True

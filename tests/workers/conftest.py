@@ -83,7 +83,7 @@ MakeKit = Callable[..., Any]
 
 @pytest.fixture
 async def make_kit() -> AsyncIterator[MakeKit]:
-    """Starts pools: ``kit = await make_kit(num_workers=2)``."""
+    """A function that starts a pool and waits until it is ready."""
     async with AsyncExitStack() as stack:
 
         async def make(num_workers: int = 2, **options: Any) -> Kit:

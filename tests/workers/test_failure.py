@@ -1,0 +1,168 @@
+"""Laws of exceptions that travel between processes."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import traceback
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.errors import (
+    AccessDeniedError,
+    AsyncdataError,
+    CorruptRecordError,
+    ObjectNotFoundError,
+    PipelineError,
+    UnbatchableError,
+)
+from asyncdata.workers.failure import (
+    LIMIT_BYTES,
+    UserFunctionError,
+    annotate,
+    as_raisable,
+    cut_middle,
+    decode_failure,
+    encode_failure,
+)
+from tests.workers import handlers
+
+
+def travel(exc: BaseException) -> Exception:
+    """There and back."""
+    return decode_failure(encode_failure(exc), where="worker 1")
+
+
+def raised(exc: BaseException) -> BaseException:
+    """The exception after it was raised here."""
+    try:
+        raise exc
+    except BaseException as caught:  # noqa: BLE001 -- the exception is what the tests look at
+        return caught
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        ValueError("text", 3),
+        KeyError("key"),
+        FileNotFoundError(2, "No such file", "name"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
+        ExceptionGroup("group", [ValueError(1), TypeError(2)]),
+        CorruptRecordError("bad", url="gs://b/o", version="7", offset=12, record=3, stage="map", attempts=2),
+        ObjectNotFoundError("gone", url="gs://b/o"),
+        AccessDeniedError("no"),
+        UnbatchableError("shapes"),
+        handlers.PlainError("a", 1),
+    ],
+    ids=lambda exc: type(exc).__name__,
+)
+def test_a_picklable_exception_arrives_as_itself(exc: Exception) -> None:
+    """Type, args, text and place are the same."""
+    arrived = travel(raised(exc))
+    assert type(arrived) is type(exc)
+    assert arrived.args == exc.args or isinstance(exc, ExceptionGroup)
+    assert str(arrived) == str(exc)
+    if isinstance(exc, AsyncdataError):
+        assert isinstance(arrived, AsyncdataError)
+        assert arrived.place() == exc.place()
+
+
+def test_the_traceback_is_the_cause_and_the_place_is_a_note() -> None:
+    """Whoever prints the exception sees the worker's traceback and one line with the place."""
+    arrived = travel(raised(ValueError("x")))
+    shown = "".join(traceback.format_exception(arrived))
+    assert "in raised" in shown
+    assert f"raised in worker 1 at {__file__}" in shown
+
+
+def test_an_exception_that_was_never_raised_has_no_place() -> None:
+    """No traceback is no obstacle."""
+    arrived = travel(ValueError("x"))
+    assert arrived.__notes__ == ["raised in worker 1"]
+
+
+def test_stand_ins_keep_the_name_and_the_nearest_types() -> None:
+    """except LookupError catches a stand-in for a LookupError, also after another journey."""
+    arrived = travel(handlers.HoldsALockError("locked"))
+    assert isinstance(arrived, LookupError)
+    assert isinstance(arrived, UserFunctionError)
+    assert isinstance(arrived, PipelineError)
+    assert type(arrived).__name__ == "HoldsALockError"
+    again = pickle.loads(pickle.dumps(arrived))
+    assert isinstance(again, LookupError)
+    assert isinstance(again, UserFunctionError)
+    assert str(again) == str(arrived)
+
+
+def test_types_that_cannot_be_joined_become_the_plain_stand_in() -> None:
+    """A base with a constructor of its own is left out."""
+
+    class HeldDecodeError(UnicodeDecodeError):
+        def __reduce__(self) -> tuple[object, ...]:
+            raise TypeError
+
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    arrived = travel(HeldDecodeError("utf-8", b"\xff", 0, 1, "invalid"))
+    assert isinstance(arrived, ValueError)  # the next base that can be joined
+    assert "its text cannot be shown" in str(arrived)
+
+
+def test_sizes_are_bounded() -> None:
+    """Message, notes and traceback together stay below a few times the limit, whatever the exception holds."""
+    exc = ValueError("m" * 5_000_000)
+    for i in range(1000):
+        exc.add_note(f"{i}" * 10_000)
+    packed = encode_failure(raised(exc))
+    assert len(packed) < 4 * LIMIT_BYTES
+    assert isinstance(decode_failure(packed, where="w"), ValueError)
+
+
+@given(st.text(), st.integers(0, 200))
+def test_cutting_keeps_both_ends_and_says_what_is_missing(text: str, limit: int) -> None:
+    """A text within the limit is unchanged; a longer one has its ends, and a marker between them."""
+    data = text.encode("utf-8", "backslashreplace")
+    cut = cut_middle(text, limit)
+    if len(data) <= limit:
+        assert cut == data.decode()
+    else:
+        assert "bytes left out" in cut
+        assert len(cut.encode()) <= limit + 60
+
+
+def test_annotate_never_fails() -> None:
+    """Also an exception that refuses attributes gets its note."""
+    for exc in (ValueError("x"), handlers.NoAttributesError("x")):
+        annotate(exc, "note")
+        assert exc.__notes__ == ["note"]
+
+
+def test_ordinary_exceptions_are_raised_as_they_are() -> None:
+    """Only what the pipeline cannot carry is wrapped."""
+    error = ValueError("x")
+    assert as_raisable(error) is error
+    wrapped = as_raisable(SystemExit(3))
+    assert isinstance(wrapped, UserFunctionError)
+    assert str(wrapped) == "SystemExit: 3"
+
+
+def test_a_chain_of_a_thousand_causes_is_packed() -> None:
+    """A long chain neither overflows the stack nor the limit."""
+    exc: Exception = ValueError(0)
+    for i in range(1000):
+        following = ValueError(i)
+        following.__cause__ = exc
+        exc = following
+    assert len(encode_failure(exc)) < 4 * LIMIT_BYTES
+
+
+def test_the_encoder_imports_no_asyncio() -> None:
+    """Worker processes load it; it must stay light."""
+    code = "import sys, asyncdata.workers.failure; print('asyncio' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=".")
+    assert shown.stdout == "False\n"

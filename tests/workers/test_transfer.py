@@ -1,0 +1,124 @@
+"""Laws of sending functions to the worker processes."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from asyncdata.errors import FunctionTransferError
+from asyncdata.workers.transfer import dump_program
+from tests.workers import handlers
+
+LOCK = threading.Lock()
+
+
+class Decoder:
+    def __init__(self) -> None:
+        self.options = {"deep": [1, {"handle": threading.Lock()}]}
+
+    def decode(self, record: bytes) -> bytes:
+        return record
+
+
+class Slotted:
+    __slots__ = ("handle",)
+
+    def __init__(self) -> None:
+        self.handle = threading.Lock()
+
+    def __call__(self, record: bytes) -> bytes:
+        return record
+
+
+def uses_a_global(record: bytes) -> bytes:
+    with LOCK:
+        return record
+
+
+uses_a_global.__module__ = "__main__"  # a function of the user's script travels by value, with its globals
+
+
+def test_what_can_be_pickled_comes_back_as_it_was() -> None:
+    """Functions of modules by name, lambdas and closures by value."""
+    assert pickle.loads(dump_program(handlers.same)) is handlers.same
+    number = 3
+    assert pickle.loads(dump_program(lambda x: x + number))(4) == 7
+    assert pickle.loads(dump_program(functools.partial(divmod, 7)))(2) == (3, 1)
+
+
+def make_closure() -> Any:
+    lock = threading.Lock()
+
+    def guarded(record: bytes) -> bytes:
+        with lock:
+            return record
+
+    return guarded
+
+
+def with_default(record: bytes, lock: Any = LOCK) -> bytes:
+    return record
+
+
+def with_keyword_default(record: bytes, *, lock: Any = LOCK) -> bytes:
+    return record
+
+
+with_default.__module__ = with_keyword_default.__module__ = "__main__"
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (make_closure(), ["'make_closure.<locals>.guarded'", "captured variable 'lock'"]),
+        (uses_a_global, ["'uses_a_global'", "global 'LOCK'"]),
+        (with_default, ["default of argument 'lock'"]),
+        (with_keyword_default, ["default of argument 'lock'"]),
+        (Decoder().decode, ["method 'decode'", "'options'", "'deep'", "item 1", "'handle'"]),
+        (Slotted(), ["Slotted", "attribute 'handle'"]),
+        (functools.partial(divmod, LOCK), ["argument 0"]),
+        (functools.partial(divmod, key=LOCK), ["argument 'key'"]),
+        ([handlers.same, {"f": make_closure()}], ["item 1", "item 'f'", "captured variable 'lock'"]),
+        (LOCK, ["lock object"]),
+    ],
+)
+def test_the_error_names_the_way_to_the_object_that_cannot_be_pickled(program: Any, names: list[str]) -> None:
+    """Every step from the function to the culprit, its type, and what to do."""
+    with pytest.raises(FunctionTransferError) as caught:
+        dump_program(program)
+    message = str(caught.value)
+    positions = [message.find(name) for name in names]
+    assert -1 not in positions, message
+    assert positions == sorted(positions)
+    assert "_thread.lock" in message
+    assert 'executor="thread"' in message
+    assert caught.value.__cause__ is not None
+
+
+def test_an_object_whose_pickling_fails_by_itself_is_named() -> None:
+    """The culprit's own failure is part of the message."""
+
+    class Stubborn:
+        def __reduce__(self) -> Any:
+            raise ValueError("I stay here")
+
+    stubborn = Stubborn()
+    with pytest.raises(FunctionTransferError, match=r"captured variable 'stubborn'.*ValueError: I stay here"):
+        dump_program(lambda: stubborn)
+
+
+def test_what_refers_to_itself_is_no_obstacle() -> None:
+    """The search ends on cycles and on deep nesting."""
+    ring: list[Any] = [LOCK]
+    ring.append(ring)
+    with pytest.raises(FunctionTransferError, match="item 0"):
+        dump_program(lambda: ring)
+    nest: Any = LOCK
+    for _ in range(50):
+        nest = [nest]
+    with pytest.raises(FunctionTransferError, match="captured variable 'nest'"):
+        dump_program(lambda: nest)
