@@ -1,4 +1,4 @@
-"""``python -m fake_gcs --root DIR --profile regional --port 0 [--tls]``: prints its URL on one line when it is ready."""
+"""``python -m fake_gcs --root DIR --profile regional [--tls]``: prints its URL on one line when it is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         profile = profile_named(options.profile)
     except ValueError as error:
-        print(f"fake-gcs: {error}", file=sys.stderr)  # noqa: T201 -- a command line's own voice
+        print(f"fake-gcs: {error}", file=sys.stderr)
         return 2
     if options.root is not None:
         options.root.mkdir(parents=True, exist_ok=True)
@@ -43,10 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with server:
             if options.tls and options.certificate is not None:
                 options.certificate.write_bytes(server.certificate)
-            print(server.url, flush=True)  # noqa: T201 -- whoever started it reads this line
+            print(server.url, flush=True)
             ended.wait()
     except OSError as error:
-        print(f"fake-gcs: {error}", file=sys.stderr)  # noqa: T201 -- a command line's own voice
+        print(f"fake-gcs: {error}", file=sys.stderr)
         return 1
     if options.journal is not None:
         with options.journal.open("w") as file:

@@ -55,7 +55,7 @@ class Connection:
             pass
         except BadRequest as error:
             await self._refuse(error)
-        except Exception:
+        except Exception:  # noqa: BLE001 -- one connection must not take the server down
             _LOG.exception("a connection failed")
         finally:
             wire.close()
@@ -158,7 +158,7 @@ class Connection:
             response = refusal(error, xml=xml, head_only=head.method == "HEAD")
         except (OSError, BadRequest, ConnectionEnd):
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 -- a client gets 500, and the server goes on
             _LOG.exception("a handler failed: %s %s", head.method, head.path)
             response = refusal(GCSError(500, "Internal error"), xml=xml)
         return response, verdict
@@ -174,7 +174,9 @@ class Connection:
         if route.operation.startswith(("retry_test.", "oauth2.")):
             return CALM
         media = request.head.method == "GET" and "object" in route.params and route.operation == "storage.objects.get"
-        media = media and (route.xml or request.query.get("alt") == "media" or request.head.path.startswith("/download"))
+        media = media and (
+            route.xml or request.query.get("alt") == "media" or request.head.path.startswith("/download")
+        )
         target = f"{entry.bucket}/{entry.object}" if entry.object else entry.bucket
         asked = Asked(route.operation, target, entry.range, entry.test_id, media)
         verdict = serving.weather.judge(asked, serving.clock())

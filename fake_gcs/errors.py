@@ -88,14 +88,14 @@ class GCSError(Exception):
 
     def as_json(self) -> bytes:
         """The body of the JSON API; empty for 304, which has none."""
-        if self.status == 304:  # noqa: PLR2004 -- the status code is its own best name
+        if self.status == 304:
             return b""
         detail = {"message": self.message, "domain": "global", "reason": self.reason}
         return json.dumps({"error": {"code": self.status, "message": self.message, "errors": [detail]}}).encode()
 
     def as_xml(self) -> bytes:
         """The body of the XML API; empty for 304, which has none."""
-        if self.status == 304:  # noqa: PLR2004 -- the status code is its own best name
+        if self.status == 304:
             return b""
         text = f"<Error><Code>{self.code}</Code><Message>{escape(self.message)}</Message></Error>"
         return b"<?xml version='1.0' encoding='UTF-8'?>" + text.encode("utf-8", "replace")

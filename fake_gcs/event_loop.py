@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-
-try:
-    import uvloop
-except ImportError:
-    uvloop = None
+from importlib.util import find_spec
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """A new loop, not running and not set as anyone's current loop."""
-    return asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
+    if find_spec("uvloop") is None:
+        return asyncio.new_event_loop()
+    import uvloop  # noqa: PLC0415 -- optional, and only here
+
+    return uvloop.new_event_loop()

@@ -48,7 +48,7 @@ class Fault:
         """Refuse what could not be carried out."""
         if self.kind not in _KINDS:
             raise ValueError(f"unknown fault kind {self.kind!r}; one of {', '.join(_KINDS)}")
-        if not 400 <= self.status <= 599:  # noqa: PLR2004 -- the error statuses of HTTP
+        if not 400 <= self.status <= 599:
             raise ValueError(f"a fault's status must be 400 to 599, not {self.status}")
         if self.after_bytes is not None and self.after_bytes < 0:
             raise ValueError("after_bytes must not be negative")
@@ -57,7 +57,7 @@ class Fault:
 
     def describe(self) -> str:
         """One line with what differs from the defaults."""
-        parts = [self.kind]
+        parts: list[str] = [self.kind]
         for item in fields(self)[1:]:
             value = getattr(self, item.name)
             if value != item.default or (item.name == "status" and self.kind == "status"):

@@ -113,7 +113,7 @@ def _request_line(line: str) -> tuple[str, str, str]:
     if len(line) > MAX_TARGET_BYTES:
         raise BadRequest(414, "the request target is too long")
     parts = line.split(" ")
-    if len(parts) != 3 or not _TOKEN.match(parts[0]) or not _TARGET.match(parts[1]):  # noqa: PLR2004 -- three words
+    if len(parts) != 3 or not _TOKEN.match(parts[0]) or not _TARGET.match(parts[1]):
         raise BadRequest(400, "malformed request line")
     return parts[0].upper(), parts[1], parts[2]
 
@@ -241,7 +241,7 @@ class BodyFraming:
 
     def _next_chunk(self, buffer: bytearray) -> None:
         if self._line:
-            if len(buffer) < 2:  # noqa: PLR2004 -- the CR LF after a chunk
+            if len(buffer) < 2:
                 return
             if buffer[:2] != b"\r\n":
                 raise BadRequest(400, "malformed chunk")

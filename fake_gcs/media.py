@@ -42,9 +42,11 @@ def version_headers(version: ObjectVersion) -> list[tuple[str, str]]:
         ("x-goog-storage-class", str(version.settings.get("storageClass") or "STANDARD")),
     ]
     if version.checksums is not None:
-        headers.append(("x-goog-hash", f"crc32c={version.checksums.crc32c_text}"))
+        # One line: clients that look at the first line only would miss the second.
+        hashes = f"crc32c={version.checksums.crc32c_text}"
         if version.checksums.md5_text is not None:
-            headers.append(("x-goog-hash", f"md5={version.checksums.md5_text}"))
+            hashes += f",md5={version.checksums.md5_text}"
+        headers.append(("x-goog-hash", hashes))
     if version.components is not None:
         headers.append(("x-goog-component-count", str(version.components)))
     if settings := version.settings:

@@ -156,7 +156,7 @@ class RelatedParser:
             self._buffer.clear()
             self.done = True
             return False
-        if len(after) < 2 and b"--".startswith(after):  # noqa: PLR2004 -- the two hyphens of a closing delimiter
+        if len(after) < 2 and b"--".startswith(after):
             self._emit(max(self._skip, at))
             return False
         if after.startswith((b"\n", b"\r\n")):

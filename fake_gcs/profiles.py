@@ -100,7 +100,7 @@ def zero() -> Profile:
 
 def regional() -> Profile:
     """Same region: 25 ms median, 150 ms p99, 75-100 MB/s a stream, and a little of everything that goes wrong."""
-    gets = {"operations": "storage.objects.*"}
+    objects = "storage.objects.*"
     return Profile(
         name="regional",
         latency=Latency(kind="lognormal", median_s=0.025, sigma=0.77),
@@ -108,15 +108,15 @@ def regional() -> Profile:
         requests_per_s=5000.0,
         request_burst=1000,
         rules=(
-            Rule(fault=Fault(kind="stall", seconds=(1.0, 20.0)), rate=0.0005, **gets),
+            Rule(fault=Fault(kind="stall", seconds=(1.0, 20.0)), rate=0.0005, operations=objects),
             Rule(
                 fault=Fault(kind="stall", seconds=(1.0, 20.0), after_fraction=(0.0, 1.0)),
                 rate=0.0005,
                 media_only=True,
             ),
-            Rule(fault=Fault(kind="status", status=503), rate=0.0005, **gets),
+            Rule(fault=Fault(kind="status", status=503), rate=0.0005, operations=objects),
             Rule(fault=Fault(kind="reset", after_fraction=(0.0, 1.0)), rate=0.0002, media_only=True),
-            Rule(fault=Fault(kind="status", status=408), rate=0.0001, **gets),
+            Rule(fault=Fault(kind="status", status=408), rate=0.0001, operations=objects),
         ),
     )
 
@@ -156,13 +156,20 @@ def profile_from(value: Mapping[str, Any]) -> Profile:
     Raises:
         ValueError: An unknown field or a value that makes no sense.
     """
-    values = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
+    values = _frozen(value)
     start = profile_named(str(values.pop("extends", "zero")))
     if unknown := sorted(set(values) - {item.name for item in fields(Profile)}):
         raise ValueError(f"unknown profile fields: {', '.join(unknown)}")
-    if "latency" in values:
-        latency = {name: tuple(item) if isinstance(item, list) else item for name, item in values["latency"].items()}
-        values["latency"] = Latency(**latency)
-    if "rules" in values:
-        values["rules"] = tuple(rule_from(rule) for rule in values["rules"])
-    return replace(start, **values)
+    try:
+        if "latency" in values:
+            values["latency"] = Latency(**_frozen(values["latency"]))
+        if "rules" in values:
+            values["rules"] = tuple(rule_from(rule) for rule in values["rules"])
+        return replace(start, **values)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"not a profile: {error}") from error
+
+
+def _frozen(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists of JSON and TOML as tuples."""
+    return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}

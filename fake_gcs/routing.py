@@ -67,7 +67,7 @@ def find_route(method: str, path: str, query: dict[str, str], host: str = "") ->
         found = _prefixed(method, segments, query)
         if found is not None:
             return found
-    if first in {"token", "retry_test", "retry_tests"} and len(segments) <= 2:  # noqa: PLR2004 -- /retry_test/ID
+    if first in {"token", "retry_test", "retry_tests"} and len(segments) <= 2:
         found = _service_route(method, segments)
         if found is not None:
             return found
@@ -90,10 +90,10 @@ def _prefixed(method: str, segments: list[str], query: dict[str, str]) -> Route 
         return None
     rest = rest[2:]
     if kind == "download":
-        if len(rest) == 4 and rest[0] == "b" and rest[2] == "o" and method in {"GET", "HEAD"}:  # noqa: PLR2004 -- b/B/o/O
+        if len(rest) == 4 and rest[0] == "b" and rest[2] == "o" and method in {"GET", "HEAD"}:
             return Route("storage.objects.get", json_media.get_media, _object_params(rest))
         raise _unknown(method)
-    if len(rest) == 3 and rest[0] == "b" and rest[2] == "o":  # noqa: PLR2004 -- b/B/o
+    if len(rest) == 3 and rest[0] == "b" and rest[2] == "o":
         params = {"bucket": decode(rest[1])}
         if method == "DELETE" and query.get("upload_id"):
             return Route("storage.objects.insert", resumable.cancel_upload, params)
@@ -160,7 +160,7 @@ def _json(method: str, rest: list[str], query: dict[str, str]) -> Route:
     if len(rest) == 1:
         return _by_method(_BUCKET_COLLECTION, method, {})
     params = {"bucket": decode(rest[1])}
-    if len(rest) == 2:  # noqa: PLR2004 -- b/B
+    if len(rest) == 2:
         return _by_method(_BUCKET, method, params)
     if tuple(rest[2:]) in _BUCKET_PARTS:
         return _by_method(_BUCKET_PARTS[tuple(rest[2:])], method, params)
@@ -180,9 +180,9 @@ def _json(method: str, rest: list[str], query: dict[str, str]) -> Route:
 def _copying(tail: list[str], params: dict[str, str]) -> Route:
     if tail == ["compose"]:
         return Route("storage.objects.compose", copying.compose, params)
-    if len(tail) == 3 and tail[:2] == ["moveTo", "o"]:  # noqa: PLR2004 -- moveTo/o/O
+    if len(tail) == 3 and tail[:2] == ["moveTo", "o"]:
         return Route("storage.objects.move", copying.move, {**params, "target": decode(tail[2])})
-    if len(tail) == 5 and tail[1] == "b" and tail[3] == "o":  # noqa: PLR2004 -- copyTo/b/B/o/O
+    if len(tail) == 5 and tail[1] == "b" and tail[3] == "o":
         params = {**params, "target_bucket": decode(tail[2]), "target": decode(tail[4])}
         if tail[0] == "copyTo":
             return Route("storage.objects.copy", copying.copy, params)

@@ -24,7 +24,7 @@ class BodySender:
 
     __slots__ = ("_asked", "_clock", "_done", "_pacer", "_slice", "_source", "_stop", "_unpaced", "_wire", "offset")
 
-    def __init__(  # noqa: PLR0913 -- the sender's whole world
+    def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         wire: Wire,

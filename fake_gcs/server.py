@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from fake_gcs.event_loop import new_event_loop
 from fake_gcs.journal import Journal
 from fake_gcs.objects.bodies import pieces
-from fake_gcs.objects.catalogue import Catalogue
+from fake_gcs.objects.catalogue import Backing, Catalogue
 from fake_gcs.objects.directory import DirectoryBacking
 from fake_gcs.objects.memory import MemoryBacking
 from fake_gcs.objects.preconditions import NOTHING
@@ -198,7 +198,7 @@ class FakeGCS:
             listener.close()
 
     def _open(self, listener: socket.socket) -> None:
-        backing = MemoryBacking() if self._root is None else DirectoryBacking(self._root)
+        backing: Backing = MemoryBacking() if self._root is None else DirectoryBacking(self._root)
         catalogue = Catalogue(backing)
         known = {bucket.name for bucket in catalogue.buckets()}
         for name in self._buckets:
@@ -245,7 +245,9 @@ class FakeGCS:
         """The bytes of an object."""
 
         def act(serving: Serving) -> bytes:
-            return b"".join(bytes(piece) for piece in pieces(serving.service.catalogue.get(bucket, name, generation).body))
+            return b"".join(
+                bytes(piece) for piece in pieces(serving.service.catalogue.get(bucket, name, generation).body)
+            )
 
         return self._call(act)
 

@@ -122,10 +122,13 @@ class ServiceOptions:
     Attributes:
         rewrite_bytes_per_call: A rewrite of more takes several calls; None for as much as the client allows.
         token_lifetime_s: Announced by ``/token``, in seconds.
+        strict_bucket_delete: Refuse to delete a bucket that holds archived versions only, as GCS does. Off, because
+            test suites that clean up after themselves expect an emulator to delete it.
     """
 
     rewrite_bytes_per_call: int | None = None
     token_lifetime_s: int = 3600
+    strict_bucket_delete: bool = False
 
 
 class Service:

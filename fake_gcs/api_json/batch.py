@@ -35,7 +35,7 @@ def run_batch(service: Service, request: Request) -> Steps:
 def _split(body: bytes, boundary: bytes) -> list[tuple[dict[str, str], bytes]]:
     """Headers and content of each part."""
     pieces = re.split(rb"(?:\A|\r?\n)--" + re.escape(boundary) + rb"(?=--|[ \t]*\r?\n)", body)
-    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):  # noqa: PLR2004 -- a preamble and the closing delimiter
+    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
         raise invalid("Failed to parse batch request: missing boundary.")
     parts: list[tuple[dict[str, str], bytes]] = []
     for piece in pieces[1:-1]:
@@ -85,7 +85,7 @@ def _inner_head(raw: bytes, outer: Request) -> Head:
     if not lines:
         raise invalid("Failed to parse batch request: empty part.")
     first = lines[0].split(b" ")
-    if len(first) == 2:  # noqa: PLR2004 -- a method and a target without a version
+    if len(first) == 2:
         lines[0] += b" HTTP/1.1"
     if not any(line.lower().startswith(b"host:") for line in lines):
         lines.append(b"Host: " + (outer.header("host") or "localhost").encode("latin-1"))

@@ -37,7 +37,7 @@ def merge(settings: dict[str, Any], changes: dict[str, Any], depth: int = 0) -> 
         known = merged.get(name)
         if value is None:
             merged.pop(name, None)
-        elif isinstance(value, dict) and isinstance(known, dict) and depth < 10:  # noqa: PLR2004 -- deeper than any resource
+        elif isinstance(value, dict) and isinstance(known, dict) and depth < 10:
             merged[name] = merge(known, value, depth + 1)
         elif isinstance(value, dict):
             merged[name] = {key: item for key, item in value.items() if item is not None}
@@ -92,7 +92,7 @@ def page_size(request: Request, name: str) -> int:
         GCSError: 400 when it is not a number.
     """
     text = request.query.get(name, "") or "1000"
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:  # noqa: PLR2004 -- digits of a 32-bit number
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
         raise invalid(f"Invalid value for {name}: {text[:40]}")
     return int(text) or 1000
 
@@ -118,7 +118,7 @@ def delete_bucket(service: Service, request: Request) -> Response:
     """Remove an empty bucket."""
     bucket = service.catalogue.bucket(request.params["bucket"])
     _check(request, bucket.metageneration)
-    service.catalogue.delete_bucket(bucket.name)
+    service.catalogue.delete_bucket(bucket.name, strict=service.options.strict_bucket_delete)
     return Response(204)
 
 

@@ -106,15 +106,13 @@ def _bytes_per_call(service: Service, request: Request) -> int | None:
     limit = service.options.rewrite_bytes_per_call
     text = request.query.get("maxBytesRewrittenPerCall")
     if text:
-        if not (text.isascii() and text.isdigit()) or len(text) > 18 or not int(text) or int(text) % _MIB:  # noqa: PLR2004 -- a 64-bit number
+        if not (text.isascii() and text.isdigit()) or len(text) > 18 or not int(text) or int(text) % _MIB:
             raise invalid("maxBytesRewrittenPerCall must be a multiple of 1 MiB.")
         limit = int(text) if limit is None else min(limit, int(text))
     return limit
 
 
-def _work(
-    service: Service, request: Request, source: ObjectVersion, target: tuple[str, str]
-) -> tuple[str, Rewriting]:
+def _work(service: Service, request: Request, source: ObjectVersion, target: tuple[str, str]) -> tuple[str, Rewriting]:
     key = request.query.get("rewriteToken", "")
     fresh = Rewriting(source.bucket, source.name, source.generation, target)
     if not key:
@@ -186,6 +184,3 @@ def _compose_source(service: Service, bucket: str, item: Any) -> ObjectVersion:
     if version is None:
         raise GCSError(404, f"Object {bucket}/{name} not found.")
     return version
-
-
-

@@ -76,10 +76,10 @@ def hashes_of(header: str | None) -> dict[str, str]:
 def check_hashes(draft: Draft, checksums: Checksums) -> None:
     """400 when the bytes are not the announced ones."""
     if draft.expected_crc32c and draft.expected_crc32c != checksums.crc32c_text:
-        message = f"Provided CRC32C \"{draft.expected_crc32c}\" doesn't match calculated CRC32C"
+        message = f'Provided CRC32C "{draft.expected_crc32c}" doesn\'t match calculated CRC32C'
         raise invalid(f'{message} "{checksums.crc32c_text}".', code="BadDigest")
     if draft.expected_md5 and checksums.md5_text and draft.expected_md5 != checksums.md5_text:
-        message = f"Provided MD5 hash \"{draft.expected_md5}\" doesn't match calculated MD5 hash"
+        message = f'Provided MD5 hash "{draft.expected_md5}" doesn\'t match calculated MD5 hash'
         raise invalid(f'{message} "{checksums.md5_text}".', code="BadDigest")
 
 
@@ -185,7 +185,7 @@ class StartSink:
         draft = draft_from(request, read_resource(bytes(self._text)), media_type)
         draft.conditions.check(self._service.catalogue.find(draft.bucket, draft.name))
         length = request.header("x-upload-content-length") or ""
-        total = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None  # noqa: PLR2004 -- beyond any object's size
+        total = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
         session = ResumableSession(draft, self._service.catalogue.new_body(), total)
         key, dropped = self._service.resumable.add(session)
         if dropped is not None:

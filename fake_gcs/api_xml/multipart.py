@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Callable
 from typing import Literal
 from xml.sax.saxutils import unescape
 
+from fake_gcs.api_json.uploads import check_hashes, hashes_of
 from fake_gcs.api_xml.objects import xml_draft
 from fake_gcs.api_xml.render import Tree, xml_response
-from fake_gcs.api_json.uploads import check_hashes, hashes_of
 from fake_gcs.errors import GCSError, invalid
 from fake_gcs.media import entity_tag, version_headers
 from fake_gcs.messages import Answer, Request, Response, Sink, Steps
@@ -56,7 +55,7 @@ class PartSink:
         self._request = request
         self._key, _ = upload_of(service, request)
         text = request.query["partNumber"]
-        if not (text.isascii() and text.isdigit()) or len(text) > 6 or not 1 <= int(text) <= MAX_PARTS:  # noqa: PLR2004 -- 10000 has five digits
+        if not (text.isascii() and text.isdigit()) or len(text) > 6 or not 1 <= int(text) <= MAX_PARTS:
             raise invalid(f"The part number must be from 1 to {MAX_PARTS}.")
         self._number = int(text)
         self._writer = service.catalogue.new_body()

@@ -205,7 +205,7 @@ def put_bucket(service: Service, request: Request) -> Response:
 
 def delete_bucket(service: Service, request: Request) -> Response:
     """Remove an empty bucket."""
-    service.catalogue.delete_bucket(request.params["bucket"])
+    service.catalogue.delete_bucket(request.params["bucket"], strict=service.options.strict_bucket_delete)
     return Response(204)
 
 

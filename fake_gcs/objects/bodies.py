@@ -15,13 +15,11 @@ READ_BYTES = 1 << 20
 
 
 class Source(Protocol):
-    """An open body.
+    """An open body."""
 
-    Attributes:
-        fd: File descriptor for os.sendfile, or None when the body is in memory.
-    """
-
-    fd: int | None
+    @property
+    def fd(self) -> int | None:
+        """File descriptor for os.sendfile, or None when the body is in memory."""
 
     def read(self, offset: int, size: int) -> bytes | memoryview:
         """Up to ``size`` bytes from ``offset``."""
@@ -31,28 +29,26 @@ class Source(Protocol):
 
 
 class Body(Protocol):
-    """The bytes of one generation of an object.
+    """The bytes of one generation of an object."""
 
-    Attributes:
-        size: Number of bytes.
-    """
-
-    size: int
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
 
     def open(self) -> Source:
         """Open it for reading."""
 
 
 class BodyWriter(Protocol):
-    """A body that is being written.
+    """A body that is being written."""
 
-    Attributes:
-        size: Bytes taken so far.
-        checksum: Over the bytes taken so far.
-    """
+    @property
+    def size(self) -> int:
+        """Bytes taken so far."""
 
-    size: int
-    checksum: Checksum
+    @property
+    def checksum(self) -> Checksum:
+        """Over the bytes taken so far."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes."""

@@ -130,12 +130,15 @@ class Catalogue:
         shelf.bucket = bucket
         return bucket
 
-    def delete_bucket(self, name: str) -> None:
-        """Remove an empty bucket; 409 while it holds anything."""
+    def delete_bucket(self, name: str, *, strict: bool) -> None:
+        """Remove an empty bucket; 409 while it holds an object, or (strictly) while it holds an archived version."""
         shelf = self._shelf(name)
         self._discover(shelf)
-        if shelf.live or shelf.archived:
+        if shelf.live or (strict and shelf.archived):
             raise GCSError(409, "The bucket you tried to delete is not empty.")
+        for group in shelf.archived.values():
+            for version in group:
+                self._backing.drop(version)
         self._backing.drop_bucket(shelf.bucket)
         del self._shelves[name]
 
@@ -204,7 +207,7 @@ class Catalogue:
         """Forget a finished body that will not be committed."""
         self._backing.discard(body)
 
-    def commit(  # noqa: PLR0913 -- everything that makes a version
+    def commit(
         self,
         bucket: str,
         name: str,

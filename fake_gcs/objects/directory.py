@@ -7,7 +7,7 @@
     ROOT/.fake_gcs/tmp/                       bodies being written
 
 Stored bodies are named by a hash of the object name, so no name a client sends ever becomes a path. Plain files are
-reached by name, and only when every segment is an ordinary one and the file's real path lies inside the bucket's folder.
+reached by name, and only when every segment is an ordinary one and the real path lies inside the bucket's folder.
 A plain file that is replaced or patched through the API moves into the store.
 """
 
@@ -291,9 +291,7 @@ def _is_plain_name(name: str) -> bool:
     segments = name.split("/")
     if "\0" in name or HIDDEN in segments:
         return False
-    return all(
-        segment not in {"", ".", ".."} and len(segment.encode()) <= _MAX_SEGMENT_BYTES for segment in segments
-    )
+    return all(segment not in {"", ".", ".."} and len(segment.encode()) <= _MAX_SEGMENT_BYTES for segment in segments)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

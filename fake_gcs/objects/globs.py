@@ -26,40 +26,42 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     depth = index = 0
     while index < len(pattern):
         char = pattern[index]
-        index += 1
         if char == "*":
-            stars = 1
-            while index < len(pattern) and pattern[index] == "*":
-                index += 1
-                stars += 1
-            if stars == 1:
-                out.append("[^/]*")
-            elif pattern[index : index + 1] == "/" and (index == stars or pattern[index - stars - 1] == "/"):
-                index += 1
-                out.append("(?:.*/)?")
-            else:
-                out.append(".*")
-        elif char == "?":
-            out.append("[^/]")
+            text, index = _stars(pattern, index)
         elif char == "[":
-            text, index = _set(pattern, index)
-            out.append(text)
-        elif char == "{":
-            depth += 1
-            out.append("(?:")
-        elif char == "}" and depth:
-            depth -= 1
-            out.append(")")
-        elif char == "," and depth:
-            out.append("|")
-        elif char == "\\" and index < len(pattern):
-            out.append(re.escape(pattern[index]))
-            index += 1
+            text, index = _set(pattern, index + 1)
+        elif char == "\\" and index + 1 < len(pattern):
+            text, index = re.escape(pattern[index + 1]), index + 2
         else:
-            out.append(re.escape(char))
+            text, deeper = _single(char, depth)
+            depth += deeper
+            index += 1
+        out.append(text)
     if depth:
         raise invalid("matchGlob has an open brace")
     return re.compile("".join(out) + r"\Z", re.DOTALL)
+
+
+def _single(char: str, depth: int) -> tuple[str, int]:
+    """A character that means something by itself, and by how much the braces get deeper."""
+    if char == "{":
+        return "(?:", 1
+    if char == "}" and depth:
+        return ")", -1
+    if char == "," and depth:
+        return "|", 0
+    return ("[^/]" if char == "?" else re.escape(char)), 0
+
+
+def _stars(pattern: str, start: int) -> tuple[str, int]:
+    index = start
+    while index < len(pattern) and pattern[index] == "*":
+        index += 1
+    if index - start == 1:
+        return "[^/]*", index
+    if pattern[index : index + 1] == "/" and (start == 0 or pattern[start - 1] == "/"):
+        return "(?:.*/)?", index + 1
+    return ".*", index
 
 
 def _set(pattern: str, start: int) -> tuple[str, int]:

@@ -58,7 +58,7 @@ def _number(source: Mapping[str, str], name: str) -> int | None:
     text = source.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()) or len(text) > 19:  # noqa: PLR2004 -- digits of a 64-bit number
+    if not (text.isascii() and text.isdigit()) or len(text) > 19:
         raise invalid(f"Invalid value for {name}: {text[:40]}")
     return int(text)
 
