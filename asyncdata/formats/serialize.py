@@ -55,10 +55,15 @@ def _feature(value: Any) -> bytes:
         if isinstance(value[0], str | bytes | bytearray | memoryview):
             return _field(_BYTES, b"".join([_field(_FIRST, _encoded(item)) for item in value]))
     array = np.asarray(value)
-    if array.dtype.kind in "SUO":
-        # An array of a fixed-width string type has lost trailing zero bytes before it came here; objects have not.
-        items = array.ravel().tolist()
-        return _field(_BYTES, b"".join([_field(_FIRST, _encoded(item)) for item in items]))
+    if array.dtype.kind in "SUO" or (
+        array.dtype.kind == "f" and not isinstance(value, np.ndarray | np.generic | float)
+    ):
+        # The items themselves: numpy casts mixed lists to one type, and cuts zero bytes off the end of strings.
+        items = np.asarray(value, object).ravel().tolist()
+        if items and all(isinstance(item, int) for item in items):
+            raise OverflowError(f"one of {len(items)} integers does not fit an int64")
+        if array.dtype.kind != "f":
+            return _field(_BYTES, b"".join([_field(_FIRST, _encoded(item)) for item in items]))
     return _numbers(array.ravel())
 
 
