@@ -21,6 +21,7 @@ from typing import Protocol
 
 CATCH_UP_S = 0.010
 """How far behind a clock may fall and still catch up, in seconds."""
+_TICK_S = 0.001  # Event loops count timers in milliseconds; a shorter wait would spin.
 _SLICE_S = 0.002
 _MIN_SLICE_BYTES = 16 * 1024
 _MAX_SLICE_BYTES = 256 * 1024
@@ -133,7 +134,7 @@ class Pacer:
             times.append(self._total.due)
         if not times:
             return
-        when = min(times)
+        when = max(min(times), self._loop.time() + _TICK_S)
         if self._timer is not None:
             if self._timer_at <= when:
                 return
