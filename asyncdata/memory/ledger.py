@@ -164,7 +164,7 @@ class Ledger:
             for ticket in account.queued:
                 self._enqueue(ticket)
         if self._queue:
-            self._settle()
+            self._settle(judge=waiting)  # what wakes one stage may be about to wake others
 
     # --- bytes ---------------------------------------------------------------------------------------------------
 
@@ -433,37 +433,48 @@ class Ledger:
             elif ticket.key is None:
                 self._enqueue(ticket)
 
-    def _settle(self) -> None:
+    def _settle(self, *, judge: bool = True) -> None:
         """Spends what is free: on the queue in its order, then on lent reserves; the rest is room for read-ahead."""
         while self._queue:
             ticket = self._queue[0][1]
             account = ticket.account
-            if ticket.sort is Sort.EXTRA and account.backed < account.reserved and self.free:
-                self._make_good(account)
-                continue
+            if self._lent and self.free and self._make_good(account.rank + (ticket.sort is Sort.EXTRA)):
+                continue  # a reserve that came into force may have answered this very ask
             cost = ticket.cost
             if cost > self.free:
                 self._recall(cost - self.free)
-                if not self._ahead and self._is_hopeless(ticket):
+                if not judge or self._ahead or not self._is_hopeless(ticket):
+                    return
+                rescued = self._borrow(account, cost) if account.kind is Kind.FLOW else self._pass_by()
+                if not rescued:
                     self._fail(ticket, self._hopeless(ticket))
-                return
+                    return
+                continue
             self._grant(ticket, cost)
-        if self._lent:
-            for account in list(self._accounts):
-                if account.backed < account.reserved:
-                    self._make_good(account)
+        if self._lent and self.free:
+            self._make_good()
         if self._refused and self.free > self._slack:
             self._refused = False
             self._room = True
 
-    def _make_good(self, account: Account) -> None:
-        """Puts as much of the account's reserve in force as is free."""
-        firm = account.firm
-        backed = min(account.reserved, firm + self.free)
-        self.free -= max(backed - firm, 0)
-        self._lent -= backed - account.backed
-        account.backed = backed
-        self._lowered(account)
+    def _make_good(self, below_rank: int | None = None) -> bool:
+        """Puts lent reserves in force again as far as bytes are free, nearest the consumer first.
+
+        Returns:
+            Whether anything changed.
+        """
+        lent = self._lent
+        for account in self._accounts:
+            if below_rank is not None and account.rank >= below_rank:
+                break
+            if account.backed < account.reserved:
+                firm = account.firm
+                backed = min(account.reserved, firm + self.free)
+                self.free -= max(backed - firm, 0)
+                self._lent -= backed - account.backed
+                account.backed = backed
+                self._lowered(account)
+        return self._lent != lent
 
     def _recall(self, nbytes: int) -> None:
         """Asks for read-ahead back, what is needed last first, so that ``nbytes`` more become free."""
@@ -495,10 +506,34 @@ class Ledger:
                 return False
         return True
 
+    def _borrow(self, account: Account, nbytes: int) -> bool:
+        """Frees ``nbytes`` from unused reserves farther upstream: flow returns them without them, if all is granted."""
+        lenders = [a for a in self._accounts if a.rank > account.rank and a.backed > a.own]
+        if self.free + sum(a.backed - a.own for a in lenders) < nbytes:
+            return False
+        for lender in reversed(lenders):
+            loan = min(lender.backed - lender.own, nbytes - self.free)
+            lender.backed -= loan
+            self._lent += loan
+            self.free += loan
+        return True
+
+    def _pass_by(self) -> bool:
+        """Grants what fits to another source that is waited for: its rows may be as good."""
+        for _, ticket in self._queue:
+            if ticket.account.kind is Kind.SOURCE and ticket.account.waiting and ticket.cost <= self.free:
+                self._grant(ticket, ticket.cost)
+                return True
+        return False
+
     def _hopeless(self, ticket: Ticket) -> MemoryLimitError:
         asking = ticket.account
         needed = max(asking.reserved, asking.own + ticket.nbytes) + asking.extra
-        needed += sum(max(a.reserved, a.own) + a.extra for a in self._accounts if a is not asking)
+        for account in self._accounts:
+            if asking.kind is Kind.FLOW and account.rank > asking.rank:
+                needed += account.used  # what is reserved there would be lent
+            elif account is not asking:
+                needed += max(account.reserved, account.own) + account.extra
         holders = [a for a in self._accounts if a.kind is Kind.ASSEMBLER] or self._accounts
         holder = max(holders, key=_used)
         return MemoryLimitError(

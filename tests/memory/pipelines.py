@@ -15,7 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 from asyncdata.errors import MemoryLimitError
-from asyncdata.memory.accounts import Account, Kind, Sort, Ticket
+from asyncdata.memory.accounts import Account, Kind, Sort, State, Ticket
 from asyncdata.memory.ledger import Ledger
 
 
@@ -145,19 +145,8 @@ class Task:
     ticket: Ticket | None = None
 
 
-class Event(NamedTuple):
-    """Something that can happen next.
-
-    Attributes:
-        run: Does it.
-        rank: How far upstream.
-        progress: It brings rows nearer to the consumer, or memory back.
-    """
-
-    run: Callable[[], None]
-    rank: int
-    progress: bool = True
-
+Event = Callable[[], object]
+"""Something that can happen next."""
 
 SOURCE, SHUFFLE, BATCH, MAP, PREFETCH, CONSUMER = 5, 4, 3, 2, 1, 0
 
@@ -273,24 +262,23 @@ class Simulation:
         return self.slots[self.turn : self.turn + 1]
 
     def shard_events(self, shard: Shard) -> Iterator[Event]:
-        progress = shard in self.sought()
         if shard.head is None and shard.ask is None and not shard.ended:
             ahead = shard.ahead.get(shard.at)
             if ahead is None:
-                yield Event(lambda: self.ask_piece(shard), SOURCE, progress)
+                yield lambda: self.ask_piece(shard)
             elif ahead.ticket.is_eligible:
-                yield Event(lambda: self.take_ahead(shard), SOURCE, progress)
+                yield lambda: self.take_ahead(shard)
         if shard.tries and len(shard.ahead) < self.plan.depth:
             missing = [at for at in range(shard.at + 1, len(shard.pieces)) if at not in shard.ahead]
             if missing:
-                yield Event(lambda: self.ask_ahead(shard, missing[0]), SOURCE, progress=False)
+                yield lambda: self.ask_ahead(shard, missing[0])
         if shard.head is not None and not shard.head.arrived:
-            yield Event(lambda: self.arrive(shard), SOURCE, progress)
+            yield lambda: self.arrive(shard)
         for at, piece in shard.ahead.items():
             if piece.ticket.recalled:
-                yield Event(lambda at=at: self.drop_ahead(shard, at), SOURCE)  # type: ignore[misc]  # bound per loop
+                yield lambda at=at: self.drop_ahead(shard, at)  # type: ignore[misc]  # bound per loop
             elif not piece.arrived:
-                yield Event(lambda piece=piece: setattr(piece, "arrived", True), SOURCE, progress=False)  # type: ignore[misc]  # bound per loop
+                yield lambda piece=piece: setattr(piece, "arrived", True)  # type: ignore[misc]  # bound per loop
 
     def ask_piece(self, shard: Shard) -> None:
         try:
@@ -340,19 +328,19 @@ class Simulation:
         channel = self.shuffle_channel if self.plan.shuffle else self.batch_channel
         if not self.slots:
             if not self.interleave_over:
-                yield Event(self.end_interleave, SOURCE)
+                yield self.end_interleave
             return
         if len(channel) >= self.plan.channel:
             return
         for shard in self.sought():
             if shard.ended:
-                yield Event(lambda shard=shard: self.next_shard(shard), SOURCE)  # type: ignore[misc]  # bound per loop
+                yield lambda shard=shard: self.next_shard(shard)  # type: ignore[misc]  # bound per loop
             elif shard.ready:
-                yield Event(lambda shard=shard: self.pull(shard, channel), SOURCE)  # type: ignore[misc]  # bound per loop
+                yield lambda shard=shard: self.pull(shard, channel)  # type: ignore[misc]  # bound per loop
         if not any(shard.ended or shard.ready for shard in self.sought()):
             quiet = [shard for shard in self.sought() if not shard.account.waiting]
             if quiet:
-                yield Event(lambda: [self.ledger.wait(shard.account) for shard in quiet] and None, SOURCE, progress=False)
+                yield lambda: [self.ledger.wait(shard.account) for shard in quiet] and None
 
     def next_shard(self, shard: Shard) -> None:
         at = self.slots.index(shard)
@@ -393,15 +381,15 @@ class Simulation:
             return
         over = self.interleave_over and not self.shuffle_channel
         if self.shuffle_channel and len(self.buffer) < self.plan.shuffle:
-            yield Event(lambda: self.buffer.append(self.shuffle_channel.popleft()), SHUFFLE)
+            yield lambda: self.buffer.append(self.shuffle_channel.popleft())
         elif self.buffer and (over or len(self.buffer) == self.plan.shuffle):
             if len(self.batch_channel) < self.plan.channel:
-                yield Event(self.emit, SHUFFLE)
+                yield self.emit
         elif not over:
             if not self.shuffler.waiting:
-                yield Event(lambda: self.ledger.wait(self.shuffler), SHUFFLE, progress=False)
+                yield lambda: self.ledger.wait(self.shuffler)
         elif not self.shuffle_over:
-            yield Event(self.end_shuffle, SHUFFLE)
+            yield self.end_shuffle
 
     def emit(self) -> None:
         row = self.buffer.pop(self.rng.randrange(len(self.buffer)))
@@ -418,16 +406,16 @@ class Simulation:
         if len(self.filling) == self.plan.batch or (self.filling and over):
             if self.plan.tasks:
                 if len(self.running) < self.plan.tasks:
-                    yield Event(self.start_task, BATCH)
+                    yield self.start_task
             elif len(self.prefetched) < self.plan.prefetch:
-                yield Event(self.send_rows, BATCH)
+                yield self.send_rows
         elif self.batch_channel:
-            yield Event(lambda: self.filling.append(self.batch_channel.popleft()), BATCH)
+            yield lambda: self.filling.append(self.batch_channel.popleft())
         elif not over:
             if not self.batcher.waiting:
-                yield Event(lambda: self.ledger.wait(self.batcher), BATCH, progress=False)
+                yield lambda: self.ledger.wait(self.batcher)
         elif not self.running and not self.over:
-            yield Event(self.end, BATCH)
+            yield self.end
 
     def send_rows(self) -> None:
         rows, self.filling = self.filling, []
@@ -458,16 +446,16 @@ class Simulation:
             if task.state in {"computing", "filling"}:
                 at_work = True
                 step = self.ask_output if task.state == "computing" else self.finish
-                yield Event(lambda step=step, task=task: step(task), MAP)  # type: ignore[misc]  # bound per loop
+                yield lambda step=step, task=task: step(task)  # type: ignore[misc]  # bound per loop
             elif task.state == "asking":
                 at_work |= task.ticket is not None and task.ticket.held
             elif task.state == "done" and first:
                 at_work = True
                 if len(self.prefetched) < self.plan.prefetch:
-                    yield Event(lambda task=task: self.deliver(task), MAP)  # type: ignore[misc]  # bound per loop
+                    yield lambda task=task: self.deliver(task)  # type: ignore[misc]  # bound per loop
         for account in (self.inputs, self.outputs):
             if not at_work and not account.waiting:
-                yield Event(lambda account=account: self.ledger.wait(account), MAP, progress=False)  # type: ignore[misc]  # bound per loop
+                yield lambda account=account: self.ledger.wait(account)  # type: ignore[misc]  # bound per loop
 
     def ask_output(self, task: Task) -> None:
         first = not self.plan.ordered or task is self.running[0]
@@ -500,16 +488,16 @@ class Simulation:
     def consumer_events(self) -> Iterator[Event]:
         if self.asks_next:
             if self.prefetched:
-                yield Event(self.receive, CONSUMER)
+                yield self.receive
             elif self.over:
-                yield Event(lambda: setattr(self, "asks_next", False), CONSUMER)
+                yield lambda: setattr(self, "asks_next", False)
             elif not self.consumer.waiting:
-                yield Event(lambda: self.ledger.wait(self.consumer), CONSUMER, progress=False)
+                yield lambda: self.ledger.wait(self.consumer)
             return
         if len(self.batches) <= self.plan.kept and not (self.over and not self.prefetched):
-            yield Event(lambda: setattr(self, "asks_next", True), CONSUMER, progress=bool(self.prefetched or self.batches))
+            yield lambda: setattr(self, "asks_next", True)
         if self.batches:
-            yield Event(self.let_go, CONSUMER)
+            yield self.let_go
 
     def receive(self) -> None:
         rows, ticket = self.prefetched.popleft()
@@ -531,7 +519,7 @@ class Simulation:
     # --- the run ---------------------------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
-        events = [Event(self.hear, 0, progress=False)] if self.ledger.has_decisions else []
+        events = [self.hear] if self.ledger.has_decisions else []
         for shard in self.slots:
             events += self.shard_events(shard)
         for stage in (
@@ -563,14 +551,7 @@ class Simulation:
             Starved: The ledger says it cannot be done; checked to be true of this very moment.
             AssertionError: It stalled, or a law was broken.
         """
-        while True:
-            events = self.events()
-            if not events:
-                break
-            self.rng.choice(events).run()
-            self.check()
-            if self.ledger._failed:
-                self.verify_verdict(self.ledger._failed[0])
+        self.run_out()
         assert self.over, f"stalled: {self.ledger!r}"
         for account in list(self.ledger._accounts):
             assert account.used == 0
@@ -582,11 +563,27 @@ class Simulation:
         assert not self.ledger._queue
         assert self.ledger._reserved == 0
 
-    def verify_verdict(self, ticket: Ticket) -> None:
-        """A verdict is true if nothing that can still happen brings memory back before this ask is granted."""
-        rank = ticket.account.rank
-        possible = [event for event in self.events() if event.progress and event.rank <= rank]
-        assert not possible, f"{len(possible)} events could still have helped: {ticket.error}"
-        assert not any(granted.held for granted in self.ledger._granted), "a grant is on its way"
-        assert ticket.error is not None
-        raise Starved(ticket.error)
+    def run_out(self) -> None:
+        """Draws events until none is left."""
+        while events := self.events():
+            self.rng.choice(events)()
+            self.check()
+            if self.ledger._failed:
+                self.verify_verdict(self.ledger._failed[0])
+
+    def verify_verdict(self, failed: Ticket) -> None:
+        """Asks for the same again without any verdicts: it is never granted, whatever else may happen."""
+        error, owner = failed.error, failed.owner
+        assert error is not None
+        self.ledger._is_hopeless = lambda _: False  # type: ignore[method-assign]  # the point of it
+        ticket = self.ledger.ask(failed.account, failed.nbytes, urgency=failed.urgency, owner=owner)
+        self.live[ticket] = None
+        if isinstance(owner, Shard):
+            owner.ask = ticket
+        else:
+            assert isinstance(owner, Task)
+            owner.ticket = ticket
+        self.ledger._failed.clear()
+        self.run_out()
+        assert ticket.state is State.QUEUED, f"a verdict came too early: {error}"
+        raise Starved(error)
