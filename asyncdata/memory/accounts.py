@@ -49,6 +49,7 @@ class Account:
         own: Bytes of what it needs next; assemblers and moved charges have only these.
         extra: Bytes of later tasks' outputs.
         ahead: Bytes of read-ahead.
+        resting: Bytes whose tickets rest; see ``Ledger.rest``.
         peak: Most bytes ever held. Above ``reserved``: it drew on what is shared.
         waiting: See ``Ledger.wait``.
         closed: It takes no more asks, and vanishes with its last byte.
@@ -67,6 +68,7 @@ class Account:
         "queued",
         "rank",
         "reserved",
+        "resting",
         "waiting",
     )
 
@@ -79,6 +81,7 @@ class Account:
         self.own = 0
         self.extra = 0
         self.ahead = 0
+        self.resting = 0
         self.peak = 0
         self.waiting = False
         self.closed = False
@@ -115,6 +118,7 @@ class Ticket:
         sort: See ``Sort``.
         error: Why it failed.
         recalled: The ledger wants this read-ahead back; a promotion in time keeps it.
+        resting: See ``Ledger.rest``.
         serial: Number of the ask; first come, first served among equals.
         key: Its place in the queue; ``None`` if it is answered, or parked until it is eligible.
     """
@@ -126,6 +130,7 @@ class Ticket:
         "nbytes",
         "owner",
         "recalled",
+        "resting",
         "serial",
         "sort",
         "state",
@@ -141,6 +146,7 @@ class Ticket:
         self.sort = sort
         self.error: Exception | None = None
         self.recalled = False
+        self.resting = False
         self.serial = serial
         self.key: Key | None = None
 

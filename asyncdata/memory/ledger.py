@@ -259,7 +259,7 @@ class Ledger:
             self._lent += loan
             freed += loan
         self.free += freed - cost
-        ticket.account, ticket.sort = account, Sort.OWN
+        ticket.account, ticket.sort, ticket.resting = account, Sort.OWN, False
         account.own += nbytes
         account.peak = max(account.peak, account.used)
         self._lowered(source)
@@ -289,6 +289,16 @@ class Ledger:
             self._settle()
         elif ticket.state is State.GIVEN:
             raise ValueError(f"{ticket!r} was given back before")
+
+    def rest(self, ticket: Ticket, resting: bool = True) -> None:
+        """Says of one slab of flow that it waits for a grant or for other bytes, or no longer does."""
+        if ticket.state is not State.HELD:
+            raise ValueError(f"{ticket!r} holds nothing")
+        if ticket.resting is not resting:
+            ticket.resting = resting
+            ticket.account.resting += ticket.nbytes if resting else -ticket.nbytes
+            if resting and self._queue:
+                self._settle()
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -359,6 +369,8 @@ class Ledger:
     def _take_off(self, ticket: Ticket, nbytes: int) -> int:
         """Takes bytes out of the account's books; returns by how much its claim fell."""
         account = ticket.account
+        if ticket.resting:
+            account.resting -= nbytes
         if ticket.sort is Sort.OWN:
             before = account.firm
             account.own -= nbytes
@@ -502,7 +514,9 @@ class Ledger:
                     return False
             elif account.rank > asking.rank:
                 continue
-            elif account.used and not account.waiting and (account.kind is Kind.FLOW or account is not asking):
+            elif account is asking and account.kind is Kind.ASSEMBLER:
+                continue
+            elif account.used > account.resting and not account.waiting:
                 return False
         return True
 
