@@ -52,12 +52,14 @@ class Account:
         resting: Bytes whose tickets rest; see ``Ledger.rest``.
         peak: Most bytes ever held. Above ``reserved``: it drew on what is shared.
         waiting: See ``Ledger.wait``.
+        any_order: A source whose rows are taken as they come, together with those of its like.
         closed: It takes no more asks, and vanishes with its last byte.
         queued: Its asks without an answer, in the order they were made. Seldom empty: the limit is the bottleneck.
     """
 
     __slots__ = (
         "ahead",
+        "any_order",
         "backed",
         "closed",
         "extra",
@@ -72,11 +74,12 @@ class Account:
         "waiting",
     )
 
-    def __init__(self, name: str, rank: int, kind: Kind, reserved: int) -> None:
+    def __init__(self, name: str, rank: int, kind: Kind, *, any_order: bool) -> None:
         self.name = name
         self.rank = rank
         self.kind = kind
-        self.reserved = reserved
+        self.any_order = any_order
+        self.reserved = 0
         self.backed = 0
         self.own = 0
         self.extra = 0
@@ -96,6 +99,11 @@ class Account:
     def firm(self) -> int:
         """The claim for what it needs next: the reserve in force, or more."""
         return max(self.backed, self.own)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Rows of this source would be taken if they came."""
+        return self.waiting or self.any_order
 
     def __repr__(self) -> str:
         flags = "".join(

@@ -109,13 +109,20 @@ class Ledger:
 
     # --- accounts ------------------------------------------------------------------------------------------------
 
-    def open(self, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0) -> Account:
+    def open(self, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0, any_order: bool = False) -> Account:
         """Opens an account.
+
+        Args:
+            name: The stage, as ``describe()`` names it.
+            rank: Distance from the consumer.
+            kind: What it takes to get its bytes back.
+            reserved_bytes: Promised to this account alone.
+            any_order: Of a source: the stage below takes rows from it and its like in any order (sloppy reading).
 
         Raises:
             MemoryLimitError: The reserves together exceed the limit.
         """
-        account = Account(name, rank, kind, 0)
+        account = Account(name, rank, kind, any_order=any_order)
         self.reserve(account, reserved_bytes)
         insort(self._accounts, account, key=_rank)
         self._settle()
@@ -142,11 +149,12 @@ class Ledger:
         self._settle()
 
     def close(self, account: Account) -> None:
-        """Ends an account: its queued asks fail, its reserve is shared; what it still holds stays charged until given."""
+        """Ends an account: its asks fail, its reserve is shared; what it still holds stays charged until given."""
         if account.closed:
             return
         self._set_reserve(account, 0)
-        account.closed, account.waiting = True, False
+        account.closed = True
+        account.waiting = account.any_order = False
         for ticket in list(account.queued):
             self._fail(
                 ticket, PipelineClosedError("the stage was closed while it waited for memory", stage=account.name)
@@ -510,11 +518,9 @@ class Ledger:
             return False
         for account in self._accounts:
             if account.kind is Kind.SOURCE:
-                if from_source and account.waiting and not any(ask.key for ask in account.queued):
+                if from_source and account.is_awaited and not any(ask.key for ask in account.queued):
                     return False
-            elif account.rank > asking.rank:
-                continue
-            elif account is asking and account.kind is Kind.ASSEMBLER:
+            elif account.rank > asking.rank or (account is asking and account.kind is Kind.ASSEMBLER):
                 continue
             elif account.used > account.resting and not account.waiting:
                 return False

@@ -252,7 +252,13 @@ class Simulation:
 
     def open_shard(self) -> None:
         number, pieces = self.unread.popleft()
-        account = self.ledger.open(f"shard {number}", rank=SOURCE, kind=Kind.SOURCE, reserved_bytes=self.plan.chunk)
+        account = self.ledger.open(
+            f"shard {number}",
+            rank=SOURCE,
+            kind=Kind.SOURCE,
+            reserved_bytes=self.plan.chunk,
+            any_order=self.plan.sloppy,
+        )
         self.slots.insert(self.turn, Shard(number, pieces, account, tries=3 * len(pieces)))
 
     def sought(self) -> list[Shard]:
@@ -338,9 +344,9 @@ class Simulation:
             elif shard.ready:
                 yield lambda shard=shard: self.pull(shard, channel)  # type: ignore[misc]  # bound per loop
         if not any(shard.ended or shard.ready for shard in self.sought()):
-            quiet = [shard for shard in self.sought() if not shard.account.waiting]
-            if quiet:
-                yield lambda: [self.ledger.wait(shard.account) for shard in quiet] and None
+            for shard in self.sought():
+                if not shard.account.waiting:
+                    yield lambda shard=shard: self.ledger.wait(shard.account)  # type: ignore[misc]  # bound per loop
 
     def next_shard(self, shard: Shard) -> None:
         at = self.slots.index(shard)
