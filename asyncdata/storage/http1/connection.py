@@ -116,11 +116,6 @@ class RangeConnection(asyncio.BufferedProtocol):
         return self.phase is Phase.IDLE and self._transport is not None and not self._transport.is_closing()
 
     @property
-    def is_made(self) -> bool:
-        """The event loop has handed a transport over, and will call ``connection_lost`` when it is gone."""
-        return self._transport is not None
-
-    @property
     def progress(self) -> int:
         """A number that changes whenever a byte of the running exchange arrives."""
         return self._at + self._head_size + len(self._aside)

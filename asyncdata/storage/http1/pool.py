@@ -132,17 +132,20 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         lane.open += 1
         connection = RangeConnection(self._lost)
+        self._origins[connection] = origin
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 await loop.create_connection(
-                    lambda: self._register(connection, origin),
+                    lambda: connection,
                     origin.host,
                     origin.port,
                     ssl=self._tls_context if origin.tls else None,
                     server_hostname=origin.host if origin.tls else None,
                 )
         except BaseException as error:
-            self._forget_unmade(connection, lane)
+            # An event loop may close a half-made connection without a word: the books do not wait for it.
+            connection.close()
+            self._lost(connection)
             if isinstance(error, TimeoutError):
                 raise read_failed(
                     f"no connection to {origin.authority} within {self._limits.connect_s:g} s",
@@ -160,19 +163,6 @@ class ConnectionPool:
             raise
         self.connects += 1
         return connection
-
-    def _register(self, connection: RangeConnection, origin: Origin) -> RangeConnection:
-        self._origins[connection] = origin
-        return connection
-
-    def _forget_unmade(self, connection: RangeConnection, lane: _Lane) -> None:
-        """Undoes the books of a connection that never came to be, unless connection_lost does, or did."""
-        if connection.is_made:
-            connection.close()
-            return
-        self._origins.pop(connection, None)
-        lane.open -= 1
-        self._wake_one(lane)
 
     def _lost(self, connection: RangeConnection) -> None:
         origin = self._origins.pop(connection, None)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from asyncdata.storage.schedule import RequestQueue, Ticket
+
+priorities = st.integers(0, 5) | st.tuples(st.integers(0, 5), st.integers(0, 5))
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Random entering, leaving, withdrawing and resizing, against a sorted list as model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = RequestQueue(2)
+        self.held: list[Ticket] = []
+        self.waiting: list[Ticket] = []
+
+    def expect(self, granted: list[Ticket]) -> None:
+        """The tickets granted are the most urgent that waited, in order."""
+        room = max(0, self.queue.limit - len(self.held))
+        wanted = sorted(self.waiting, key=lambda ticket: ticket.key)[:room]
+        assert granted == wanted
+        self.held += granted
+        self.waiting = [ticket for ticket in self.waiting if ticket not in granted]
+
+    @rule(priority=priorities)
+    def enter(self, priority: int | tuple[int, ...]) -> None:
+        """Granted at once exactly when there is room and nobody waits."""
+        room = len(self.held) < self.queue.limit and not self.waiting
+        ticket = self.queue.enter(priority)
+        assert ticket.granted == room
+        (self.held if room else self.waiting).append(ticket)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        """The slot goes to the most urgent."""
+        ticket = data.draw(st.sampled_from(self.held))
+        self.held.remove(ticket)
+        self.expect(self.queue.leave(ticket))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        """A withdrawn ticket is never granted."""
+        ticket = data.draw(st.sampled_from(self.waiting))
+        self.waiting.remove(ticket)
+        self.queue.withdraw(ticket)
+
+    @rule(limit=st.integers(1, 4))
+    def resize(self, limit: int) -> None:
+        """A larger limit grants at once; a smaller one takes nothing away."""
+        self.expect(self.queue.resize(limit))
+
+    @invariant()
+    def counts_agree(self) -> None:
+        """The queue's numbers are the model's, and nobody waits while there is room."""
+        assert self.queue.held == len(self.held)
+        assert self.queue.waiting == len(self.waiting)
+        assert not self.waiting or len(self.held) >= self.queue.limit
+
+
+TestQueue = QueueMachine.TestCase
+
+
+@given(st.lists(priorities, min_size=1, max_size=30))
+def test_grants_follow_priority_then_arrival(wanted: list[int | tuple[int, ...]]) -> None:
+    """With one slot the order of grants is the stable sort by priority."""
+    queue = RequestQueue(1)
+    first = queue.enter(0)
+    tickets = [queue.enter(priority) for priority in wanted]
+    order = []
+    granted = queue.leave(first)
+    while granted:
+        (ticket,) = granted
+        order.append(tickets.index(ticket))
+        granted = queue.leave(ticket)
+    keys = [priority if isinstance(priority, tuple) else (priority,) for priority in wanted]
+    assert order == sorted(range(len(wanted)), key=lambda index: (keys[index], index))
+
+
+def test_misuse_is_refused() -> None:
+    """A ticket leaves only while it is granted, withdraws only while it waits; the limit is positive."""
+    queue = RequestQueue(1)
+    first, second = queue.enter(0), queue.enter(0)
+    with pytest.raises(ValueError, match="granted"):
+        queue.leave(second)
+    with pytest.raises(ValueError, match="waiting"):
+        queue.withdraw(first)
+    queue.withdraw(second)
+    with pytest.raises(ValueError, match="waiting"):
+        queue.withdraw(second)
+    with pytest.raises(ValueError, match="limit"):
+        queue.resize(0)
+    assert queue.leave(first) == []

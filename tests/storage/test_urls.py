@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.errors import UnsupportedURLError
+from asyncdata.storage.urls import Origin, join_location, parse_http_url, redact, scheme_of, split_bucket
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme"),
+    [
+        ("gs://b/o", "gs"),
+        ("GS://b/o", "gs"),
+        ("/a/b", "file"),
+        ("a/b", "file"),
+        ("file:///a", "file"),
+        ("s3+x://b", "s3+x"),
+        ("a:b/c", "file"),
+        ("simplecache::gs://b/o", "simplecache::gs"),
+        ("./gs://x", "file"),
+    ],
+)
+def test_schemes(url: str, scheme: str) -> None:
+    """What stands before ``://``; everything else is a path."""
+    assert scheme_of(url) == scheme
+
+
+def test_buckets_are_split_without_unquoting() -> None:
+    """Object names are used as they are written."""
+    assert split_bucket("gs://b/a%2Fb?c#d e", ("gs",)) == ("b", "a%2Fb?c#d e")
+    assert split_bucket("gs://b", ("gs",)) == ("b", "")
+    for bad in ("gs:///o", "s3://b/o", "b/o"):
+        with pytest.raises(UnsupportedURLError):
+            split_bucket(bad, ("gs",))
+
+
+def test_http_urls() -> None:
+    """Origin and request target, with defaults and with what may not stand in a request line quoted."""
+    assert parse_http_url("http://h/a?b=c#d") == (Origin("h", 80, False), "/a?b=c")
+    assert parse_http_url("https://h:8443") == (Origin("h", 8443, True), "/")
+    assert parse_http_url("http://[::1]:80/a b/ä") == (Origin("::1", 80, False), "/a%20b/%C3%A4")
+    assert parse_http_url("http://h/a%20b") == (Origin("h", 80, False), "/a%20b")
+    assert Origin("::1", 80, False).authority == "[::1]"
+    assert Origin("h", 80, True).authority == "h:80"
+    for bad in ("http://", "ftp://h/", "http://h:port/", "http://[::1/"):
+        with pytest.raises(UnsupportedURLError):
+            parse_http_url(bad)
+
+
+@given(st.text(max_size=40))
+def test_a_target_never_breaks_the_request_line(path: str) -> None:
+    """No URL can put a space or line break into the request."""
+    try:
+        _, target = parse_http_url(f"http://h/{path}")
+    except UnsupportedURLError:
+        return
+    assert not any(char.isspace() for char in target)
+    assert target.isascii()
+    assert target.startswith("/")
+
+
+def test_locations_may_be_relative() -> None:
+    """A Location header is resolved against the URL it came from."""
+    assert join_location("http://h/a/b?c", "../d") == "http://h/d"
+    assert join_location("http://h/a", "https://k/x") == "https://k/x"
+
+
+def test_secrets_are_left_out_of_messages() -> None:
+    """User names, passwords and signatures do not reach a message."""
+    shown = redact("https://me:pw@h/a?X-Goog-Signature=abcd&x=1&token=tt")
+    assert shown == "https://h/a?X-Goog-Signature=…&x=1&token=…"
+    assert redact("/plain/path") == "/plain/path"
