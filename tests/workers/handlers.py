@@ -119,6 +119,12 @@ def kill_me_once(arena: memoryview, payload: bytes, need: Need) -> bytes:
     return str(offset).encode()
 
 
+def touch(arena: memoryview, payload: bytes, need: Need) -> bytes:
+    """Leaves a trace of having run."""
+    Path(os.fsdecode(payload)).touch()
+    return b""
+
+
 def crash(arena: memoryview, payload: bytes, need: Need) -> bytes:
     faulthandler._sigsegv()  # type: ignore[attr-defined]  # there for tests
     return b"unreachable"

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import threading
 import traceback
 from pathlib import Path
@@ -472,3 +473,28 @@ def test_pools_refuse_impossible_sizes() -> None:
         WorkerPool(arena_fd=0, arena_bytes=1, num_workers=0)
     with pytest.raises(ValueError, match="depth"):
         WorkerPool(arena_fd=0, arena_bytes=1, num_workers=1, depth=0)
+
+
+async def test_tasks_may_be_given_before_the_workers_are_ready() -> None:
+    """They wait in the parent until a worker is there."""
+    fd = os.memfd_create("arena")
+    os.ftruncate(fd, 4096)
+    pool = WorkerPool(arena_fd=fd, arena_bytes=4096, num_workers=2, handler="tests.workers.handlers:echo")
+    await pool.start()
+    number = pool.register(dump_program(None))
+    replies = await asyncio.gather(*[pool.run(number, b"%d" % i, grant=Meeting()) for i in range(20)])
+    assert replies == [b"%d" % i for i in range(20)]
+    await pool.aclose()
+    os.close(fd)
+
+
+async def test_a_replacement_imports_what_the_first_workers_did_after_a_chdir(
+    make_kit: MakeKit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """sys.path is taken, made absolute, when the pool is made."""
+    monkeypatch.chdir(Path(__file__).parent.parent.parent)
+    monkeypatch.setattr("sys.path", ["", *[entry for entry in sys.path if entry not in {"", str(Path.cwd())}]])
+    kit = await make_kit(num_workers=1)
+    monkeypatch.chdir(tmp_path)
+    os.kill(kit.pids()[0], signal.SIGKILL)
+    assert await kit.run(handlers.same, b"on") == b"on"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import signal
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,19 @@ async def test_a_worker_killed_while_messages_are_held_back_loses_no_task(make_k
     assert await asyncio.gather(*tasks) == payloads
 
 
+async def test_a_reply_sent_before_death_counts(make_kit: MakeKit) -> None:
+    """What a worker finished is not done again, though its death is noticed before its reply is read."""
+    kit = await make_kit(num_workers=1, retries=0)
+    (worker,) = kit.pool._workers
+    asyncio.get_running_loop().remove_reader(worker._tasks.fileno())
+    task = kit.task(handlers.same, b"in time")
+    await asyncio.sleep(0)
+    select.select([worker._tasks.fileno()], [], [])
+    os.kill(worker.pid, signal.SIGKILL)
+    assert await task == b"in time"
+    await until_replaced(kit, 1)
+
+
 async def test_a_descendant_that_holds_the_descriptors_hides_no_death(make_kit: MakeKit, tmp_path: Path) -> None:
     """A worker is dead when its process is, though a copy of its sockets stays open elsewhere."""
     kit = await make_kit(num_workers=1, retries=0)
@@ -226,7 +240,7 @@ async def test_a_cancelled_task_behind_a_running_one_is_withdrawn(make_kit: Make
     running = kit.task(handlers.meet_and_read_fifo, os.fsencode(fifo), grant=meeting)
     await meeting.arrivals.get()
     mark = tmp_path / "mark"
-    queued = kit.task(handlers.kill_me_once, os.fsencode(mark))
+    queued = kit.task(handlers.touch, os.fsencode(mark))
     await asyncio.sleep(0)
     assert kit.pool.stats().in_flight == 2
     queued.cancel()
@@ -351,7 +365,7 @@ async def test_closing_lets_the_running_task_end_and_stops_the_others(make_kit: 
     meeting = Meeting()
     running = kit.task(handlers.meet_and_read_fifo, os.fsencode(fifo), grant=meeting)
     await meeting.arrivals.get()
-    behind = [kit.task(handlers.kill_me_once, os.fsencode(mark)) for _ in range(4)]
+    behind = [kit.task(handlers.touch, os.fsencode(mark)) for _ in range(4)]
     await asyncio.sleep(0)
     closing = asyncio.create_task(kit.pool.aclose())
     await asyncio.sleep(0.02)
