@@ -9,7 +9,8 @@ the lengths among them must agree with one another, and the next entry begins wh
                      ^ position of each record; lengths differ by the width of the value
 
 Nothing is taken on trust: a record is stepped to its exact end or it is left over. What is left over is tried with the
-layout of its own first record, and finally goes to the parser of single records, which also words the errors.
+layout of its own first record; where layouts are as many as records, ``unordered`` takes over. What neither can read
+goes to the parser of single records, which also words the errors.
 """
 
 from __future__ import annotations
@@ -17,13 +18,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.formats import unordered
 from asyncdata.formats.features import Kind, Wanted
 from asyncdata.formats.one_example import TAG_OF_KIND
+from asyncdata.formats.stepping import (
+    MAX_KEY_BYTES,
+    SPARE_BYTES,
+    Group,
+    Mask,
+    Ragged,
+    Spans,
+    Values,
+    enter_map,
+    keep_inside,
+)
+from asyncdata.formats.unordered import KeyTable
 from asyncdata.formats.wire import (
     ByteArray,
     IntArray,
@@ -36,51 +50,11 @@ from asyncdata.formats.wire import (
 
 FEWEST_RECORDS: Final = 8
 """Fewer records than this are cheaper one by one."""
-SPARE_BYTES: Final = 192
-"""Records that end this close to the end of the buffer are left over: steps look ahead."""
-
-_MAX_LAYOUTS: Final = 8
-_MAX_KEY_BYTES: Final = 96
+_MAX_LAYOUTS: Final = 4
+_RARE: Final = 4
+"""A layout that fewer than one in this many records share says that there is no common one."""
 _UNPACK_BYTES: Final = 1 << 16
 """Lists are unpacked in runs of about this many bytes, which stay in the cache."""
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
-
-
-class Spans(NamedTuple):
-    """Where the values of one feature lie in the buffer.
-
-    Attributes:
-        begin: First byte of each.
-        end: End of each.
-        message: Whether these are Feature messages, to be decoded one by one, or single byte strings.
-    """
-
-    begin: IntArray
-    end: IntArray
-    message: bool
-
-
-class Ragged(NamedTuple):
-    """Numbers of one feature: those of record i are ``values[splits[i]:splits[i + 1]]``."""
-
-    values: npt.NDArray[Any]
-    splits: IntArray
-
-
-Values: TypeAlias = npt.NDArray[Any] | Spans | Ragged
-
-
-class Group(NamedTuple):
-    """Records that share a layout.
-
-    Attributes:
-        indices: Which records, ascending.
-        values: By slot; a slot that is not there is absent from these records.
-    """
-
-    indices: IntArray
-    values: dict[int, Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,28 +96,38 @@ class _Entry:
 
 
 def parse(
-    array: ByteArray, rows: IntArray, wanted: Sequence[Wanted], slots: Mapping[bytes, int]
+    array: ByteArray, rows: IntArray, table: KeyTable, slots: Mapping[bytes, int]
 ) -> tuple[list[Group], IntArray]:
-    """Steps the records at ``rows`` = (offset, length) together; returns groups, and the records left over."""
+    """Reads the records at ``rows`` = (offset, length) together; returns groups, and the records left over."""
     left = np.arange(len(rows))
     over: list[int] = []
     groups: list[Group] = []
+    if len(array) < SPARE_BYTES:
+        return groups, left
     for _ in range(_MAX_LAYOUTS):
         if len(left) < FEWEST_RECORDS:
             break
         offset, length = rows[left[0]].tolist()
-        steps = _layout(array[offset : offset + length].tobytes(), wanted, slots)
+        steps = _layout(array[offset : offset + length].tobytes(), table.wanted, slots)
         if steps is None:
             over.append(int(left[0]))
             left = left[1:]
             continue
-        group, good = _run(array, rows[left], steps, wanted)
+        group, good = _run(array, rows[left], steps, table.wanted)
         if len(group.indices):
             groups.append(Group(left[group.indices], group.values))
+        rare = len(group.indices) * _RARE < len(left)
         if not good[0]:
             over.append(int(left[0]))
             good[0] = True
         left = left[~good]
+        if rare:
+            break
+    if len(left) >= FEWEST_RECORDS:
+        group, good = unordered.parse(array, rows[left], table)
+        if len(group.indices):
+            groups.append(Group(left[group.indices], group.values))
+            left = left[~good]
     return groups, np.sort(np.concatenate((np.array(over, np.int64), left)))
 
 
@@ -161,7 +145,7 @@ def _layout(sample: bytes, wanted: Sequence[Wanted], slots: Mapping[bytes, int])
             entry, stop = read_length(sample, position + 1, end)
             key_size = sample[entry + 1]
             value_at = entry + 2 + key_size
-            if (sample[position], sample[entry], sample[value_at]) != (0x0A, 0x0A, 0x12) or key_size > _MAX_KEY_BYTES:
+            if (sample[position], sample[entry], sample[value_at]) != (0x0A, 0x0A, 0x12) or key_size > MAX_KEY_BYTES:
                 return None
             key = sample[entry + 2 : value_at]
             begin, after = read_length(sample, value_at + 1, stop)
@@ -191,7 +175,7 @@ def _step(sample: bytes, place: tuple[int, int, int, int], slot: int | None, wan
     if end != stop:
         raise WireError("bytes behind the list")
     number = None
-    if wanted.kind != "bytes" and wanted.count == 1 and not wanted.shape and stop - position < 0x80:
+    if wanted.kind != "bytes" and wanted.single and stop - position < 0x80:
         number = _number(sample, (position, begin, first, stop), slot, wanted.kind)
     return _Entry(slot, key, empty=False) if number is None else number
 
@@ -234,20 +218,11 @@ def _run(
     array: ByteArray, rows: IntArray, steps: list[_Number | _Entry], wanted: Sequence[Wanted]
 ) -> tuple[Group, Mask]:
     """Steps all records through one layout; returns the group of those that keep to it, and a mask of them."""
-    offsets, ends = rows[:, 0], rows[:, 0] + rows[:, 1]
-    if len(array) < SPARE_BYTES:
-        return Group(np.empty(0, np.int64), {}), np.zeros(len(rows), np.bool_)
-    good = rows[:, 1] >= 2
-    at = offsets.copy()
-    _clip(at, array, good)
-    good &= array[at] == 0x0A
-    sizes, widths, fine = lengths_at(array, at + 1)
-    position = at + 1 + widths
-    good &= fine
-    good &= position + sizes == ends
+    ends = rows[:, 0] + rows[:, 1]
+    position, good = enter_map(array, rows)
     raw: dict[int, Any] = {}
     for step in steps:
-        _clip(position, array, good)
+        keep_inside(position, array, good)
         if isinstance(step, _Number):
             raw[step.slot], position = _read_number(array, position, step, good)
             continue
@@ -291,7 +266,7 @@ def _read_entry(
     good &= fine
     key = position + 1 + widths
     stop = key + sizes
-    _clip(key, array, good)
+    keep_inside(key, array, good)
     size = len(step.key)
     good &= (_windows(array, size)[key].view(np.uint8).reshape(-1, size) == step.key).all(axis=1)
     begin = _enter(array, key + size, stop, good)
@@ -300,15 +275,15 @@ def _read_entry(
     message = Spans(begin, stop, message=True)
     if item is None:
         return message, stop
-    if item.kind == "bytes" and (item.count != 1 or item.shape):
+    if item.kind == "bytes" and not item.single:
         if item.default is None:
             good &= begin < stop
         return message, stop
-    _clip(begin, array, good)
+    keep_inside(begin, array, good)
     good &= array[begin] == TAG_OF_KIND[item.kind]
     first = _enter(array, begin + 1, stop, good)
     empty = first == stop
-    _clip(first, array, good)
+    keep_inside(first, array, good)
     if item.kind == "bytes":
         good &= array[first] == 0x0A
         return Spans(_enter(array, first + 1, stop, good), stop, message=False), stop
@@ -320,19 +295,12 @@ def _read_entry(
 
 def _enter(array: ByteArray, position: IntArray, stop: IntArray, good: Mask) -> IntArray:
     """Reads a length that must reach exactly to ``stop``; gives where its field begins."""
-    _clip(position, array, good)
+    keep_inside(position, array, good)
     sizes, widths, fine = lengths_at(array, position)
     begin = position + widths
     good &= fine
     good &= begin + sizes == stop
     return begin
-
-
-def _clip(position: IntArray, array: ByteArray, good: Mask) -> None:
-    """Keeps positions, which in damaged records may be anything, where there is something to look at."""
-    farthest = len(array) - SPARE_BYTES
-    good &= position <= farthest
-    np.minimum(position, farthest, out=position)
 
 
 def _windows(array: ByteArray, width: int) -> npt.NDArray[Any]:

@@ -30,6 +30,8 @@ from asyncdata.formats.features import (
     want,
 )
 from asyncdata.formats.one_example import Data, Place, decode, scan
+from asyncdata.formats.stepping import MAX_KEY_BYTES, SPARE_BYTES, Group, Ragged, Spans, Values
+from asyncdata.formats.unordered import KeyTable
 from asyncdata.formats.wire import WireError
 
 Record: TypeAlias = bytes | bytearray | memoryview
@@ -66,8 +68,9 @@ class ExampleParser:
         keys = list(dict.fromkeys(item.key for item in self._wanted))
         self._slots = {key: slot for slot, key in enumerate(keys)}
         self._slot_of = tuple(self._slots[item.key] for item in self._wanted)
-        # Two names for one key (RaggedFeature.value_key): records are then parsed one by one.
-        self._steppable = len(keys) == len(self._wanted)
+        # Two names for one key (RaggedFeature.value_key) and very long keys: records are then parsed one by one.
+        usual = len(keys) == len(self._wanted) and max(map(len, keys)) <= MAX_KEY_BYTES
+        self._table = KeyTable(self._wanted) if usual else None
 
     def __reduce__(self) -> tuple[Callable[..., ExampleParser], tuple[Any, ...]]:
         return _rebuild, (self.spec, self.zero_copy)
@@ -96,7 +99,7 @@ class ExampleParser:
         np.cumsum(sizes, out=table[:, 0])
         table[:, 0] -= sizes
         table[:, 1] = sizes
-        return self.rows(memoryview(b"".join((*records, bytes(columns.SPARE_BYTES)))), table)
+        return self.rows(memoryview(b"".join((*records, bytes(SPARE_BYTES)))), table)
 
     def rows(self, view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
         """Parses the records that lie in ``view`` at ``rows`` = int64[n, 2] of (offset, length).
@@ -110,13 +113,13 @@ class ExampleParser:
         """
         data = view.data if isinstance(view, np.ndarray) else view
         records = _Rows(data, rows)
-        if not self._steppable:
+        if self._table is None:
             return self._assemble(records, [], np.arange(len(rows)))
-        groups, left = columns.parse(np.frombuffer(data, np.uint8), rows, self._wanted, self._slots)
+        groups, left = columns.parse(np.frombuffer(data, np.uint8), rows, self._table, self._slots)
         return self._assemble(records, groups, left)
 
     def _assemble(
-        self, records: Sequence[Record], groups: list[columns.Group], left: npt.NDArray[np.int64]
+        self, records: Sequence[Record], groups: list[Group], left: npt.NDArray[np.int64]
     ) -> dict[str, Column]:
         """Columns from the groups that were stepped together and the records that were left over."""
         singles = []
@@ -130,7 +133,7 @@ class ExampleParser:
             fixed = item.count >= 0
             values = [single[slot] for single in singles]
             if fixed and item.kind != "bytes":
-                out[item.name] = _numbers(item, slot, groups, left, values)
+                out[item.name] = self._numbers(records, slot, groups, left, values)
                 continue
             column: list[Any] = [None] * len(records)
             for group in groups:
@@ -144,19 +147,44 @@ class ExampleParser:
             out[item.name] = _stack(column, item) if fixed and item.shape else column
         return out
 
+    def _numbers(
+        self,
+        records: Sequence[Record],
+        slot: int,
+        groups: list[Group],
+        left: npt.NDArray[np.int64],
+        values: list[Any],
+    ) -> npt.NDArray[Any]:
+        """The column of a fixed numeric feature."""
+        item = self._wanted[slot]
+        if len(groups) == 1 and not len(left):
+            whole = groups[0].values.get(slot)
+            if isinstance(whole, np.ndarray):
+                return whole
+        column = np.empty((len(records), *item.shape), item.kind)
+        for group in groups:
+            part = group.values.get(slot)
+            if isinstance(part, np.ndarray):
+                column[group.indices] = part
+            else:
+                column[group.indices] = list(self._items(records, group.indices.tolist(), part, item))
+        if values:
+            column[left] = values
+        return column
+
     def _items(
-        self, records: Sequence[Record], indices: list[int], values: columns.Values | None, item: Wanted
+        self, records: Sequence[Record], indices: list[int], values: Values | None, item: Wanted
     ) -> Iterator[Any]:
         """One value per record of a group, for features that are not fixed numbers."""
         if values is None:
             yield from (item.default for _ in indices)
-        elif isinstance(values, columns.Ragged):
+        elif isinstance(values, Ragged):
             splits = values.splits.tolist()
             for begin, end in pairwise(splits):
                 # A copy, so that one record that is kept does not keep the whole block.
                 numbers = values.values[begin:end].copy()
                 yield numbers.reshape(-1, *item.shape) if item.shape else numbers
-        elif isinstance(values, columns.Spans):
+        elif isinstance(values, Spans):
             if not isinstance(records, _Rows):
                 raise TypeError("spans refer to the rows of a buffer")
             data = records.data
@@ -202,10 +230,12 @@ def parse_example(spec: Mapping[str, Feature], *, zero_copy: bool = False) -> Ex
     """A map function from serialized ``tf.train.Example`` to a dict of values.
 
     Example:
+        >>> from asyncdata.formats.features import FixedLenFeature, VarLenFeature
         >>> from asyncdata.formats.serialize import serialize_example
         >>> parse = parse_example({"label": FixedLenFeature([], int), "words": VarLenFeature(bytes)})
-        >>> parse(serialize_example({"label": 7, "words": [b"a", b"b"]}))
-        {'label': np.int64(7), 'words': array([b'a', b'b'], dtype=object)}
+        >>> values = parse(serialize_example({"label": 7, "words": [b"a", b"b"]}))
+        >>> int(values["label"]), values["words"].tolist()
+        (7, [b'a', b'b'])
 
     Args:
         spec: By feature name, one of the feature classes.
@@ -233,27 +263,6 @@ class _Rows(Sequence[Record]):
     def __getitem__(self, index: Any) -> Any:
         offset, length = self._rows[index].tolist()
         return self.data[offset : offset + length]
-
-
-def _numbers(
-    item: Wanted,
-    slot: int,
-    groups: list[columns.Group],
-    left: npt.NDArray[np.int64],
-    values: list[Any],
-) -> npt.NDArray[Any]:
-    """The column of a fixed numeric feature."""
-    if len(groups) == 1 and not len(left):
-        whole = groups[0].values.get(slot)
-        if isinstance(whole, np.ndarray):
-            return whole
-    count = len(left) + sum(len(group.indices) for group in groups)
-    column = np.empty((count, *item.shape), item.kind)
-    for group in groups:
-        column[group.indices] = group.values.get(slot, item.default)
-    if values:
-        column[left] = values
-    return column
 
 
 def _stack(column: list[Any], item: Wanted) -> npt.NDArray[Any]:

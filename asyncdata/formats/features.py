@@ -165,6 +165,11 @@ class Wanted:
     step: int
     default: Any
 
+    @property
+    def single(self) -> bool:
+        """Whether it is exactly one value, without dimensions."""
+        return self.count == 1 and not self.shape
+
 
 def want(name: str, feature: Feature) -> Wanted:
     """Makes one entry of a spec ready."""

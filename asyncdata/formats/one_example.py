@@ -119,7 +119,7 @@ def decode(data: Data, place: Place, wanted: Wanted, views: memoryview | None) -
     position, end = read_length(data, begin + 1, stop)
     if kind == "bytes":
         return _shaped(_byte_strings(data, position, end, views), wanted)
-    one = wanted.count == 1 and not wanted.shape
+    one = wanted.single
     if kind == "int64":
         single = _one_int64(data, position, end) if one else None
         return _shaped(_int64_list(data, position, end), wanted) if single is None else single

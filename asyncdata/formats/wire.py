@@ -28,8 +28,9 @@ _GROUPS: Final = tuple(
         (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
     )
 )
-_MASK_OF_WIDTH: Final = np.array([(1 << 8 * min(width, 8)) - 1 for width in range(256)], np.uint64)
-_MASK_OF_WIDTH.setflags(write=False)
+MASK_OF_WIDTH: Final = np.array([(1 << 8 * min(width, 8)) - 1 for width in range(256)], np.uint64)
+MASK_OF_WIDTH.setflags(write=False)
+"""By width: a word whose bytes up to the width are set."""
 _CONTINUES_OF_WIDTH: Final = np.array(
     [sum(0x80 << 8 * byte for byte in range(min(width - 1, 8))) for width in range(256)], np.uint64
 )
@@ -135,7 +136,7 @@ def varints_of_width(array: ByteArray, positions: IntArray, widths: IntArray) ->
         widths: Claimed width of each, any number from 0 to 255.
     """
     words = words_at(array, positions)
-    mask = _MASK_OF_WIDTH[widths]
+    mask = MASK_OF_WIDTH[widths]
     good = (words & _CONTINUES & mask) == _CONTINUES_OF_WIDTH[widths]
     good &= widths != 0
     values = _join_groups(words & mask)
@@ -176,7 +177,7 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
         raise WireError("a varint of a list is longer than 10 bytes")
     padded = np.zeros(size + MAX_VARINT_BYTES, np.uint8)
     padded[:size] = data
-    values = _join_groups(words_at(padded, starts) & _MASK_OF_WIDTH[widths])
+    values = _join_groups(words_at(padded, starts) & MASK_OF_WIDTH[widths])
     if widest > _WORD_BYTES:
         for byte in (8, 9):
             wide = np.flatnonzero(widths > byte)

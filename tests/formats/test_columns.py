@@ -18,9 +18,11 @@ from asyncdata.formats.features import (
     want,
 )
 from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.stepping import SPARE_BYTES
+from asyncdata.formats.unordered import KeyTable
 from tests.samples import samples
 
-KEYS = ("a", "b", "key", "k" * 20, "z" * 130)
+KEYS = ("a", "b", "key", "k" * 20, "z" * 96, "")
 
 
 class Drawer:
@@ -33,7 +35,9 @@ class Drawer:
         }
         self.kinds = {key: self.random.choice(("int64", "float32", "bytes")) for key in KEYS}
         self.kinds |= {key: feature.dtype for key, feature in self.spec.items()}
-        self.layouts = [self.random.sample(KEYS, self.random.randint(0, 5)) for _ in range(self.random.randint(1, 3))]
+        self.layouts = [
+            self.random.sample(KEYS, self.random.randint(0, 5)) for _ in range(self.random.choice((1, 2, 3, 40)))
+        ]
 
     def feature(self) -> Feature:
         """A feature of any class."""
@@ -142,8 +146,8 @@ def test_every_record_is_in_one_group_or_left_over() -> None:
     values = {"a": 1 << 40, "b": 2.5, "s": b"text"}
     records = [serialize_example({key: values[key] for key in orders[index % 3]}) for index in range(90)]
     records[40] = b"damaged"
-    view, rows = scattered([*records, bytes(columns.SPARE_BYTES)], random.Random(1))
-    groups, left = columns.parse(np.frombuffer(view, np.uint8), rows[:90], wanted, slots)
+    view, rows = scattered([*records, bytes(SPARE_BYTES)], random.Random(1))
+    groups, left = columns.parse(np.frombuffer(view, np.uint8), rows[:90], KeyTable(wanted), slots)
     assert left.tolist() == [40]
     assert sorted(index for group in groups for index in group.indices.tolist()) == [i for i in range(90) if i != 40]
     assert len(groups) == 3
@@ -176,7 +180,7 @@ def test_damage_in_a_group_is_never_read_over() -> None:
                 assert all(equal(column[name][4], alone[name]) for name in spec), f"byte {place}, {flip:#x}"
 
 
-@pytest.mark.parametrize("spare", [0, 1, columns.SPARE_BYTES - 1, columns.SPARE_BYTES, 1000])
+@pytest.mark.parametrize("spare", [0, 1, SPARE_BYTES - 1, SPARE_BYTES, 1000])
 def test_records_at_the_very_end_of_a_buffer_are_read(spare: int) -> None:
     """Looking ahead never leaves the buffer, and costs no record."""
     parse = parse_example({"a": FixedLenFeature([], int)})

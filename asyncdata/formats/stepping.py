@@ -1,0 +1,81 @@
+"""What the two ways of reading many Examples at once share: what they give, and how they begin.
+
+Positions in damaged records may be anything; they are kept where there is something to look at, and the record is
+marked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.formats.wire import ByteArray, IntArray, lengths_at
+
+SPARE_BYTES: Final = 192
+"""Records that end this close to the end of the buffer are left over: steps look ahead."""
+
+MAX_KEY_BYTES: Final = 96
+"""Records with longer keys are left over."""
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Spans(NamedTuple):
+    """Where the values of one feature lie in the buffer.
+
+    Attributes:
+        begin: First byte of each.
+        end: End of each.
+        message: Whether these are Feature messages, to be decoded one by one, or single byte strings.
+    """
+
+    begin: IntArray
+    end: IntArray
+    message: bool
+
+
+class Ragged(NamedTuple):
+    """Numbers of one feature: those of record i are ``values[splits[i]:splits[i + 1]]``."""
+
+    values: npt.NDArray[Any]
+    splits: IntArray
+
+
+Values: TypeAlias = npt.NDArray[Any] | Spans | Ragged
+
+
+class Group(NamedTuple):
+    """Records that share a layout.
+
+    Attributes:
+        indices: Which records, ascending.
+        values: By slot; a slot that is not there is absent from these records.
+    """
+
+    indices: IntArray
+    values: dict[int, Values]
+
+
+def enter_map(array: ByteArray, rows: IntArray) -> tuple[IntArray, Mask]:
+    """Where the first entry of each record lies, and which records hold one map and nothing else.
+
+    The buffer must be at least ``SPARE_BYTES`` long.
+    """
+    good = rows[:, 1] >= 2
+    at = rows[:, 0].copy()
+    keep_inside(at, array, good)
+    good &= array[at] == 0x0A
+    sizes, widths, short = lengths_at(array, at + 1)
+    position = at + 1 + widths
+    good &= short
+    good &= position + sizes == rows[:, 0] + rows[:, 1]
+    return position, good
+
+
+def keep_inside(position: IntArray, array: ByteArray, good: Mask) -> None:
+    """Keeps positions, which in damaged records may be anything, where there is something to look at."""
+    farthest = len(array) - SPARE_BYTES
+    good &= position <= farthest
+    np.minimum(position, farthest, out=position)
