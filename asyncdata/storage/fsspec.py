@@ -31,7 +31,7 @@ from asyncdata.storage.threads import ThreadJobs
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 16
-# What filesystems call their version token, the most telling first.
+# What filesystems call their version token, the most telling first; a listing may know fewer of them than `info`.
 _VERSION_KEYS: Final = (
     "generation",
     "ETag",
@@ -43,9 +43,9 @@ _VERSION_KEYS: Final = (
     "modificationTime",
     "last_modified",
     "LastModified",
+    "created",
     "modified",
     "updated",
-    "created",
 )
 
 

@@ -68,6 +68,14 @@ class HttpReader:
     async def stat(self, url: str) -> ObjectInfo:
         """HEAD; where the server does not tell the size that way, the first bytes."""
         parse_http_url(url)
+        info = await self._ask_head(url)
+        if info is None:
+            probe = bytearray(1)
+            info, _ = await self.open_read(url, memoryview(probe))
+        return info
+
+    async def _ask_head(self, url: str) -> ObjectInfo | None:
+        """What HEAD tells; None where the server does not tell the size that way."""
         try:
             headers = {"Accept-Encoding": "identity", **dict(self._headers)}
             async with self._bodies.session.head(
@@ -84,9 +92,7 @@ class HttpReader:
             return ObjectInfo(url=url, size=head.content_length, version=version_of(head))
         if head.status != 200 and head.status not in _NO_HEAD:
             raise _answer_error(head, b"", url=redact(url))
-        probe = bytearray(1)
-        info, _ = await self.open_read(url, memoryview(probe))
-        return info
+        return None
 
     async def glob(self, pattern: str) -> list[ObjectInfo]:
         """That one object: web servers have no listing. ``?`` and ``[`` are part of a URL, ``*`` and ``{`` are not."""
@@ -135,7 +141,8 @@ class HttpReader:
             if answer.head.status == 416:
                 empty = answer.head.content_range
                 if empty is not None and empty.total == 0:
-                    return ObjectInfo(url=url, size=0, version=version_of(answer.head)), 0
+                    # An empty object has no range, and an answer without range often has no version.
+                    return await self._ask_head(url) or ObjectInfo(url=url, size=0, version=None), 0
             self._require_body(answer, url)
             if answer.total is None:
                 raise StorageError("the server does not tell the object's size")
