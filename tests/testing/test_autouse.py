@@ -102,3 +102,25 @@ def test_long_versions_run_only_when_asked_for(soak: str, outcome_line: str, tmp
     )
     outcome = run_suite(tmp_path, source, soak=soak)
     assert outcome_line in outcome.stdout, outcome.stdout + outcome.stderr
+
+
+def test_a_hanging_test_ends_on_every_loop(tmp_path: Path) -> None:
+    """A coroutine that waits for ever fails at its time limit, on uvloop too, and the run goes on."""
+    hook = (
+        "import asyncio, uvloop\n"
+        "def pytest_asyncio_loop_factories(config, item):\n"
+        "    return {'asyncio': asyncio.new_event_loop, 'uvloop': uvloop.new_event_loop}\n"
+    )
+    (tmp_path / "conftest.py").write_text(hook, encoding="utf-8")
+    source = (
+        "import pytest\n\n"
+        "@pytest.mark.timeout(1)\n"
+        "async def test_hangs():\n"
+        "    await asyncio.Event().wait()\n\n"
+        "def test_next():\n"
+        "    pass\n"
+    )
+    outcome = run_suite(tmp_path, source)
+    assert "2 failed, 1 passed" in outcome.stdout, outcome.stdout + outcome.stderr
+    assert outcome.stdout.count("TimeoutError") >= 2
+    assert "asyncio.Event().wait()" in outcome.stdout
