@@ -113,16 +113,16 @@ def parse(
             over.append(int(left[0]))
             left = left[1:]
             continue
-        group, good = _run(array, rows[left], steps, table.wanted)
+        ran = _run(array, rows[left], steps, table.wanted)
+        if ran is None:
+            break
+        group, good = ran
         if len(group.indices):
             groups.append(Group(left[group.indices], group.values))
-        rare = len(group.indices) * _RARE < len(left)
         if not good[0]:
             over.append(int(left[0]))
             good[0] = True
         left = left[~good]
-        if rare:
-            break
     if len(left) >= FEWEST_RECORDS:
         group, good = unordered.parse(array, rows[left], table)
         if len(group.indices):
@@ -216,12 +216,17 @@ def _number(sample: bytes, place: tuple[int, int, int, int], slot: int, kind: Ki
 
 def _run(
     array: ByteArray, rows: IntArray, steps: list[_Number | _Entry], wanted: Sequence[Wanted]
-) -> tuple[Group, Mask]:
-    """Steps all records through one layout; returns the group of those that keep to it, and a mask of them."""
+) -> tuple[Group, Mask] | None:
+    """Steps all records through one layout; returns the group of those that keep to it, and a mask of them.
+
+    None as soon as they are so few that this is no common layout.
+    """
     ends = rows[:, 0] + rows[:, 1]
     position, good = enter_map(array, rows)
     raw: dict[int, Any] = {}
     for step in steps:
+        if np.count_nonzero(good) * _RARE < len(good):
+            return None
         keep_inside(position, array, good)
         if isinstance(step, _Number):
             raw[step.slot], position = _read_number(array, position, step, good)
@@ -353,15 +358,16 @@ def _unpack(array: ByteArray, spans: Spans, kind: Kind) -> Ragged | None:
     filled = sizes > 0
     if (joined[splits[1:][filled] - 1] >= 0x80).any():
         return None
-    numbers: list[IntArray] = []
+    numbers: list[IntArray] = [np.empty(0, np.int64)]
+    lasts: list[IntArray] = [np.empty(0, np.int64)]
     try:
         for begin, end in _runs(splits):
-            numbers.append(unpack_varints(joined[begin:end])[0])
+            found, last = unpack_varints(joined[begin:end])
+            numbers.append(found)
+            lasts.append(last + begin)
     except WireError:
         return None
-    totals = np.zeros(len(joined) + 1, np.int64)
-    np.cumsum(joined < 0x80, out=totals[1:])
-    return Ragged(np.concatenate(numbers) if numbers else np.empty(0, np.int64), totals[splits])
+    return Ragged(np.concatenate(numbers), np.searchsorted(np.concatenate(lasts), splits))
 
 
 def _runs(splits: IntArray) -> list[tuple[int, int]]:

@@ -105,9 +105,12 @@ def words_at(array: ByteArray, positions: IntArray) -> WordArray:
     return windows[positions]
 
 
-def _join_groups(words: WordArray) -> WordArray:
-    """Pushes the 7-bit groups of each word together; continuation bits are dropped."""
-    for low, high, shift in _GROUPS:
+def _join_groups(words: WordArray, widest: int) -> WordArray:
+    """Pushes the 7-bit groups of each word together; continuation bits are dropped.
+
+    Bytes beyond the widest are zero, so that narrow varints need fewer steps.
+    """
+    for low, high, shift in _GROUPS[: (min(widest, _WORD_BYTES) - 1).bit_length()]:
         words = (words & low) | ((words & high) >> shift)
     return words
 
@@ -122,7 +125,7 @@ def lengths_at(array: ByteArray, positions: IntArray) -> tuple[IntArray, IntArra
     last = ends & (~ends + _ONE)
     if (last == np.uint64(0x80)).all():
         return (words & np.uint64(0x7F)).view(np.int64), 1, True
-    values = _join_groups(words & ((last << _ONE) - _ONE)).view(np.int64)
+    values = _join_groups(words & ((last << _ONE) - _ONE), _WORD_BYTES).view(np.int64)
     widths = 1 + sum((last > bound).astype(np.int64) for bound in (0x80, 0x8000, 0x800000))
     return values, widths, (last != 0) & (last <= np.uint64(0x80000000))
 
@@ -139,8 +142,9 @@ def varints_of_width(array: ByteArray, positions: IntArray, widths: IntArray) ->
     mask = MASK_OF_WIDTH[widths]
     good = (words & _CONTINUES & mask) == _CONTINUES_OF_WIDTH[widths]
     good &= widths != 0
-    values = _join_groups(words & mask)
-    if int(widths.max()) > _WORD_BYTES:
+    widest = int(widths.max(initial=1))
+    values = _join_groups(words & mask, widest)
+    if widest > _WORD_BYTES:
         good &= widths <= MAX_VARINT_BYTES
         wide = np.flatnonzero(widths > _WORD_BYTES)
         ninth, tenth = array[positions[wide] + 8], array[positions[wide] + 9]
@@ -177,7 +181,7 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
         raise WireError("a varint of a list is longer than 10 bytes")
     padded = np.zeros(size + MAX_VARINT_BYTES, np.uint8)
     padded[:size] = data
-    values = _join_groups(words_at(padded, starts) & MASK_OF_WIDTH[widths])
+    values = _join_groups(words_at(padded, starts) & MASK_OF_WIDTH[widths], widest)
     if widest > _WORD_BYTES:
         for byte in (8, 9):
             wide = np.flatnonzero(widths > byte)
