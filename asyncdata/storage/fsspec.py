@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import inspect
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import aiohttp
@@ -200,6 +201,8 @@ def _info_of(url: str, info: Mapping[str, Any]) -> ObjectInfo:
     if not isinstance(size, int) or size < 0:
         raise StorageError("the filesystem does not tell the object's size", url=url)
     version = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), None)
+    if isinstance(version, datetime):
+        version = version.timestamp()  # some filesystems list a number and tell a date
     text = None if version is None else str(version)
     if text is not None and len(text) > 100:
         text = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,94 @@
+"""asyncdata: training data from GCS, HDFS and local disks, as fast as the wire allows.
+
+The public names, and nothing else. They are imported when they are first used, so that a worker process which needs
+one parser does not load the storage clients.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncdata.dataset import Dataset as Dataset
+    from asyncdata.dataset import TFRecordDataset as TFRecordDataset
+    from asyncdata.errors import AccessDeniedError as AccessDeniedError
+    from asyncdata.errors import AsyncdataError as AsyncdataError
+    from asyncdata.errors import BrokenFrameError as BrokenFrameError
+    from asyncdata.errors import CloseTimeoutError as CloseTimeoutError
+    from asyncdata.errors import CompressionError as CompressionError
+    from asyncdata.errors import CorruptRecordError as CorruptRecordError
+    from asyncdata.errors import DataError as DataError
+    from asyncdata.errors import ForkedProcessError as ForkedProcessError
+    from asyncdata.errors import FunctionTransferError as FunctionTransferError
+    from asyncdata.errors import MemoryLimitError as MemoryLimitError
+    from asyncdata.errors import ObjectChangedError as ObjectChangedError
+    from asyncdata.errors import ObjectNotFoundError as ObjectNotFoundError
+    from asyncdata.errors import PipelineClosedError as PipelineClosedError
+    from asyncdata.errors import PipelineError as PipelineError
+    from asyncdata.errors import StorageError as StorageError
+    from asyncdata.errors import TransientStorageError as TransientStorageError
+    from asyncdata.errors import UnbatchableError as UnbatchableError
+    from asyncdata.errors import UnsupportedURLError as UnsupportedURLError
+    from asyncdata.errors import WorkerDiedError as WorkerDiedError
+    from asyncdata.formats.example import parse_example as parse_example
+    from asyncdata.formats.example import serialize_example as serialize_example
+    from asyncdata.formats.features import FixedLenFeature as FixedLenFeature
+    from asyncdata.formats.features import RaggedFeature as RaggedFeature
+    from asyncdata.formats.features import VarLenFeature as VarLenFeature
+    from asyncdata.formats.image import decode_image as decode_image
+    from asyncdata.memory.bytesarray import BytesArray as BytesArray
+    from asyncdata.options import AUTOTUNE as AUTOTUNE
+    from asyncdata.options import Options as Options
+    from asyncdata.options import RetryOptions as RetryOptions
+    from asyncdata.options import TimeoutOptions as TimeoutOptions
+    from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
+    from asyncdata.runtime.runtime import Runtime as Runtime
+
+_HOMES = {
+    "asyncdata.dataset": ("Dataset", "TFRecordDataset"),
+    "asyncdata.errors": (
+        "AccessDeniedError",
+        "AsyncdataError",
+        "BrokenFrameError",
+        "CloseTimeoutError",
+        "CompressionError",
+        "CorruptRecordError",
+        "DataError",
+        "ForkedProcessError",
+        "FunctionTransferError",
+        "MemoryLimitError",
+        "ObjectChangedError",
+        "ObjectNotFoundError",
+        "PipelineClosedError",
+        "PipelineError",
+        "StorageError",
+        "TransientStorageError",
+        "UnbatchableError",
+        "UnsupportedURLError",
+        "WorkerDiedError",
+    ),
+    "asyncdata.formats.example": ("parse_example", "serialize_example"),
+    "asyncdata.formats.features": ("FixedLenFeature", "RaggedFeature", "VarLenFeature"),
+    "asyncdata.formats.image": ("decode_image",),
+    "asyncdata.memory.bytesarray": ("BytesArray",),
+    "asyncdata.options": ("AUTOTUNE", "Options", "RetryOptions", "TimeoutOptions"),
+    "asyncdata.runtime.iterate": ("PipelineIterator",),
+    "asyncdata.runtime.runtime": ("Runtime",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- a list of the names above
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'asyncdata' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

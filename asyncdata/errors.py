@@ -1,0 +1,147 @@
+"""Every exception asyncdata raises on its own account, in one tree.
+
+An error says what happened, where (URL, version, byte offset, record, stage) and, where it can, what to do. The place
+is kept in attributes as well as in the message, and survives pickling between processes. Exceptions raised by user
+functions keep their own type; they get a note instead (see ``workers.failure``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class AsyncdataError(Exception):
+    """Base of the tree.
+
+    Attributes:
+        message: What happened, without the place.
+        url: The object concerned.
+        version: The generation, ETag or similar token that was read.
+        offset: Byte offset inside the object as stored (decompressed offset for compressed files).
+        record: Index of the record inside the object, from 0.
+        stage: The pipeline stage, as ``describe()`` names it.
+        attempts: How many times the operation was tried.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        url: str | None = None,
+        version: str | None = None,
+        offset: int | None = None,
+        record: int | None = None,
+        stage: str | None = None,
+        attempts: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.url = url
+        self.version = version
+        self.offset = offset
+        self.record = record
+        self.stage = stage
+        self.attempts = attempts
+
+    def place(self) -> dict[str, Any]:
+        """The attributes that are known, for rebuilding the error elsewhere."""
+        names = ("url", "version", "offset", "record", "stage", "attempts")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def __str__(self) -> str:
+        place = ", ".join(f"{name} {value}" for name, value in self.place().items())
+        return f"{self.message} [{place}]" if place else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.place())
+
+
+def _rebuild(kind: type[AsyncdataError], message: str, place: dict[str, Any]) -> AsyncdataError:
+    return kind(message, **place)
+
+
+# --- storage -----------------------------------------------------------------------------------------------------
+
+
+class StorageError(AsyncdataError):
+    """A storage backend failed in a way that trying again will not mend."""
+
+
+class TransientStorageError(StorageError):
+    """A failure that may pass: 408, 429, 5xx, a reset or refused connection, a time limit, a body cut short.
+
+    Attributes:
+        retry_after_s: The server's own wish, in seconds, when it sent one.
+    """
+
+    retry_after_s: float | None = None
+
+
+class ObjectNotFoundError(StorageError, FileNotFoundError):
+    """The bucket or object does not exist, or a glob matched nothing."""
+
+
+class AccessDeniedError(StorageError, PermissionError):
+    """The credentials are missing, expired for good, or not enough (401, 403)."""
+
+
+class ObjectChangedError(StorageError):
+    """The object was replaced or deleted after it was listed; the bytes of two versions are never mixed."""
+
+
+class UnsupportedURLError(StorageError, ValueError):
+    """No backend is known for this URL, or the URL is malformed."""
+
+
+# --- data --------------------------------------------------------------------------------------------------------
+
+
+class DataError(AsyncdataError):
+    """The bytes are not what their format promises."""
+
+
+class CorruptRecordError(DataError):
+    """A checksum of one record does not match, or its payload cannot be parsed. The records after it are readable."""
+
+
+class BrokenFrameError(DataError):
+    """The framing is damaged (length checksum, lying length, truncated file): nothing after this offset can be read."""
+
+
+class CompressionError(DataError):
+    """The stream is not in the compression that was asked for, or is damaged or cut short."""
+
+
+# --- running a pipeline ------------------------------------------------------------------------------------------
+
+
+class PipelineError(AsyncdataError):
+    """The pipeline itself cannot go on."""
+
+
+class MemoryLimitError(PipelineError):
+    """A stage cannot make progress inside ``Options.memory_limit_bytes``; the message names it and what it needs."""
+
+
+class UnbatchableError(PipelineError, ValueError):
+    """Elements of one batch differ in structure, shape or dtype."""
+
+
+class FunctionTransferError(PipelineError, TypeError):
+    """A function, or what it closes over, cannot be pickled for the worker processes."""
+
+
+class WorkerDiedError(PipelineError):
+    """A worker process ended (killed, out of memory, crashed in native code) while it held work."""
+
+
+class PipelineClosedError(PipelineError, RuntimeError):
+    """The iterator or Runtime was closed, and was then used again."""
+
+
+class ForkedProcessError(PipelineError, RuntimeError):
+    """A running iterator or Runtime was inherited through ``fork()``; make a new iterator from the Dataset instead."""
+
+
+class CloseTimeoutError(PipelineError, TimeoutError):
+    """User code in a thread did not return within ``Options.close_timeout_s``; the message holds its stack."""

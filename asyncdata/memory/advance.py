@@ -1,0 +1,209 @@
+"""What consuming the rows of a block means for the state upstream.
+
+Every block carries an `Advance` next to its rows. It answers two questions for *any* row boundary of the block:
+
+* `state(k)`: how is the pipeline rebuilt so that it continues with row k?  *base + skip*: the newest mark at or
+  before row k, and how many outputs to drop after it. A mark is what a stage wrote down at a fixed position of its
+  output (every so many rows counted from the epoch's beginning, never "at a block's border"), so the answer does not
+  depend on how the rows were cut into blocks.
+* `used(k)`: the provenance of every source row that the first k rows have used up, those a filter dropped included.
+  This is the whole state of a sloppy pipeline: a cursor per shard and the few ids that came early.
+
+Provenance ("origin") is one packed row of four int64, `ORIGIN_WIDTH`:
+
+    shard or source number | record index | sub-index (flat_map, interleave of datasets), 0 without | byte offset
+
+Advances are divisible (`split`), can be joined (`concat`), survive dropped rows (`select`) and grouping (`group`).
+What follows the last row (rows dropped at the end of a block) stays in the advance as its tail, and a block without
+rows carries a tail alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+ORIGIN_WIDTH: Final = 4
+NO_ORIGINS: Final = np.empty((0, ORIGIN_WIDTH), np.int64)
+NO_ORIGINS.flags.writeable = False
+
+Mark: TypeAlias = Any
+"""JSON-able data that one stage understands; nests the state of what is upstream of it."""
+
+
+class State(NamedTuple):
+    """Base + skip: rebuild from `mark` (None: from the beginning of the epoch), then drop `skip` outputs."""
+
+    mark: Mark
+    skip: int
+
+
+class Advance:
+    """See the module's docstring.
+
+    Attributes:
+        rows: Number of output rows this advance belongs to.
+        used_rows: ``int64[m, 4]`` origins of the source rows used up, in order.
+        ends: ``int64[rows]``: once output row i is consumed, ``used_rows[:ends[i]]`` are used up. None: one each.
+        marks: ``(row, mark)`` pairs in ascending order of row, 0 <= row <= rows.
+    """
+
+    __slots__ = ("ends", "marks", "rows", "used_rows")
+
+    def __init__(
+        self,
+        rows: int,
+        used_rows: Rows,
+        ends: Rows | None = None,
+        marks: tuple[tuple[int, Mark], ...] = (),
+    ) -> None:
+        self.rows = rows
+        self.used_rows = used_rows
+        self.ends = ends
+        self.marks = marks
+
+    def __repr__(self) -> str:
+        return f"Advance(rows={self.rows}, used={len(self.used_rows)}, marks={list(self.marks)})"
+
+    def end(self, row: int) -> int:
+        """How many entries of `used_rows` are used up after `row` rows; all of them after the last one."""
+        if row >= self.rows:
+            return len(self.used_rows)
+        if row == 0:
+            return 0
+        return row if self.ends is None else int(self.ends[row - 1])
+
+    def used(self, row: int) -> Rows:
+        """Origins used up by the first `row` rows."""
+        return self.used_rows[: self.end(row)]
+
+    def split(self, row: int) -> tuple[Advance, Advance]:
+        """The advances of the first `row` rows and of the rest; the tail goes with the rest, if there is a rest."""
+        cut = self.end(row)
+        head_ends = tail_ends = None
+        if self.ends is not None:
+            head_ends, tail_ends = self.ends[:row], self.ends[row:] - cut
+        head = Advance(row, self.used_rows[:cut], head_ends, tuple(m for m in self.marks if m[0] < row))
+        tail = Advance(
+            self.rows - row,
+            self.used_rows[cut:],
+            tail_ends,
+            tuple((r - row, mark) for r, mark in self.marks if r >= row),
+        )
+        return head, tail
+
+    def select(self, kept: Rows) -> Advance:
+        """The advance when only the rows `kept` (ascending indices) are passed on; the others stay used up."""
+        ends = self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
+        marks = tuple((int(np.searchsorted(kept, row)), mark) for row, mark in self.marks)
+        return Advance(len(kept), self.used_rows, ends[kept], marks)
+
+    def expand(self, counts: Rows) -> Advance:
+        """The advance when input row i becomes ``counts[i]`` output rows; it is used up with the last of them.
+
+        Marks stay valid only at the first output of a row, which is where they are put.
+        """
+        stops = np.cumsum(counts)
+        total = int(stops[-1]) if len(stops) else 0
+        ends_in = self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
+        starts = np.concatenate((np.zeros(1, np.int64), ends_in[:-1])) if self.rows else ends_in
+        ends = np.repeat(starts, counts)
+        whole = counts > 0
+        ends[stops[whole] - 1] = ends_in[whole]
+        positions = np.concatenate((np.zeros(1, np.int64), stops))
+        marks = tuple((int(positions[row]), mark) for row, mark in self.marks)
+        return Advance(total, self.used_rows, np.maximum.accumulate(ends) if total else ends, marks)
+
+    def reorder(self, order: Rows, marks: tuple[tuple[int, Mark], ...]) -> Advance:
+        """The advance when the rows leave in another order (a permutation); each takes what it uses up along."""
+        if self.ends is None and len(self.used_rows) == self.rows:
+            return Advance(self.rows, self.used_rows[order], None, marks)
+        ends = self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
+        counts = np.diff(ends, prepend=0)[order]
+        new_ends = np.cumsum(counts)
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))[order]
+        total = int(new_ends[-1]) if len(new_ends) else 0
+        index = np.arange(total) + np.repeat(starts - (new_ends - counts), counts)
+        tail = self.used_rows[int(ends[-1]) if len(ends) else 0 :]
+        return Advance(self.rows, np.concatenate((self.used_rows[index], tail)), new_ends, marks)
+
+    def group(self, stops: Sequence[int], marks: tuple[tuple[int, Mark], ...]) -> Advance:
+        """The advance when rows up to ``stops[j]`` form output j; the stage supplies marks of its own."""
+        ends = np.array([self.end(stop) for stop in stops], np.int64)
+        return Advance(len(stops), self.used_rows, ends, marks)
+
+    def with_marks(self, marks: tuple[tuple[int, Mark], ...]) -> Advance:
+        """The same rows with the marks of another stage, which nest or replace those from upstream."""
+        return Advance(self.rows, self.used_rows, self.ends, marks)
+
+    @staticmethod
+    def concat(parts: Sequence[Advance]) -> Advance:
+        """One advance for blocks joined end to end; a part's tail is used up with the next row that follows."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = sum(part.rows for part in parts)
+        used = np.concatenate([part.used_rows for part in parts])
+        ends: Rows | None = None
+        if any(part.ends is not None or len(part.used_rows) != part.rows for part in parts):
+            pieces = []
+            base = 0
+            for part in parts:
+                own = part.ends if part.ends is not None else np.arange(1, part.rows + 1, dtype=np.int64)
+                pieces.append(own + base)
+                base += len(part.used_rows)
+            ends = np.concatenate(pieces)
+        marks: list[tuple[int, Mark]] = []
+        row = 0
+        for part in parts:
+            marks.extend((row + r, mark) for r, mark in part.marks)
+            row += part.rows
+        return Advance(rows, used, ends, tuple(marks))
+
+
+EMPTY: Final = Advance(0, NO_ORIGINS)
+"""Nothing consumed; what a stage returns to keep its caller going without news."""
+
+
+class Fold:
+    """The state at one edge: everything that was delivered there so far, folded.
+
+    A stage keeps one per input to write its own marks; the consumer's edge keeps one for ``state_dict()``. A mark at
+    row r counts from the delivery of row r on, so that the state after k rows is the same however they were cut.
+    """
+
+    __slots__ = ("_mark", "_pending", "_skip")
+
+    def __init__(self, state: State | None = None) -> None:
+        self._mark, self._skip = state or (None, 0)
+        self._pending: tuple[Mark, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """Base + skip after what was folded so far."""
+        return State(self._mark, self._skip)
+
+    def at(self, advance: Advance, row: int) -> State:
+        """The state after the first `row` rows of the block that comes next, without folding anything."""
+        if row == 0:
+            return self.state
+        mark, skip = self._mark, self._skip + row
+        if self._pending:
+            mark, skip = self._pending[0], row
+        for position, value in advance.marks:
+            if position >= row:
+                break
+            mark, skip = value, row - position
+        return State(mark, skip)
+
+    def feed(self, advance: Advance) -> None:
+        """Folds a whole block."""
+        self._mark, self._skip = self.at(advance, advance.rows)
+        if advance.rows:
+            self._pending = ()
+        if advance.marks and advance.marks[-1][0] == advance.rows:
+            self._pending = (advance.marks[-1][1],)

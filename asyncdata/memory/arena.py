@@ -1,0 +1,99 @@
+"""One sparse, unnamed shared-memory file, mapped whole by the parent and by every worker.
+
+The offset space is many times larger than the memory that may be used: pages exist only where somebody wrote, and
+`punch` gives them back. The file has no name, so nothing is left behind after any kind of exit; it is handed to worker
+processes as a descriptor. Offsets, not pointers, are what travels between processes.
+
+This module holds the only operating-system calls that create, map or free shared memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import Final
+
+import numpy as np
+
+GRANULE: Final = 1 << 16
+"""Spans begin and end on multiples of this many bytes, so that one table look-up leads from an offset to its slab."""
+
+
+class Arena:
+    """The mapping, and the descriptor while its owner keeps it open.
+
+    Views of the mapping (numpy arrays, memoryviews) keep it alive after `close`; it goes when the last of them does.
+
+    Attributes:
+        nbytes: Size of the offset space, not of the memory in use.
+        view: The whole space as writable bytes.
+        array: The same as a numpy ``uint8`` array.
+        sparse: Whether pages can be given back with `punch`.
+    """
+
+    def __init__(self, nbytes: int, *, named_fallback: bool = False) -> None:
+        """Creates the file and maps it.
+
+        Args:
+            nbytes: Size of the offset space, a multiple of `GRANULE`.
+            named_fallback: Use a temporary file that is unlinked at once, as on platforms without ``memfd_create``.
+                Its pages are reserved before use (`prepare`), so that a full file system is an error, not a SIGBUS.
+        """
+        if nbytes <= 0 or nbytes % GRANULE:
+            raise ValueError(f"the arena's size must be a positive multiple of {GRANULE}, not {nbytes}")
+        use_memfd = hasattr(os, "memfd_create") and not named_fallback
+        self._fd = os.memfd_create("asyncdata", os.MFD_CLOEXEC) if use_memfd else _unlinked_file()
+        try:
+            os.ftruncate(self._fd, nbytes)
+            self._map(nbytes)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._reserve_first = not use_memfd
+
+    @classmethod
+    def attach(cls, fd: int, nbytes: int) -> Arena:
+        """Maps an arena that another process made; takes over the descriptor."""
+        self = cls.__new__(cls)
+        self._fd = fd
+        self._map(nbytes)
+        self._reserve_first = False
+        return self
+
+    def _map(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._mmap = mmap.mmap(self._fd, nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self.view = memoryview(self._mmap)
+        self.array = np.frombuffer(self._mmap, np.uint8)
+        self.sparse = hasattr(mmap, "MADV_REMOVE")
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to hand to a worker; -1 after `close`."""
+        return self._fd
+
+    def prepare(self, offset: int, nbytes: int) -> None:
+        """Makes sure that writing to a span cannot fail for lack of space (``OSError`` ENOSPC instead of SIGBUS)."""
+        if self._reserve_first:
+            os.posix_fallocate(self._fd, offset, nbytes)
+
+    def punch(self, offset: int, nbytes: int) -> None:
+        """Gives the pages of a span back to the system; the span then reads as zeros."""
+        if self.sparse:
+            self._mmap.madvise(mmap.MADV_REMOVE, offset, nbytes)
+
+    def close(self) -> None:
+        """Closes the descriptor; the mapping lives on for those who still view it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _unlinked_file() -> int:
+    directory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108 -- shared memory is what is wanted
+    if directory is not None and hasattr(os, "O_TMPFILE"):
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fd, path = tempfile.mkstemp(prefix="asyncdata-", dir=directory)
+    os.unlink(path)
+    return fd

@@ -1,0 +1,103 @@
+"""Blocks: what stages exchange.
+
+A block is some consecutive elements of a stage's output, taken apart into columns, one per leaf, with the provenance
+of each element and the advance that consuming them means. The cost of a stage is paid per block, not per element.
+
+Ownership is linear: whoever has a block owns what its rows hold, and either passes it on (whole, `split`, `select`,
+`concat`) or calls `release`. After any of these the original is spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
+from asyncdata.memory.columns import Column, concat
+from asyncdata.memory.structure import Structure, unflatten
+from asyncdata.types import Element
+
+
+class Block:
+    """Consecutive elements of one structure.
+
+    Attributes:
+        structure: How the leaves nest.
+        columns: One per leaf, all of the same length.
+        origin: ``int64[n, 4]`` provenance of each element (see `memory.advance`).
+        advance: What consuming the elements means upstream.
+    """
+
+    __slots__ = ("advance", "columns", "origin", "structure")
+
+    def __init__(self, structure: Structure, columns: tuple[Column, ...], origin: Rows, advance: Advance) -> None:
+        self.structure = structure
+        self.columns = columns
+        self.origin = origin
+        self.advance = advance
+
+    @classmethod
+    def empty(cls, advance: Advance) -> Block:
+        """No elements, only the news that something upstream was used up."""
+        return cls(None, (), NO_ORIGINS, advance)
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(type(column).__name__ for column in self.columns)
+        return f"Block({len(self)} elements, {kinds or 'no columns'})"
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes of the elements."""
+        return sum(column.nbytes for column in self.columns)
+
+    def split(self, row: int) -> tuple[Block, Block]:
+        """The first `row` elements and the rest."""
+        head, tail = self.advance.split(row)
+        parts = [column.split(row) for column in self.columns]
+        return (
+            Block(self.structure, tuple(a for a, _ in parts), self.origin[:row], head),
+            Block(self.structure, tuple(b for _, b in parts), self.origin[row:], tail),
+        )
+
+    def select(self, kept: Rows) -> Block:
+        """Only the elements at these ascending indices; the others are released but stay used up."""
+        columns = tuple(column.gather(kept) for column in self.columns)
+        self.release()
+        return Block(self.structure, columns, self.origin[kept], self.advance.select(kept))
+
+    def reorder(self, order: Rows, advance: Advance) -> Block:
+        """All elements in another order (a permutation), with an advance of the caller's making."""
+        columns = tuple(column.pick(order) for column in self.columns)
+        return Block(self.structure, columns, self.origin[order], advance)
+
+    def release(self) -> None:
+        """Gives back everything the elements hold."""
+        for column in self.columns:
+            column.release()
+
+    def element(self, row: int) -> Element:
+        """One element as user code sees it: private copies of what lies in the arena."""
+        if self.structure is None:
+            return self.columns[0].element(row)
+        return unflatten(self.structure, (column.element(row) for column in self.columns))
+
+    def elements(self) -> list[Element]:
+        """All of them."""
+        return [self.element(row) for row in range(len(self))]
+
+    @staticmethod
+    def concat(blocks: Sequence[Block]) -> Block:
+        """One block of all elements, which must be of one structure; empty ones add their advance."""
+        if len(blocks) == 1:
+            return blocks[0]
+        advance = Advance.concat([block.advance for block in blocks])
+        full = [block for block in blocks if len(block)]
+        if not full:
+            return Block.empty(advance)
+        columns = tuple(concat(parts) for parts in zip(*(block.columns for block in full), strict=True))
+        origin = np.concatenate([block.origin for block in full])
+        return Block(full[0].structure, columns, origin, advance)

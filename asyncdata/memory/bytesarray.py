@@ -1,0 +1,121 @@
+"""`BytesArray`: a batch of byte strings, or of texts, that is neither truncated nor copied unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+
+class BytesArray(Sequence[Any]):
+    """What ``batch`` makes of ``bytes`` (or ``str``) elements: an immutable sequence, one item per element.
+
+    The payloads stay where they were received; the array keeps that memory alive. Indexing copies one item out.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> batch = ad.BytesArray.from_items([b"one", b"", b"three"])
+        >>> batch[2], len(batch), batch.nbytes
+        (b'three', 3, 8)
+        >>> [bytes(view) for view in batch.views()]
+        [b'one', b'', b'three']
+    """
+
+    __slots__ = ("_base", "_rows", "_text")
+
+    def __init__(self, base: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], *, text: bool = False) -> None:
+        """Wraps memory that is there already.
+
+        Args:
+            base: Bytes that the rows point into; owns or keeps alive the memory.
+            rows: ``int64[n, 2]`` offsets and lengths in bytes.
+            text: Items are ``str`` (UTF-8) instead of ``bytes``.
+        """
+        self._base = base
+        self._rows = rows
+        self._text = text
+
+    @classmethod
+    def from_items(cls, items: Sequence[bytes | str]) -> BytesArray:
+        """Copies byte strings, or texts, into one array."""
+        text = len(items) > 0 and isinstance(items[0], str)
+        raw = [item.encode() if isinstance(item, str) else bytes(item) for item in items]
+        lengths = np.array([len(item) for item in raw], np.int64)
+        rows = np.stack((np.cumsum(lengths) - lengths, lengths), 1) if raw else np.empty((0, 2), np.int64)
+        return cls(np.frombuffer(b"".join(raw), np.uint8), rows, text=text)
+
+    @classmethod
+    def copied(cls, base: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], *, text: bool = False) -> BytesArray:
+        """A private copy of rows that lie somewhere else."""
+        lengths = rows[:, 1].copy()
+        starts = np.cumsum(lengths) - lengths
+        out = np.empty(int(lengths.sum()), np.uint8)
+        for start, (offset, length) in zip(starts.tolist(), rows.tolist(), strict=True):
+            out[start : start + length] = base[offset : offset + length]
+        return cls(out, np.stack((starts, lengths), 1), text=text)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """``int64[n]``: the length of each item in bytes."""
+        return self._rows[:, 1].copy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items together."""
+        return int(self._rows[:, 1].sum())
+
+    def views(self) -> list[memoryview]:
+        """A memoryview per item, without a copy; each keeps the memory of the whole batch alive."""
+        base = self._base
+        return [memoryview(base[offset : offset + length]) for offset, length in self._rows.tolist()]
+
+    def copy(self) -> BytesArray:
+        """The same items in private memory."""
+        return BytesArray.copied(self._base, self._rows, text=self._text)
+
+    def tolist(self) -> list[Any]:
+        """All items as ``bytes`` or ``str``."""
+        return list(self)
+
+    def _item(self, offset: int, length: int) -> bytes | str:
+        part = self._base[offset : offset + length]
+        return str(memoryview(part), "utf-8") if self._text else part.tobytes()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        for offset, length in self._rows.tolist():
+            yield self._item(offset, length)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> BytesArray: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return BytesArray(self._base, self._rows[index], text=self._text)
+        return self._item(*self._rows[index].tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sequence) and not isinstance(other, str | bytes):
+            return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # compared by content, like a list
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError("a BytesArray becomes an array of objects only by copying its items")
+        out = np.empty(len(self), object)
+        out[:] = self.tolist()
+        return out if dtype is None else out.astype(dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BytesArray.from_items, (self.tolist(),)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(item[:16]) for item in self[:3])
+        return f"BytesArray([{shown}{', …' if len(self) > 3 else ''}], {len(self)} items, {self.nbytes} bytes)"

@@ -1,0 +1,311 @@
+"""Columns: one leaf of many elements.
+
+* `RefColumn`: rows of (offset, length) into the arena; the bytes themselves are never touched here.
+* `ArrayColumn`: one ndarray whose first axis is the row.
+* `ObjectColumn`: a list of Python objects.
+
+A column is owned by one block. Rows of a `RefColumn` each hold their slab once: `split`, `pick`, `put` and `concat` hand
+the holds on, `gather` takes new ones for what it returns, `release` gives the column's own back. Nothing else counts.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.slabs import Slabs
+
+
+class ArrayColumn:
+    """Elements side by side in one array."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.array.nbytes)
+
+    def split(self, row: int) -> tuple[ArrayColumn, ArrayColumn]:
+        """The first `row` rows, and the rest."""
+        return ArrayColumn(self.array[:row]), ArrayColumn(self.array[row:])
+
+    def gather(self, indices: Rows) -> ArrayColumn:
+        """The rows at these indices."""
+        return ArrayColumn(self.array[indices])
+
+    def pick(self, indices: Any) -> ArrayColumn:
+        """The rows at these indices, each of which moves at most once."""
+        return ArrayColumn(self.array[indices])
+
+    def put(self, indices: Rows, other: ArrayColumn, rows: Rows) -> None:
+        """Rows `rows` of `other` move to `indices`, whose own rows have moved away; `owned` must have been called."""
+        self.array[indices] = other.array[rows]
+
+    def owned(self) -> ArrayColumn:
+        """The column in memory of its own, for `put`."""
+        return ArrayColumn(self.array.copy())
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def element(self, row: int) -> Any:
+        """One row as user code sees it."""
+        return self.array[row]
+
+
+class ObjectColumn:
+    """Any Python objects."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what can be measured cheaply: arrays, bytes and str; 64 for anything else."""
+        return sum(_object_bytes(item) for item in self.items)
+
+    def split(self, row: int) -> tuple[ObjectColumn, ObjectColumn]:
+        """The first `row` rows, and the rest."""
+        return ObjectColumn(self.items[:row]), ObjectColumn(self.items[row:])
+
+    def gather(self, indices: Rows) -> ObjectColumn:
+        """The rows at these indices."""
+        items = self.items
+        return ObjectColumn([items[i] for i in indices.tolist()])
+
+    def pick(self, indices: Rows) -> ObjectColumn:
+        """The rows at these indices, each of which moves at most once."""
+        return self.gather(indices)
+
+    def put(self, indices: Rows, other: ObjectColumn, rows: Rows) -> None:
+        """Rows `rows` of `other` move to `indices`, whose own rows have moved away."""
+        for index, row in zip(indices.tolist(), rows.tolist(), strict=True):
+            self.items[index] = other.items[row]
+
+    def owned(self) -> ObjectColumn:
+        """The column in a list of its own, for `put`."""
+        return ObjectColumn(list(self.items))
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def element(self, row: int) -> Any:
+        """One row as user code sees it."""
+        return self.items[row]
+
+
+def _object_bytes(item: Any) -> int:
+    if isinstance(item, bytes | bytearray | memoryview | str):
+        return len(item)
+    return int(getattr(item, "nbytes", 64))
+
+
+class RefColumn:
+    """References into the arena.
+
+    Attributes:
+        slabs: Whose arena it is.
+        rows: ``int64[n, 2]``: offset and length in bytes.
+        leaf: What every row is, or None when `leaves` says it row by row.
+        leaves: Object array of `Leaf`, where rows differ (images of different sizes, a last, smaller batch).
+    """
+
+    __slots__ = ("leaf", "leaves", "rows", "slabs")
+
+    def __init__(
+        self, slabs: Slabs, rows: Rows, leaf: Leaf | None, leaves: npt.NDArray[np.object_] | None = None
+    ) -> None:
+        self.slabs = slabs
+        self.rows = rows
+        self.leaf = leaf
+        self.leaves = leaves
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows, not of the slabs they pin."""
+        return int(self.rows[:, 1].sum())
+
+    def leaf_at(self, row: int) -> Leaf:
+        """What row `row` is."""
+        if self.leaf is not None:
+            return self.leaf
+        assert self.leaves is not None
+        leaf: Leaf = self.leaves[row]
+        return leaf
+
+    def pick(self, indices: Any) -> RefColumn:
+        """The rows at these indices (or slice), each of which moves at most once: no hold is taken or given back."""
+        leaves = None if self.leaves is None else self.leaves[indices]
+        return RefColumn(self.slabs, self.rows[indices], self.leaf, leaves)
+
+    def put(self, indices: Rows, other: RefColumn, rows: Rows) -> None:
+        """Rows `rows` of `other` move to `indices`, whose own rows have moved away; leaves must agree (`alike`)."""
+        self.rows[indices] = other.rows[rows]
+        if self.leaves is not None and other.leaves is not None:
+            self.leaves[indices] = other.leaves[rows]
+
+    def owned(self) -> RefColumn:
+        """The column with rows of its own, for `put`."""
+        return RefColumn(self.slabs, self.rows.copy(), self.leaf, None if self.leaves is None else self.leaves.copy())
+
+    def with_leaves(self) -> RefColumn:
+        """The same rows with a leaf for each."""
+        if self.leaves is not None:
+            return self
+        leaves = np.empty(len(self.rows), object)
+        leaves[:] = [self.leaf] * len(self.rows)
+        return RefColumn(self.slabs, self.rows, None, leaves)
+
+    def split(self, row: int) -> tuple[RefColumn, RefColumn]:
+        """The first `row` rows, and the rest."""
+        return self.pick(slice(None, row)), self.pick(slice(row, None))
+
+    def gather(self, indices: Rows) -> RefColumn:
+        """The rows at these indices, each holding its slab once more."""
+        out = self.pick(indices)
+        out.hold()
+        return out
+
+    def hold(self) -> None:
+        """One more hold per row; for whoever makes rows out of nothing or hands out a second reference."""
+        self.slabs.hold_rows(self.rows[:, 0])
+        for table in self.tables():
+            self.slabs.hold_rows(table[:, 0])
+
+    def release(self) -> None:
+        """Gives back what the rows hold."""
+        for table in self.tables():
+            self.slabs.drop_rows(table[:, 0])
+        self.slabs.drop_rows(self.rows[:, 0])
+
+    def tables(self) -> list[Rows]:
+        """The rows that `table` rows point to."""
+        if self.leaf is not None and self.leaf.kind != "table":
+            return []
+        return [
+            read_table(self.slabs.arena.array, offset, self.leaf_at(i).shape[0])
+            for i, offset in enumerate(self.rows[:, 0].tolist())
+            if self.leaf_at(i).kind == "table"
+        ]
+
+    def payload(self, row: int) -> memoryview:
+        """The bytes of a row where they lie; valid while the row is held."""
+        offset, length = self.rows[row].tolist()
+        return self.slabs.arena.view[offset : offset + length]
+
+    def element(self, row: int) -> Any:
+        """One row as user code sees it: a private copy."""
+        return read_leaf(self.slabs.arena.array, int(self.rows[row, 0]), int(self.rows[row, 1]), self.leaf_at(row))
+
+
+Column: TypeAlias = ArrayColumn | ObjectColumn | RefColumn
+
+
+def read_table(arena: npt.NDArray[np.uint8], offset: int, count: int) -> Rows:
+    """The ``int64[count, 2]`` rows of a `table`, as a view of the arena."""
+    return arena[offset : offset + 16 * count].view(np.int64).reshape(count, 2)
+
+
+def read_leaf(arena: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf) -> Any:
+    """A private copy of what one row is."""
+    if leaf.kind == "bytes":
+        return arena[offset : offset + length].tobytes()
+    if leaf.kind == "str":
+        return str(memoryview(arena[offset : offset + length]), "utf-8")
+    if leaf.kind == "object":
+        # Written by a worker process of this pipeline, never by storage.
+        return pickle.loads(memoryview(arena[offset : offset + length]))  # noqa: S301 -- see above
+    if leaf.kind == "table":
+        table = read_table(arena, offset, leaf.shape[0])
+        return BytesArray.copied(arena, table, text=leaf.text)
+    array = arena[offset : offset + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape).copy()
+    return array[()] if leaf.shape == () else array
+
+
+def concat(columns: Sequence[Column]) -> Column:
+    """One column of all rows; takes over what they hold. Unlike columns become objects."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first
+    if isinstance(first, RefColumn) and all(isinstance(c, RefColumn) for c in columns):
+        return _concat_refs([c for c in columns if isinstance(c, RefColumn)])
+    if isinstance(first, ArrayColumn):
+        arrays = [c.array for c in columns if isinstance(c, ArrayColumn)]
+        same = all(a.dtype == first.array.dtype and a.shape[1:] == first.array.shape[1:] for a in arrays)
+        if same and len(arrays) == len(columns):
+            return ArrayColumn(np.concatenate(arrays))
+    return ObjectColumn([item for column in columns for item in as_objects(column).items])
+
+
+def _concat_refs(columns: list[RefColumn]) -> RefColumn:
+    slabs = columns[0].slabs
+    rows = np.concatenate([c.rows for c in columns])
+    leaf = columns[0].leaf
+    if leaf is not None and all(c.leaf == leaf for c in columns):
+        return RefColumn(slabs, rows, leaf)
+    return RefColumn(slabs, rows, None, np.concatenate([c.with_leaves().leaves for c in columns]))
+
+
+def alike(one: Column, other: Column) -> tuple[Column, Column]:
+    """The same rows in two columns of one kind, so that rows can move between them."""
+    if isinstance(one, RefColumn) and isinstance(other, RefColumn):
+        if one.leaf is not None and one.leaf == other.leaf:
+            return one, other
+        return one.with_leaves(), other.with_leaves()
+    if isinstance(one, ObjectColumn) and isinstance(other, ObjectColumn):
+        return one, other
+    if (
+        isinstance(one, ArrayColumn)
+        and isinstance(other, ArrayColumn)
+        and one.array.dtype == other.array.dtype
+        and one.array.shape[1:] == other.array.shape[1:]
+    ):
+        return one, other
+    return as_objects(one), as_objects(other)
+
+
+def as_objects(column: Column) -> ObjectColumn:
+    """The rows as Python objects; what they held is given back."""
+    if isinstance(column, ObjectColumn):
+        return column
+    items = [column.element(i) for i in range(len(column))]
+    column.release()
+    return ObjectColumn(items)
+
+
+def merge(held: Column, fresh: Column, source: Rows) -> Column:
+    """Row i is row ``source[i]`` of `held` followed by `fresh`; every row moves at most once. See `alike`."""
+    size = len(held)
+    old = np.flatnonzero(source < size)
+    new = np.flatnonzero(source >= size)
+    both: Column
+    if isinstance(held, ObjectColumn) and isinstance(fresh, ObjectColumn):
+        return ObjectColumn([held.items[i] if i < size else fresh.items[i - size] for i in source.tolist()])
+    taken, added = held.pick(source[old]), fresh.pick(source[new] - size)
+    both = concat([taken, added]) if len(old) and len(new) else (taken if len(old) else added)
+    back = np.empty(len(source), np.int64)
+    back[old] = np.arange(len(old))
+    back[new] = np.arange(len(old), len(source))
+    return both.pick(back)

@@ -1,0 +1,110 @@
+"""Where the leaves of a finished batch lie inside its slab.
+
+A batch slab holds one part per leaf, each 64-byte aligned: an array of all rows side by side, or, for byte strings
+and texts, a table of (offset, length) whose payloads lie elsewhere. The layout follows from the rows alone, so every
+task that fills rows of one batch computes the same one, and nobody has to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import Structure, describe, leaf_names
+from asyncdata.memory.wire import aligned
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Leaves of one batch and their offsets from the slab's beginning.
+
+    Attributes:
+        structure: How the leaves nest.
+        leaves: Whole-batch leaves: ``array`` with the batch as first axis, or ``table``.
+        offsets: Bytes from the beginning of the slab.
+        nbytes: Size of all parts together.
+    """
+
+    structure: Structure
+    leaves: tuple[Leaf, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+
+
+def value_leaf(value: Any, count: int) -> Leaf:
+    """What `count` values like this one become as a batch."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Leaf("table", shape=(count,))
+    if isinstance(value, str):
+        return Leaf("table", shape=(count,), text=True)
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        raise UnbatchableError(
+            f"a value of type {type(value).__name__} cannot be batched; return numbers, numpy arrays, bytes or str"
+        )
+    if array.dtype.kind in "US":
+        raise UnbatchableError(
+            f"a numpy array of dtype {array.dtype} cannot be batched; return bytes or str, which may differ in length"
+        )
+    return Leaf("array", array.dtype.str, (count, *array.shape))
+
+
+def plan_layout(structure: Structure, leaves: Sequence[Leaf]) -> Layout:
+    """Lays the leaves of a batch out one after the other."""
+    offsets = []
+    position = 0
+    for leaf in leaves:
+        offsets.append(position)
+        position += aligned(leaf.nbytes)
+    return Layout(structure, tuple(leaves), tuple(offsets), max(position, 1))
+
+
+def parts_of(
+    arena: npt.NDArray[np.uint8], offset: int, layout: Layout
+) -> list[npt.NDArray[Any]]:
+    """A writable array per leaf: the batch itself, or ``int64[n, 2]`` for a table."""
+    parts = []
+    for leaf, start in zip(layout.leaves, layout.offsets, strict=True):
+        raw = arena[offset + start : offset + start + leaf.nbytes]
+        if leaf.kind == "table":
+            parts.append(raw.view(np.int64).reshape(leaf.shape[0], 2))
+        else:
+            parts.append(raw.view(leaf.dtype).reshape(leaf.shape))
+    return parts
+
+
+def mismatch(structure: Structure, expected: Sequence[Leaf], found: Sequence[Leaf], position: int) -> UnbatchableError:
+    """The error for an element that does not fit the batch it should go into."""
+    names = leaf_names(structure)
+    for name, want, have in zip(names, expected, found, strict=True):
+        if want != have:
+            where = f"leaf {name!r}" if name else "the element"
+            return UnbatchableError(
+                f"elements of one batch differ: {where} is {row_text(want)} in the batch's first element "
+                f"but {row_text(have)} in element {position} of the batch; "
+                "make all elements alike in map(), or use padded_batch or ragged_batch"
+            )
+    raise AssertionError("the leaves are alike")
+
+
+def structure_mismatch(expected: Structure, found: Structure, position: int) -> UnbatchableError:
+    """The error for an element that nests differently from the first one of its batch."""
+    want = describe(expected, iter(["·"] * 1000))
+    have = describe(found, iter(["·"] * 1000))
+    return UnbatchableError(
+        f"elements of one batch differ in structure: {want} in the batch's first element but {have} "
+        f"in element {position} of the batch"
+    )
+
+
+def row_text(leaf: Leaf) -> str:
+    """One row of a batch leaf in words."""
+    if leaf.kind == "table":
+        return "str" if leaf.text else "bytes"
+    return f"{np.dtype(leaf.dtype).name}{list(leaf.shape[1:])}"

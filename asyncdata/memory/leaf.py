@@ -1,0 +1,59 @@
+"""What one leaf of an element is, when it lies in the arena: picklable data, a few bytes per block.
+
+| kind     | a row's bytes                                             | the element                                  |
+|----------|-----------------------------------------------------------|----------------------------------------------|
+| `bytes`  | the payload                                               | ``bytes``                                    |
+| `str`    | the payload, UTF-8                                        | ``str``                                      |
+| `array`  | one C-contiguous array of `dtype` and `shape`             | ``numpy.ndarray``, or a scalar if ``()``     |
+| `object` | a pickle (protocol 5) made by a worker of this pipeline   | whatever it was                              |
+| `table`  | ``int64[n, 2]`` offsets and lengths of n other rows       | `BytesArray`                                 |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+LeafKind: TypeAlias = Literal["bytes", "str", "array", "object", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """See the module's table.
+
+    Attributes:
+        kind: How to read a row.
+        dtype: Element type of an `array`, as numpy writes it (``<f4``).
+        shape: Shape of an `array`; of a `table`, ``(n,)``.
+        text: Of a `table`: whether its rows are ``str``.
+        unchecked: Of `bytes`: the payload's masked CRC-32C lies behind it and was not verified yet.
+    """
+
+    kind: LeafKind
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    text: bool = False
+    unchecked: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row, for the kinds that have a fixed size."""
+        if self.kind == "table":
+            return 16 * self.shape[0]
+        size = np.dtype(self.dtype).itemsize
+        for extent in self.shape:
+            size *= extent
+        return size
+
+
+BYTES: Final = Leaf("bytes")
+UNCHECKED_BYTES: Final = Leaf("bytes", unchecked=True)
+STR: Final = Leaf("str")
+OBJECT: Final = Leaf("object")
+
+
+def array_leaf(array: Any) -> Leaf:
+    """The leaf that describes an array (or numpy scalar)."""
+    return Leaf("array", array.dtype.str, tuple(array.shape))

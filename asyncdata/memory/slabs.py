@@ -1,0 +1,160 @@
+"""Slabs: spans of the arena with a count of who still needs them.
+
+A slab is alive while anything holds it: its writer (a read in flight, a worker task), or rows that point into it.
+Rows carry no handle of their own; the count is kept per slab and moved for a whole block at a time: an offset leads
+through the granule table to its slab, one ``bincount`` per block does the rest. When the count reaches zero the span
+goes back to the allocator, still resident and warm, and its bytes back to the account that was charged.
+
+Not thread-safe: only the stage loop's thread calls this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.arena import GRANULE, Arena
+from asyncdata.memory.spans import SpanAllocator
+
+_SHIFT: Final = GRANULE.bit_length() - 1
+
+
+class Slab:
+    """One span in use.
+
+    Attributes:
+        offset: Where it begins in the arena.
+        nbytes: Its whole size, which is what its account is charged with.
+        account: Whoever is charged now; the charge moves downstream with the rows.
+    """
+
+    __slots__ = ("account", "index", "nbytes", "offset")
+
+    def __init__(self, index: int, offset: int, nbytes: int, account: Any) -> None:
+        self.index = index
+        self.offset = offset
+        self.nbytes = nbytes
+        self.account = account
+
+    def __repr__(self) -> str:
+        return f"Slab({self.nbytes} bytes at {self.offset:#x})"
+
+
+class Slabs:
+    """All slabs of one arena.
+
+    Args:
+        arena: Where the bytes lie.
+        allocator: Decides which span is taken, and which cached ones go back to the system for it.
+        freed: Called with each slab whose count has reached zero, before its span is reused.
+    """
+
+    def __init__(self, arena: Arena, allocator: SpanAllocator, freed: Callable[[Slab], None]) -> None:
+        self.arena = arena
+        self._allocator = allocator
+        self._freed = freed
+        self._owner = np.zeros(arena.nbytes >> _SHIFT, np.int32)
+        self._holds = np.zeros(64, np.int64)
+        self._slabs: list[Slab | None] = [None] * 64
+        self._unused = list(range(63, -1, -1))
+
+    def __repr__(self) -> str:
+        return f"Slabs({len(self)} alive, {self._allocator.used_bytes} bytes used)"
+
+    def __len__(self) -> int:
+        return len(self._slabs) - len(self._unused)
+
+    def alive(self) -> list[Slab]:
+        """Every slab in use, for tests and reports."""
+        return [slab for slab in self._slabs if slab is not None]
+
+    def take(self, nbytes: int, account: Any) -> Slab:
+        """A slab of at least `nbytes`, held once by the caller, who has been granted the bytes already."""
+        taken = self._allocator.take(nbytes)
+        if taken is None:
+            raise AssertionError(f"the ledger granted {nbytes} bytes that the arena does not have")
+        for offset, size in taken.punch:
+            self.arena.punch(offset, size)
+        span = taken.span
+        self.arena.prepare(span.offset, span.nbytes)
+        if not self._unused:
+            self._grow()
+        index = self._unused.pop()
+        slab = Slab(index, span.offset, span.nbytes, account)
+        self._slabs[index] = slab
+        self._holds[index] = 1
+        self._owner[span.offset >> _SHIFT : (span.offset + span.nbytes) >> _SHIFT] = index
+        return slab
+
+    def _grow(self) -> None:
+        n = len(self._slabs)
+        self._unused.extend(range(2 * n - 1, n - 1, -1))
+        self._slabs.extend([None] * n)
+        self._holds = np.concatenate((self._holds, np.zeros(n, np.int64)))
+
+    def hold(self, slab: Slab) -> None:
+        """One more holder."""
+        self._holds[slab.index] += 1
+
+    def drop(self, slab: Slab) -> None:
+        """One holder less."""
+        self._subtract(slab.index, 1)
+
+    def holds(self, slab: Slab) -> int:
+        """How many holders a slab has."""
+        return int(self._holds[slab.index])
+
+    def at(self, offset: int) -> Slab:
+        """The slab that an offset lies in."""
+        slab = self._slabs[self._owner[offset >> _SHIFT]]
+        if slab is None or not slab.offset <= offset < slab.offset + slab.nbytes:
+            raise AssertionError(f"offset {offset:#x} lies in no slab in use")
+        return slab
+
+    def hold_rows(self, offsets: Rows) -> None:
+        """One more holder per row."""
+        for index, count in self._count(offsets):
+            self._holds[index] += count
+
+    def drop_rows(self, offsets: Rows) -> None:
+        """One holder less per row."""
+        for index, count in self._count(offsets):
+            self._subtract(index, count)
+
+    def of_rows(self, offsets: Rows) -> npt.NDArray[np.int32]:
+        """The index of each row's slab; `slab(index)` gives the slab itself."""
+        return self._owner[offsets >> _SHIFT]
+
+    def slab(self, index: int) -> Slab:
+        """The slab with this index."""
+        slab = self._slabs[index]
+        if slab is None:
+            raise AssertionError(f"slab {index} is not in use")
+        return slab
+
+    def _count(self, offsets: Rows) -> list[tuple[int, int]]:
+        if not len(offsets):
+            return []
+        owners = self._owner[offsets >> _SHIFT]
+        first = int(owners[0])
+        if first == owners[-1] and (owners == first).all():
+            return [(first, len(owners))]
+        counts = np.bincount(owners)
+        present = np.flatnonzero(counts)
+        return list(zip(present.tolist(), counts[present].tolist(), strict=True))
+
+    def _subtract(self, index: int, count: int) -> None:
+        left = int(self._holds[index]) - count
+        slab = self._slabs[index]
+        if left < 0 or slab is None:
+            raise AssertionError(f"slab {index} was released more often than held")
+        self._holds[index] = left
+        if left == 0:
+            self._slabs[index] = None
+            self._unused.append(index)
+            self._allocator.give(slab.offset)
+            self._freed(slab)

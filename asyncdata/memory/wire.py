@@ -1,0 +1,169 @@
+"""How a block's columns are written into a span of the arena, so that another process can read them.
+
+    task span:  | column 0 | column 1 | … | origin (32 B per row) |          each part 64-byte aligned
+    message:    rows, offset of the span, then the *shape*: a pickled `Shape`, the same bytes for every block of a
+                stage, so that both sides keep it decoded
+
+References travel as references: a `RefColumn` writes 16 bytes per row whatever its payload. Only Python objects are
+pickled (by this pipeline's own processes).
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.memory.advance import ORIGIN_WIDTH, Rows
+from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import Structure, unflatten
+from asyncdata.types import Element
+
+ALIGN = 64
+
+
+def aligned(nbytes: int) -> int:
+    """Rounded up to the alignment that every part begins on."""
+    return -(-nbytes // ALIGN) * ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One column in a span.
+
+    Attributes:
+        kind: ``refs`` (rows of offset and length), ``array`` (rows side by side), ``objects`` (one pickled list).
+        leaf: Of ``refs``: what each row is; None when the leaves follow row by row in `leaves`.
+        dtype: Of ``array``.
+        row_shape: Of ``array``: the shape of one row.
+    """
+
+    kind: Literal["refs", "array", "objects"]
+    leaf: Leaf | None = None
+    dtype: str = ""
+    row_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the columns of a block are, without their rows."""
+
+    structure: Structure
+    parts: tuple[Part, ...]
+
+
+def shape_of(structure: Structure, columns: tuple[Column, ...]) -> Shape:
+    """The shape of a block with these columns."""
+    return Shape(structure, tuple(_part(column) for column in columns))
+
+
+def _part(column: Column) -> Part:
+    if isinstance(column, RefColumn) and column.leaf is not None:
+        return Part("refs", leaf=column.leaf)
+    if isinstance(column, ArrayColumn) and column.array.dtype != object:
+        return Part("array", dtype=column.array.dtype.str, row_shape=column.array.shape[1:])
+    return Part("objects")
+
+
+def pack(columns: tuple[Column, ...], origin: Rows) -> list[bytes | npt.NDArray[Any]]:
+    """The parts to write one after the other, each padded to `ALIGN`; the last is the origin.
+
+    A pickled list is preceded by its length in eight bytes.
+    """
+    out: list[bytes | npt.NDArray[Any]] = []
+    for column in columns:
+        if isinstance(column, RefColumn) and column.leaf is not None:
+            out.append(column.rows)
+        elif isinstance(column, ArrayColumn) and column.array.dtype != object:
+            out.append(column.array)
+        else:
+            data = pickle.dumps([column.element(i) for i in range(len(column))], 5)
+            out.append(len(data).to_bytes(8, "little") + data)
+    out.append(origin)
+    return out
+
+
+def packed_bytes(parts: list[bytes | npt.NDArray[Any]]) -> int:
+    """Bytes the parts take in a span."""
+    return sum(aligned(_nbytes(part)) for part in parts)
+
+
+def _nbytes(part: bytes | npt.NDArray[Any]) -> int:
+    return len(part) if isinstance(part, bytes) else int(part.nbytes)
+
+
+def write(arena: npt.NDArray[np.uint8], offset: int, parts: list[bytes | npt.NDArray[Any]]) -> None:
+    """Writes packed parts into a span."""
+    for part in parts:
+        size = _nbytes(part)
+        if isinstance(part, bytes):
+            arena[offset : offset + size] = np.frombuffer(part, np.uint8)
+        elif size:
+            arena[offset : offset + size].view(part.dtype).reshape(part.shape)[...] = part
+        offset += aligned(size)
+
+
+class Rowset:
+    """Rows read back in another process, as user functions want them.
+
+    Attributes:
+        origin: ``int64[n, 4]`` provenance.
+        refs: Per column, the rows of a reference column, else None.
+    """
+
+    def __init__(self, arena: npt.NDArray[np.uint8], offset: int, count: int, shape: Shape) -> None:
+        self._arena = arena
+        self._shape = shape
+        self._columns: list[Any] = []
+        self.refs: list[Rows | None] = []
+        for part in shape.parts:
+            rows: Rows | None = None
+            if part.kind == "refs":
+                rows = arena[offset : offset + 16 * count].view(np.int64).reshape(count, 2)
+                self._columns.append(rows.tolist())
+                offset += aligned(16 * count)
+            elif part.kind == "array":
+                size = int(np.dtype(part.dtype).itemsize * np.prod(part.row_shape, dtype=np.int64) * count)
+                data = arena[offset : offset + size].view(part.dtype).reshape(count, *part.row_shape)
+                self._columns.append(data)
+                offset += aligned(size)
+            else:
+                size = int.from_bytes(arena[offset : offset + 8].tobytes(), "little")
+                # Written by the parent process of this pipeline, never by storage.
+                self._columns.append(pickle.loads(memoryview(arena[offset + 8 : offset + 8 + size])))  # noqa: S301 -- see above
+                offset += aligned(8 + size)
+            self.refs.append(rows)
+        size = 8 * ORIGIN_WIDTH * count
+        self.origin: Rows = arena[offset : offset + size].view(np.int64).reshape(count, ORIGIN_WIDTH)
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    def _leaf(self, column: int, row: int, view: memoryview | None) -> Any:
+        part = self._shape.parts[column]
+        if part.kind == "refs":
+            offset, length = self._columns[column][row]
+            assert part.leaf is not None
+            if view is not None and part.leaf.kind == "bytes":
+                return view[offset : offset + length]
+            return read_leaf(self._arena, offset, length, part.leaf)
+        if part.kind == "array":
+            value = self._columns[column][row]
+            return value.copy() if isinstance(value, np.ndarray) else value
+        return self._columns[column][row]
+
+    def element(self, row: int, view: memoryview | None = None) -> Element:
+        """One element.
+
+        Args:
+            row: Which.
+            view: The arena; when given, byte strings are handed out as slices of it instead of copies.
+        """
+        structure = self._shape.structure
+        if structure is None:
+            return self._leaf(0, row, view)
+        return unflatten(structure, (self._leaf(i, row, view) for i in range(len(self._columns))))

@@ -1,0 +1,129 @@
+"""Frozen option records and AUTOTUNE; the one place where the environment is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+AUTOTUNE: Final = -1
+"""Let asyncdata choose; legal wherever tf.data takes ``tf.data.AUTOTUNE`` (same value)."""
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """How failed reads are tried again.
+
+    Attributes:
+        max_attempts: Tries in all, the first included. Progress inside a body resets nothing: each try counts.
+        initial_delay_s: Upper end of the first delay; delays are drawn uniformly from [0, upper end] (full jitter).
+        max_delay_s: Where the doubling of the upper end stops.
+        deadline_s: No new try is started this long after the first one began.
+    """
+
+    max_attempts: int = 8
+    initial_delay_s: float = 0.25
+    max_delay_s: float = 16.0
+    deadline_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError(f"max_attempts must be at least 1, not {self.max_attempts}")
+        if min(self.initial_delay_s, self.max_delay_s, self.deadline_s) < 0:
+            raise ValueError("retry delays and deadline must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutOptions:
+    """Time limits of one attempt. A limit that is too small costs retries; one that is too large hides a stall.
+
+    Attributes:
+        connect_s: TCP and TLS handshake.
+        first_byte_s: From sending the request to the first byte of the answer.
+        idle_s: The longest silence inside a body.
+    """
+
+    connect_s: float = 10.0
+    first_byte_s: float = 20.0
+    idle_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if min(self.connect_s, self.first_byte_s, self.idle_s) <= 0:
+            raise ValueError("time limits must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything about *how* a pipeline runs; nothing here changes which elements it yields, in deterministic mode.
+
+    Attributes:
+        memory_limit_bytes: One limit for every buffer of the pipeline: reads in flight, read-ahead, shuffle buffers,
+            decoded batches, prefetch. A stage that cannot work inside it raises ``MemoryLimitError``.
+        deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first;
+            the order within one shard is kept all the same.
+        num_workers: Worker processes; ``AUTOTUNE`` takes the number of usable CPUs. 0 runs user functions in threads.
+        num_threads: Threads for ``executor="thread"`` functions; ``AUTOTUNE`` takes twice the number of usable CPUs.
+        chunk_bytes: Size of one ranged read. Larger hides more latency per request and holds more memory.
+        max_requests_in_flight: Upper limit of ranged reads at a time, over all shards.
+        check_crc: Verify the CRC-32C of every TFRecord payload (in the workers where there are any).
+        close_timeout_s: How long ``close()`` waits for user code that is still running before it reports it.
+        retry: See ``RetryOptions``.
+        timeouts: See ``TimeoutOptions``.
+        storage: Per URL scheme, what fsspec calls ``storage_options``: for ``gs`` the keys ``endpoint_url``, ``token``
+            (``"anon"``, ``"google_default"``, or a path to a service-account file), ``project``, ``verify_tls``.
+            Secrets belong in files or in the environment: a pipeline may be pickled or printed.
+    """
+
+    memory_limit_bytes: int = 1024 * MIB
+    deterministic: bool = True
+    num_workers: int = AUTOTUNE
+    num_threads: int = AUTOTUNE
+    chunk_bytes: int = 8 * MIB
+    max_requests_in_flight: int = 32
+    check_crc: bool = True
+    close_timeout_s: float = 10.0
+    retry: RetryOptions = field(default_factory=RetryOptions)
+    timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
+    storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.memory_limit_bytes < MIB:
+            raise ValueError(f"memory_limit_bytes must be at least 1 MiB, not {self.memory_limit_bytes}")
+        if self.num_workers < 0 and self.num_workers != AUTOTUNE:
+            raise ValueError(f"num_workers must be AUTOTUNE or at least 0, not {self.num_workers}")
+        if self.num_threads < 1 and self.num_threads != AUTOTUNE:
+            raise ValueError(f"num_threads must be AUTOTUNE or at least 1, not {self.num_threads}")
+        if self.chunk_bytes < 4 * KIB:
+            raise ValueError(f"chunk_bytes must be at least 4 KiB, not {self.chunk_bytes}")
+        if self.max_requests_in_flight < 1:
+            raise ValueError(f"max_requests_in_flight must be at least 1, not {self.max_requests_in_flight}")
+        if self.close_timeout_s <= 0:
+            raise ValueError(f"close_timeout_s must be positive, not {self.close_timeout_s}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The environment variables asyncdata honours, as they were when a Runtime started.
+
+    Attributes:
+        storage_emulator_host: ``STORAGE_EMULATOR_HOST``: base URL of a GCS emulator, with or without ``http://``.
+    """
+
+    storage_emulator_host: str | None = None
+
+
+def read_environment() -> Environment:
+    """Reads the environment; called once when a Runtime starts, never at import."""
+    return Environment(storage_emulator_host=os.environ.get("STORAGE_EMULATOR_HOST") or None)
+
+
+def usable_cpus() -> int:
+    """The number of CPUs this process may run on (affinity respected)."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1

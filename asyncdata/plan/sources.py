@@ -1,0 +1,69 @@
+"""Nodes that have no input: where elements come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.plan.node import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Range(Node):
+    """``start, start + step, …`` below (or above) `stop`, of one integer dtype."""
+
+    start: int
+    stop: int
+    step: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TensorSlices(Node):
+    """Element i is the i-th row of every array, in the nest that `structure` describes."""
+
+    arrays: tuple[npt.NDArray[Any], ...]
+    structure: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Items(Node):
+    """A tuple of elements, kept as they are."""
+
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Generator(Node):
+    """What a generator function yields; called anew for every iteration. The function may be async."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ListFiles(Node):
+    """URLs that match the patterns, in order of URL, or shuffled as a whole."""
+
+    patterns: tuple[str, ...]
+    shuffle: bool
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TFRecordFile(Node):
+    """The records of one TFRecord file as ``bytes``."""
+
+    url: str
+    compression: str | None
+
+
+def byte_order(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array in this machine's byte order, contiguous, read-only: what a plan may hold."""
+    out = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)).view()
+    out.flags.writeable = False
+    return out

@@ -1,0 +1,143 @@
+"""Nodes that read from others. Argument names and meanings are tf.data's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asyncdata.options import Options
+from asyncdata.plan.node import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Map(Node):
+    """``function(element)`` for every element.
+
+    Attributes:
+        parallelism: Calls under way at a time; None for one after the other, on the stage loop.
+        deterministic: Whether results come in the order of the input; None takes the option's word.
+        executor: ``process``, ``thread``, ``inline``, ``async``, or None to let the planner choose.
+        rng: Whether the function is given a ``numpy.random.Generator`` keyed by the element's provenance.
+        zero_copy: Whether byte strings arrive as memoryviews that are valid during the call.
+        setup: Function returning an async context manager entered on the stage loop; async functions only.
+    """
+
+    input: Node
+    function: Callable[..., Any]
+    parallelism: int | None
+    deterministic: bool | None
+    executor: str | None
+    rng: bool
+    zero_copy: bool
+    setup: Callable[[], Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Filter(Node):
+    """Only the elements for which the predicate is true."""
+
+    input: Node
+    predicate: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Interleave(Node):
+    """`function` makes a dataset of every element; `cycle_length` of them are read in turn.
+
+    ``function(*element)`` returns the inner plan node.
+    """
+
+    input: Node
+    function: Callable[..., Node]
+    cycle_length: int
+    block_length: int
+    parallelism: int | None
+    deterministic: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shuffle(Node):
+    """A buffer of `buffer_size` elements from which the next one is drawn at random."""
+
+    input: Node
+    buffer_size: int
+    seed: int | None
+    reshuffle: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch(Node):
+    """`size` consecutive elements stacked, leaf by leaf."""
+
+    input: Node
+    size: int
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Repeat(Node):
+    """The input `count` times over; None for ever."""
+
+    input: Node
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Take(Node):
+    """The first `count` elements; all when negative."""
+
+    input: Node
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Skip(Node):
+    """All but the first `count` elements; none when negative."""
+
+    input: Node
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prefetch(Node):
+    """Up to `buffer_size` elements made ahead of the consumer."""
+
+    input: Node
+    buffer_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WithOptions(Node):
+    """Options for everything upstream; the outermost wins."""
+
+    input: Node
+    options: Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Check(Node):
+    """Payload checksums are verified here if they were not before; made by the planner."""
+
+    input: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MapBatch(Node):
+    """`Map` and `Batch` in one step, made by the planner: one worker task writes rows of one finished batch.
+
+    Attributes:
+        functions: Applied in turn.
+        rng: Per function, whether it takes a generator.
+        size: As of `Batch`; the other fields are those of `Map`.
+    """
+
+    input: Node
+    functions: tuple[Callable[..., Any], ...]
+    rng: tuple[bool, ...]
+    parallelism: int
+    deterministic: bool | None
+    executor: str
+    zero_copy: bool
+    size: int
+    drop_remainder: bool

@@ -1,0 +1,36 @@
+"""Where payload checksums are verified: in front of whatever reads payloads outside of a worker task.
+
+Worker tasks verify what they are given themselves. Everything else that shows payloads to somebody (an inline or
+awaited function, a predicate, a batch of raw records, the consumer) gets a `Check` in front of it. What needs no check
+passes through one for the price of a look at the leaf.
+"""
+
+from __future__ import annotations
+
+from asyncdata.options import Options
+from asyncdata.plan.node import Node
+from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, TFRecordFile
+from asyncdata.plan.transformations import Batch, Check, Filter, Interleave, Map, MapBatch
+
+_READS_PAYLOADS = (Filter, Batch)
+
+
+def insert_check(node: Node, options: Options) -> Node:
+    """A `Check` as the input of a node that shows payloads to somebody."""
+    reads = isinstance(node, _READS_PAYLOADS) or (isinstance(node, Map) and node.executor in ("inline", "async"))
+    if not options.check_crc or not reads or not _may_be_unchecked(node.inputs[0]):
+        return node
+    return node.with_inputs((Check(input=node.inputs[0]),))
+
+
+def check_output(node: Node, options: Options) -> Node:
+    """A `Check` in front of the consumer, if raw records reach it."""
+    return Check(input=node) if options.check_crc and _may_be_unchecked(node) else node
+
+
+def _may_be_unchecked(node: Node) -> bool:
+    if isinstance(node, TFRecordFile | Interleave):
+        return True
+    if isinstance(node, Range | TensorSlices | Items | Generator | ListFiles | Check | Map | MapBatch | Batch):
+        return False
+    return any(_may_be_unchecked(child) for child in node.inputs)

@@ -1,0 +1,55 @@
+"""Joins steps that are cheaper together."""
+
+from __future__ import annotations
+
+from asyncdata.options import AUTOTUNE, Options
+from asyncdata.plan.node import Node
+from asyncdata.plan.transformations import Batch, Map, MapBatch
+
+_POOLED = ("process", "thread")
+
+
+def fuse_map_batch(node: Node, options: Options) -> Node:
+    """`Map` in workers followed by `Batch`: the workers write the rows of the finished batch themselves."""
+    del options
+    if not isinstance(node, Batch) or not isinstance(node.input, Map) or node.input.executor not in _POOLED:
+        return node
+    first = node.input
+    assert first.executor is not None
+    return MapBatch(
+        input=first.input,
+        functions=(first.function,),
+        rng=(first.rng,),
+        parallelism=AUTOTUNE if first.parallelism is None else first.parallelism,
+        deterministic=first.deterministic,
+        executor=first.executor,
+        zero_copy=first.zero_copy,
+        size=node.size,
+        drop_remainder=node.drop_remainder,
+    )
+
+
+def fuse_maps(node: Node, options: Options) -> Node:
+    """A `Map` in workers in front of a `MapBatch` with the same settings: one task applies both functions."""
+    del options
+    if not isinstance(node, MapBatch) or not isinstance(node.input, Map):
+        return node
+    first = node.input
+    same = (
+        first.executor == node.executor
+        and first.parallelism == node.parallelism
+        and first.deterministic == node.deterministic
+    )
+    if not same:
+        return node
+    return MapBatch(
+        input=first.input,
+        functions=(first.function, *node.functions),
+        rng=(first.rng, *node.rng),
+        parallelism=node.parallelism,
+        deterministic=node.deterministic,
+        executor=node.executor,
+        zero_copy=first.zero_copy,
+        size=node.size,
+        drop_remainder=node.drop_remainder,
+    )

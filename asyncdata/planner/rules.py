@@ -1,0 +1,36 @@
+"""The order of the rewrites, and the driver that applies them from the sources upwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from asyncdata.options import Options
+from asyncdata.plan.node import Node
+from asyncdata.planner.check import check_output, insert_check
+from asyncdata.planner.fuse import fuse_map_batch, fuse_maps
+from asyncdata.planner.place import place_map
+
+Rule = Callable[[Node, Options], Node]
+
+RULES: Final[tuple[Rule, ...]] = (place_map, fuse_map_batch, fuse_maps, insert_check)
+
+
+def rewrite(node: Node, options: Options, *, inner: bool = False) -> Node:
+    """The plan that is run instead: the same elements in the same order.
+
+    Args:
+        node: The last node of the plan.
+        options: In force for it.
+        inner: Whether the plan is the inner dataset of an interleave, whose output is looked after downstream.
+    """
+    for rule in RULES:
+        node = _apply(rule, node, options)
+    return node if inner else check_output(node, options)
+
+
+def _apply(rule: Rule, node: Node, options: Options) -> Node:
+    inputs = tuple(_apply(rule, child, options) for child in node.inputs)
+    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        node = node.with_inputs(inputs)
+    return rule(node, options)

@@ -1,0 +1,55 @@
+"""How the memory limit is divided before anything is known about the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from asyncdata.errors import MemoryLimitError
+from asyncdata.options import Options
+
+_UNIT: Final = 1 << 16
+_SOURCES_SHARE: Final = 4
+_CONSUMER_SHARE: Final = 4
+_TASKS_SHARE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Reserved minimums; what is left is shared by read-ahead, shuffle buffers and everything that grows.
+
+    Attributes:
+        chunk_bytes: Slab of one chunk of one current shard, headroom included.
+        task_bytes: Scratch and output of the soonest worker task of each stage.
+        consumer_bytes: Batches the consumer holds without a copy being made.
+    """
+
+    chunk_bytes: int
+    task_bytes: int
+    consumer_bytes: int
+
+
+def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> Shares:
+    """Divides the limit.
+
+    Args:
+        options: The limit, and the size of a read that is wished for.
+        current_shards: Shards that are read in turn: the product of the cycle lengths above a source.
+        worker_stages: Stages that hand work to workers.
+
+    Raises:
+        MemoryLimitError: Not even chunks of 64 KiB fit.
+    """
+    limit = options.memory_limit_bytes
+    room = limit // _SOURCES_SHARE // max(current_shards, 1)
+    chunk = min(options.chunk_bytes, room) // _UNIT * _UNIT
+    if chunk < _UNIT:
+        raise MemoryLimitError(
+            f"memory_limit_bytes={limit} is too small to read {current_shards} shards in turn; at least "
+            f"{_UNIT * _SOURCES_SHARE * current_shards} would do, or a smaller cycle_length"
+        )
+    return Shares(
+        chunk_bytes=chunk,
+        task_bytes=max(_UNIT, limit // _TASKS_SHARE // max(worker_stages, 1) // _UNIT * _UNIT),
+        consumer_bytes=limit // _CONSUMER_SHARE // _UNIT * _UNIT,
+    )

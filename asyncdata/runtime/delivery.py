@@ -1,0 +1,227 @@
+"""What leaves the runtime: offsets, kinds and shapes, turned into elements by the consumer.
+
+A delivery is one block at the consumer's edge. Its bytes stay in the arena; the consumer's arrays view them through one
+lease, whose end gives the rows back. When a consumer keeps so many that its share of the memory is used up, further
+deliveries are private copies: nothing ever waits for a consumer to let go.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Advance, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.columns import ArrayColumn, RefColumn, read_table
+from asyncdata.memory.lease import Lease, Returns
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import Structure, unflatten
+from asyncdata.runtime.budget import Budget
+from asyncdata.types import Element
+
+
+@dataclass(frozen=True, slots=True)
+class RefLeaf:
+    """One leaf in the arena (or in a private copy of it): where each row lies and what it is.
+
+    Attributes:
+        rows: ``int64[n, 2]``: offset and length.
+        leaf: What every row is, or None when `leaves` says it row by row.
+        leaves: See `leaf`.
+    """
+
+    rows: Rows
+    leaf: Leaf | None
+    leaves: npt.NDArray[np.object_] | None
+
+
+class Delivery:
+    """Elements for the consumer, made one at a time when they are asked for.
+
+    Attributes:
+        advance: What consuming the elements means for the state.
+        origin: Their provenance.
+    """
+
+    __slots__ = ("_base", "_columns", "_rows", "_structure", "advance", "origin")
+
+    def __init__(
+        self,
+        structure: Structure,
+        columns: tuple[RefLeaf | npt.NDArray[Any] | list[Any], ...],
+        base: npt.NDArray[np.uint8] | None,
+        origin: Rows,
+        advance: Advance,
+    ) -> None:
+        self._structure = structure
+        self._columns = columns
+        self._base = base
+        self._rows = len(origin)
+        self.origin = origin
+        self.advance = advance
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def element(self, row: int) -> Element:
+        """One element; arrays and byte batches are views that keep the memory alive."""
+        if self._structure is None:
+            return self._leaf(self._columns[0], row)
+        return unflatten(self._structure, (self._leaf(column, row) for column in self._columns))
+
+    def _leaf(self, column: RefLeaf | npt.NDArray[Any] | list[Any], row: int) -> Any:
+        if not isinstance(column, RefLeaf):
+            return column[row]
+        leaf = column.leaf
+        if leaf is None:
+            assert column.leaves is not None
+            leaf = column.leaves[row]
+        assert self._base is not None
+        offset, length = column.rows[row].tolist()
+        return view_leaf(self._base, offset, length, leaf)
+
+
+def view_leaf(base: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf) -> Any:
+    """What one row is, as a view where it can be one."""
+    part = base[offset : offset + length]
+    if leaf.kind == "array":
+        array = part[: leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+        return array[()] if leaf.shape == () else array
+    if leaf.kind == "table":
+        return BytesArray(base, part.view(np.int64).reshape(leaf.shape[0], 2), text=leaf.text)
+    if leaf.kind == "bytes":
+        return part.tobytes()
+    if leaf.kind == "str":
+        return str(memoryview(part), "utf-8")
+    # Written by a worker process of this pipeline, never by storage.
+    return pickle.loads(memoryview(part))  # noqa: S301 -- see above
+
+
+class Deliverer:
+    """Makes deliveries of blocks; stage loop only.
+
+    Args:
+        budget: Whose slabs they are.
+        account: The consumer's; charged with every slab that a delivery holds.
+        returns: How ended leases come back.
+        share_bytes: Slabs the consumer may hold before it gets private copies.
+    """
+
+    def __init__(self, budget: Budget, account: Account, returns: Returns, share_bytes: int) -> None:
+        self._budget = budget
+        self._account = account
+        self._returns = returns
+        self._share = share_bytes
+        self._kept: dict[int, int] = {}
+        self._kept_bytes = 0
+        self.copies = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of slabs that the consumer holds."""
+        return self._kept_bytes
+
+    def deliver(self, block: Block) -> Delivery:
+        """Hands a block over to the consumer."""
+        refs = [column for column in block.columns if isinstance(column, RefColumn)]
+        base: npt.NDArray[np.uint8] | None = None
+        if refs:
+            slabs = self._slabs_of(refs)
+            grown = sum(self._budget.slabs.slab(i).nbytes for i in slabs if i not in self._kept)
+            if self._kept_bytes + grown > self._share:
+                return self._private(block)
+            base = self._lend(block, slabs)
+        columns = tuple(
+            RefLeaf(column.rows, column.leaf, column.leaves)
+            if isinstance(column, RefColumn)
+            else (column.array if isinstance(column, ArrayColumn) else column.items)
+            for column in block.columns
+        )
+        return Delivery(block.structure, columns, base, block.origin, block.advance)
+
+    def _slabs_of(self, refs: list[RefColumn]) -> list[int]:
+        found: set[int] = set()
+        for column in refs:
+            found.update(np.unique(self._budget.slabs.of_rows(column.rows[:, 0])).tolist())
+            for table in column.tables():
+                found.update(np.unique(self._budget.slabs.of_rows(table[:, 0])).tolist())
+        return sorted(found)
+
+    def _lend(self, block: Block, slabs: list[int]) -> npt.NDArray[np.uint8]:
+        for index in slabs:
+            slab = self._budget.slabs.slab(index)
+            if index not in self._kept:
+                self._kept_bytes += slab.nbytes
+                self._budget.move(slab, self._account)
+            self._kept[index] = self._kept.get(index, 0) + 1
+
+        def release() -> None:
+            for index in slabs:
+                self._kept[index] -= 1
+                if not self._kept[index]:
+                    del self._kept[index]
+                    self._kept_bytes -= self._budget.slabs.slab(index).nbytes
+            for column in block.columns:
+                column.release()
+
+        return Lease(self._budget.slabs.arena, self._returns, release).bytes()
+
+    def _private(self, block: Block) -> Delivery:
+        """A copy in ordinary memory; the rows are given back at once."""
+        self.copies += 1
+        copier = _Copier(self._budget.slabs.arena.array)
+        columns: list[RefLeaf | npt.NDArray[Any] | list[Any]] = []
+        for column in block.columns:
+            if isinstance(column, RefColumn):
+                columns.append(copier.copy(column))
+            else:
+                columns.append(column.array if isinstance(column, ArrayColumn) else column.items)
+        delivery = Delivery(block.structure, tuple(columns), copier.base(), block.origin, block.advance)
+        block.release()
+        return delivery
+
+
+class _Copier:
+    """Collects rows from the arena into one private array."""
+
+    def __init__(self, arena: npt.NDArray[np.uint8]) -> None:
+        self._arena = arena
+        self._moves: list[tuple[int, int, int]] = []
+        self._tables: list[tuple[int, Rows]] = []
+        self._nbytes = 0
+
+    def copy(self, column: RefColumn) -> RefLeaf:
+        rows = column.rows.copy()
+        for row, (offset, length) in enumerate(column.rows.tolist()):
+            leaf = column.leaf_at(row)
+            rows[row, 0] = self._move(offset, length)
+            if leaf.kind == "table":
+                table = read_table(self._arena, offset, leaf.shape[0]).copy()
+                for item in range(len(table)):
+                    table[item, 0] = self._move(int(table[item, 0]), int(table[item, 1]))
+                self._tables.append((int(rows[row, 0]), table))
+        return RefLeaf(rows, column.leaf, column.leaves)
+
+    def _move(self, offset: int, length: int) -> int:
+        at = self._nbytes
+        self._moves.append((at, offset, length))
+        self._nbytes += -(-length // 64) * 64
+        return at
+
+    def base(self) -> npt.NDArray[np.uint8]:
+        out = np.empty(self._nbytes + 64, np.uint8)
+        skip = -out.ctypes.data % 64
+        base = out[skip : skip + self._nbytes]
+        for at, offset, length in self._moves:
+            base[at : at + length] = self._arena[offset : offset + length]
+        for at, table in self._tables:
+            base[at : at + table.nbytes] = table.reshape(-1).view(np.uint8)
+        return base
+
+

@@ -1,0 +1,89 @@
+"""Frees slabs that a buffer of references keeps alive for a few rows.
+
+A slab lives as long as any row points into it. A shuffle buffer holds rows of many slabs, most of which it has passed
+on already: without this it would pin several times the bytes it needs. Now and then the rows left in thinly used slabs
+are copied together into a new one. With one part in eight as the limit the copies stay below about an eighth of the
+bytes, and what is pinned below about twice what is live.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.columns import RefColumn
+from asyncdata.runtime.budget import Budget
+
+_THIN: Final = 8
+_PRESSURE: Final = 4
+_MOST_BYTES: Final = 4 << 20
+
+
+class Evacuator:
+    """See the module's docstring.
+
+    Args:
+        budget: For slabs.
+        account: The buffer's account, charged with the new slabs.
+    """
+
+    def __init__(self, budget: Budget, account: Account) -> None:
+        self._budget = budget
+        self._account = account
+        self.copied_bytes = 0
+
+    async def __call__(self, columns: list[RefColumn]) -> None:
+        """Moves rows of these columns, which belong to the caller and do not change meanwhile."""
+        if not columns or self._account.used < self._budget.limit // _PRESSURE:
+            return
+        for column in columns:
+            if column.leaf is not None and column.leaf.kind == "table":
+                continue
+            await self._evacuate(column)
+
+    async def _evacuate(self, column: RefColumn) -> None:
+        slabs = self._budget.slabs
+        owners = slabs.of_rows(column.rows[:, 0])
+        sizes = _spaces(column)
+        live = np.bincount(owners, weights=sizes)
+        rows_here = np.bincount(owners)
+        thin = [
+            index
+            for index in np.flatnonzero(live).tolist()
+            if live[index] * _THIN < slabs.slab(index).nbytes
+            # Others (a reader, a task, a batch) would keep the slab alive all the same.
+            and slabs.holds(slabs.slab(index)) == rows_here[index]
+        ]
+        if not thin:
+            return
+        chosen = np.flatnonzero(np.isin(owners, thin))
+        total = np.cumsum(sizes[chosen])
+        chosen = chosen[: int(np.searchsorted(total, _MOST_BYTES)) + 1]
+        await self._move(column, chosen, sizes[chosen])
+
+    async def _move(self, column: RefColumn, chosen: Rows, sizes: npt.NDArray[np.int64]) -> None:
+        slabs = self._budget.slabs
+        ends = np.cumsum(sizes)
+        slab = self._budget.take_now(self._account, int(ends[-1]))
+        if slab is None:
+            return
+        arena = slabs.arena.array
+        old = column.rows[chosen, 0].copy()
+        new = slab.offset + ends - sizes
+        for source, target, size in zip(old.tolist(), new.tolist(), sizes.tolist(), strict=True):
+            arena[target : target + size] = arena[source : source + size]
+        column.rows[chosen, 0] = new
+        slabs.hold_rows(new)
+        slabs.drop_rows(old)
+        slabs.drop(slab)
+        self.copied_bytes += int(ends[-1])
+
+
+def _spaces(column: RefColumn) -> npt.NDArray[np.int64]:
+    """Bytes each row occupies, a checksum behind it included."""
+    footer = 4 if column.leaf is not None and column.leaf.unchecked else 0
+    return np.maximum(column.rows[:, 1] + footer, 1)

@@ -1,0 +1,206 @@
+"""The bridge between the two loops: the stage loop asks for bytes, the I/O loop receives them into a slab.
+
+They meet twice per chunk, once to ask and once when it is there. A `Read` holds its slab from the asking until the I/O
+loop has let go of it, whatever happens in between: a cancelled read gives its slab back only when nothing writes into
+it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from asyncdata.errors import PipelineClosedError
+from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.options import Environment, Options
+from asyncdata.runtime.loops import LoopThread
+from asyncdata.storage.counters import FetchStats
+from asyncdata.storage.fetch import Fetcher
+from asyncdata.types import ObjectInfo
+
+T = TypeVar("T")
+
+
+class Read:
+    """One range on its way into a slab. Used on the stage loop.
+
+    Attributes:
+        done: Whether the I/O loop has let go of the slab.
+        info: The object; known at the end when it was not before.
+        filled: Bytes that were written.
+    """
+
+    def __init__(self, slabs: Slabs, slab: Slab, loop: asyncio.AbstractEventLoop) -> None:
+        self._slabs = slabs
+        self.slab = slab
+        self.done = False
+        self.info: ObjectInfo | None = None
+        self.filled = 0
+        self._error: BaseException | None = None
+        self._event = loop.create_future()
+        self.on_cancel: Callable[[], None] | None = None
+        slabs.hold(slab)
+
+    def cancel(self) -> None:
+        """Stops the transfer; the slab is let go when it has stopped."""
+        if not self.done and self.on_cancel is not None:
+            self.on_cancel()
+
+    async def wait(self) -> None:
+        """Returns when the bytes are there, or raises what went wrong."""
+        if not self.done:
+            await asyncio.shield(self._event)
+        if self._error is not None:
+            raise self._error
+
+    def finish(self, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
+        """Called on the stage loop once the I/O loop has let go."""
+        self.done = True
+        self.info = info
+        self.filled = filled
+        self._error = error
+        self._slabs.drop(self.slab)
+        if not self._event.done():
+            self._event.set_result(None)
+
+
+class _Transfer:
+    """The I/O loop's half of a `Read`."""
+
+    def __init__(
+        self,
+        io: Io,
+        read: Read,
+        source: ObjectInfo | str,
+        position: int,
+        buffer: memoryview,
+        priority: tuple[int, ...],
+    ) -> None:
+        self._io = io
+        self._read = read
+        self._source = source
+        self._position = position
+        self._buffer = buffer
+        self._priority = priority
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+        self._outcome: tuple[ObjectInfo | None, int, BaseException | None] = (
+            None,
+            0,
+            PipelineClosedError("the read was cancelled"),
+        )
+        read.on_cancel = lambda: io.thread.call(self._cancel)
+
+    def start(self) -> None:
+        self._io.thread.call(self._begin)
+
+    def _begin(self) -> None:
+        if self._cancelled:
+            self._report()
+            return
+        self._task = self._io.thread.spawn(self._run())
+        # Also called for a task that is cancelled before its first step.
+        self._task.add_done_callback(lambda _task: self._report())
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        fetcher = self._io.fetcher
+        try:
+            if isinstance(self._source, str):
+                info, filled = await fetcher.open_read(self._source, self._buffer, priority=self._priority)
+                self._outcome = (info, filled, None)
+            else:
+                await fetcher.read(self._source, self._position, self._buffer, priority=self._priority)
+                self._outcome = (self._source, len(self._buffer), None)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the stage that waits for the read
+            self._outcome = (None, 0, error)
+
+    def _report(self) -> None:
+        self._io.stage_loop.call_soon_threadsafe(self._io.finish, self._read, *self._outcome)
+
+
+class Io:
+    """Storage, as the stage loop sees it; owned by the Runtime.
+
+    Args:
+        thread: The I/O loop.
+        stage_loop: Where results are reported.
+        options: For the Fetcher.
+        environment: For the Fetcher.
+    """
+
+    def __init__(
+        self, thread: LoopThread, stage_loop: asyncio.AbstractEventLoop, options: Options, environment: Environment
+    ) -> None:
+        self.thread = thread
+        self.stage_loop = stage_loop
+        self.fetcher = Fetcher(options, environment)
+        self._closed = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def read(
+        self,
+        slabs: Slabs,
+        slab: Slab,
+        start: int,
+        length: int,
+        source: ObjectInfo | str,
+        position: int,
+        priority: tuple[int, ...],
+    ) -> Read:
+        """Begins to fill ``slab[start : start + length]`` with the bytes of an object from `position` on.
+
+        A `source` that is a URL is an object about which nothing is known yet; it is read from its beginning, and the
+        read tells what it is and how much there was.
+        """
+        if self._closed:
+            raise PipelineClosedError("the Runtime was closed")
+        read = Read(slabs, slab, self.stage_loop)
+        buffer = slabs.arena.view[slab.offset + start : slab.offset + start + length]
+        self._under_way += 1
+        self._idle.clear()
+        _Transfer(self, read, source, position, buffer, priority).start()
+        return read
+
+    def finish(self, read: Read, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
+        """Reports a read that the I/O loop has let go of; on the stage loop."""
+        read.finish(info, filled, error)
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no read is under way."""
+        await self._idle.wait()
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The objects that match, sorted by URL."""
+        return await self.call(self.fetcher.glob(pattern))
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and version of one object."""
+        return await self.call(self.fetcher.stat(url))
+
+    async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the I/O loop; cancelling cancels it."""
+        return await asyncio.wrap_future(self.thread.submit(coroutine))
+
+    def stats(self) -> FetchStats:
+        """Counters of all reads so far."""
+        return self.fetcher.stats()
+
+    async def aclose(self) -> None:
+        """Closes every connection. Reads must have been cancelled before."""
+        if not self._closed:
+            self._closed = True
+            await self.idle()
+            await self.call(self.fetcher.aclose())

@@ -1,0 +1,161 @@
+"""A running plan: lowers it, pumps its output to the consumer's edge, and puts everything back.
+
+    run() ── TaskGroup ┬─ pump: root.pull ─▶ deliver ─▶ edge
+                       └─ tasks of stages (feeders, worker tasks, prefetch, sloppy slots)
+
+The group ends before the stages are closed; so when `aclose` releases what stages hold, no task touches it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from asyncdata.errors import PipelineClosedError
+from asyncdata.memory.accounts import Account, Kind
+from asyncdata.options import Options
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.transformations import Check, Map, MapBatch
+from asyncdata.planner.rules import rewrite
+from asyncdata.planner.sizes import divide
+from asyncdata.runtime.delivery import Deliverer
+from asyncdata.runtime.edge import Edge
+from asyncdata.runtime.lower import lower
+from asyncdata.runtime.runtime import Runtime
+from asyncdata.runtime.scope import Scope, Services
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+
+_LONG_STEP_S: Final = 0.002
+_WORKER_NODES: Final = (Check, Map, MapBatch)
+
+
+class Pipeline:
+    """One iteration of one plan on one Runtime.
+
+    Args:
+        runtime: Whose loops, memory and workers are used.
+        plan: The last node.
+        options: In force.
+        seed: Stands in for seeds that were not given.
+        epoch: Number of this iteration.
+        edge: Where deliveries go.
+        ended: Called on the stage loop when everything is put back.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        plan: Node,
+        options: Options,
+        *,
+        seed: int,
+        epoch: int,
+        edge: Edge,
+        ended: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._plan = rewrite(plan, options)
+        self._options = options
+        self._seed = seed
+        self._epoch = epoch
+        self._edge = edge
+        self._ended = ended
+        self._root: Stage | None = None
+
+    async def run(self) -> None:
+        """Runs to the end, or until the edge is closed, or until cancelled, which the Runtime does when it closes."""
+        error: BaseException | None
+        services: list[Services] = []
+        try:
+            error = await self._run_group(services)
+        except asyncio.CancelledError:
+            error = PipelineClosedError("the Runtime was closed while the pipeline was running")
+        await self._put_back(services, error)
+
+    async def _run_group(self, services: list[Services]) -> BaseException | None:
+        error: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                services.append(Services(self._runtime, self._options, self._seed, group.create_task))
+                error = await self._work(services[0])
+                # Leaving by an exception is what cancels the tasks that still work ahead.
+                raise _Finished
+        except BaseExceptionGroup as ended:
+            others = ended.split(_Finished)[1]
+            return error or others
+        return error
+
+    async def _work(self, services: Services) -> BaseException | None:
+        """The pump; returns the pipeline's error, if any."""
+        try:
+            shares = divide(self._options, current_shards=1)
+            consumer = services.account(
+                "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
+            )
+            self._edge.attach(
+                asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting)
+            )
+            deliverer = Deliverer(services.budget, consumer, self._runtime.returns, shares.consumer_bytes)
+            self._root = lower(self._plan, self._scope(services, consumer))
+            await self._pump(self._root, deliverer)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
+            return caught
+        return None
+
+    def _scope(self, services: Services, consumer: Account) -> Scope:
+        workers = sum(isinstance(node, _WORKER_NODES) for node in walk(self._plan))
+        return Scope(
+            services=services,
+            place="plan",
+            element=(),
+            epoch=(self._epoch,),
+            rank=1,
+            rows_account=consumer,
+            shards=1,
+            worker_stages=workers,
+            ordered=self._options.deterministic,
+        )
+
+    async def _pump(self, root: Stage, deliverer: Deliverer) -> None:
+        yielded = time.monotonic()
+        while await self._edge.wait_for_room():
+            block = await root.pull(BLOCK_ROWS)
+            if block is None:
+                return
+            if len(block):
+                delivery = deliverer.deliver(block)
+                del block
+                if not await self._edge.put(delivery):
+                    return
+                del delivery
+            if time.monotonic() - yielded > _LONG_STEP_S:
+                await asyncio.sleep(0)
+                yielded = time.monotonic()
+
+    async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
+        try:
+            if self._root is not None:
+                await self._root.aclose()
+            for service in services:
+                service.close()
+        except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
+            error = error or caught
+        finally:
+            self._root = None
+            self._edge.finish(error)
+            self._ended()
+
+
+class _Finished(Exception):  # noqa: N818 -- a signal: cancels what is left in the TaskGroup
+    pass
+
+
+def _tell(services: Services, consumer: Account, waiting: bool) -> None:
+    if not consumer.closed:
+        services.budget.wait(consumer, waiting)
+
+

@@ -1,0 +1,84 @@
+"""Whose turn it is in an interleave: pure arithmetic on row counts.
+
+The order is tf.data's: `block_length` elements from the slot whose turn it is, then the next slot, in a circle. A slot
+whose dataset ends in the middle of its turn passes the turn on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from asyncdata.memory.advance import Rows
+
+
+class Turn(NamedTuple):
+    """Whose turn it is: slot `slot`, of whose block `taken` elements have been taken."""
+
+    slot: int
+    taken: int
+
+
+class Plan(NamedTuple):
+    """Rows that can leave without asking any slot for more.
+
+    Attributes:
+        slots: ``int64[n]``: the slot of each output row.
+        turn: Whose turn it is afterwards.
+    """
+
+    slots: Rows
+    turn: Turn
+
+
+def next_turn(turn: Turn, cycle: int) -> Turn:
+    """The turn passes to the next slot."""
+    return Turn((turn.slot + 1) % cycle, 0)
+
+
+def plan_rows(available: Sequence[int], vacant: Sequence[bool], turn: Turn, block_length: int, limit: int) -> Plan:
+    """Which slots the next rows come from, until one must be asked for more, or `limit` is reached.
+
+    Args:
+        available: Rows at hand per slot.
+        vacant: Slots that will never have rows again; the turn passes over them.
+        turn: Whose turn it is.
+        block_length: Elements per turn.
+        limit: Rows at the most.
+    """
+    cycle = len(available)
+    left = list(available)
+    runs: list[int] = []
+    lengths: list[int] = []
+    room = limit
+    slot, taken = turn
+    passed = 0
+    while room and passed <= cycle:
+        if vacant[slot]:
+            slot, taken, passed = (slot + 1) % cycle, 0, passed + 1
+            continue
+        passed = 0
+        if taken == 0:
+            ring = [s for s in (*range(slot, cycle), *range(slot)) if not vacant[s]]
+            rounds = min(min(left[s] for s in ring) // block_length, room // (block_length * len(ring)))
+            if rounds:
+                runs += ring * rounds
+                lengths += [block_length] * (rounds * len(ring))
+                room -= rounds * block_length * len(ring)
+                for s in ring:
+                    left[s] -= rounds * block_length
+                continue
+        count = min(block_length - taken, left[slot], room)
+        if not count:
+            break
+        runs.append(slot)
+        lengths.append(count)
+        left[slot] -= count
+        room -= count
+        taken += count
+        if taken < block_length:
+            break
+        slot, taken = (slot + 1) % cycle, 0
+    return Plan(np.repeat(np.array(runs, np.int64), np.array(lengths, np.int64)), Turn(slot, taken))

@@ -1,0 +1,129 @@
+"""What lowering needs to know besides the node: the running pipeline's services, and where in the plan we are."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from asyncdata.memory.accounts import Account, Kind
+from asyncdata.options import AUTOTUNE, Options
+from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor
+from asyncdata.runtime.io import Io
+from asyncdata.runtime.runtime import Runtime
+from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.runtime.tasks import Executor
+from asyncdata.types import ObjectInfo
+from asyncdata.workers.program import Program
+
+
+class Services:
+    """One pipeline's hold on its Runtime. Stage loop only.
+
+    Args:
+        runtime: The owner of everything lent here.
+        options: In force for the pipeline.
+        seed: Stands in for seeds that were not given.
+        spawn: Starts a task of the pipeline.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: Options,
+        seed: int,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self.runtime = runtime
+        self.options = options
+        self.seed = seed
+        self.spawn = spawn
+        self.budget: Budget = runtime.budget
+        self.io: Io = runtime.io
+        self.threads = runtime.threads
+        self.sources = SourceTable()
+        self.manifest: dict[str, ObjectInfo] = {}
+        self.listings: dict[tuple[str, ...], list[str]] = {}
+        self._accounts: dict[str, Account] = {}
+        self._executors: dict[str, Executor] = {}
+        self._programs: list[ProcessExecutor] = []
+        self._opened = 0
+
+    def account(self, place: str, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0) -> Account:
+        """The account of a stage; the same one for every epoch and every inner dataset at this place of the plan."""
+        account = self._accounts.get(place)
+        if account is None:
+            account = self.budget.open(name, rank=rank, kind=kind, reserved_bytes=reserved_bytes)
+            self._accounts[place] = account
+        return account
+
+    def executor(self, place: str, kind: str, make: Callable[[], Program]) -> Executor:
+        """What runs the tasks of the stage at this place; the program is sent to the workers once."""
+        executor = self._executors.get(place)
+        if executor is None:
+            if kind == "process":
+                process = ProcessExecutor(self.runtime.pool, self.runtime.start_pool, make())
+                self._programs.append(process)
+                executor = process
+            else:
+                executor = ThreadExecutor(self.threads, self.runtime.arena, make())
+            self._executors[place] = executor
+        return executor
+
+    def parallelism(self, wished: int, kind: str) -> int:
+        """Tasks under way at a time: two per worker, so that none waits for its next one; never more than wished."""
+        workers = self.runtime.num_workers if kind == "process" else max(1, self.runtime.num_workers)
+        most = 2 * max(1, workers)
+        return most if wished == AUTOTUNE else min(wished, max(most, 1)) if kind == "process" else wished
+
+    def next_order(self) -> int:
+        """A running number for sources, in the order they are opened."""
+        self._opened += 1
+        return self._opened
+
+    def close(self) -> None:
+        """Ends what the pipeline has opened, after its stages are closed."""
+        for account in self._accounts.values():
+            self.budget.close(account)
+        self._accounts.clear()
+        for executor in self._programs:
+            executor.close()
+        self._programs.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Where in the plan a node is lowered.
+
+    Attributes:
+        services: Of the pipeline.
+        place: The node's place, as child numbers from the last node on.
+        element: Provenance of the elements that made the inner datasets around this node.
+        epoch: Path of repeat counters, the outermost first.
+        rank: Distance from the consumer.
+        rows_account: Charged with slabs whose rows are collected downstream.
+        shards: Product of the cycle lengths around this node.
+        worker_stages: Stages of the whole plan that hand work to workers.
+        ordered: Whether stages that do not say otherwise keep the order.
+    """
+
+    services: Services
+    place: str
+    element: tuple[int, ...]
+    epoch: tuple[int, ...]
+    rank: int
+    rows_account: Account
+    shards: int
+    worker_stages: int
+    ordered: bool
+
+    def below(self, child: int = 0, **changes: Any) -> Scope:
+        """The scope of an input."""
+        return dataclasses.replace(self, place=f"{self.place}.{child}", rank=self.rank + 1, **changes)
+
+    def is_ordered(self, wish: bool | None) -> bool:
+        """A stage's own word, or else the option's."""
+        return self.ordered if wish is None else wish

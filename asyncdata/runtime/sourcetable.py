@@ -1,0 +1,61 @@
+"""Which source an element came from: the numbers in its provenance, and the names behind them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from asyncdata.memory.advance import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One shard, or one source that is not a file.
+
+    Attributes:
+        name: URL, or the stage's label.
+        version: Generation or ETag of a shard.
+        is_file: Whether `name` is a URL.
+    """
+
+    name: str
+    version: str | None
+    is_file: bool
+
+
+class SourceTable:
+    """Names behind source numbers; one per pipeline.
+
+    A source's number follows from its place in the plan and the element that opened it, so it is the same in every
+    run and every process, whatever the order of opening.
+    """
+
+    def __init__(self) -> None:
+        self._sources: dict[int, Source] = {}
+
+    def __getitem__(self, number: int) -> Source:
+        return self._sources[number]
+
+    def add(self, path: tuple[int | str, ...], name: str, version: str | None = None, *, is_file: bool = False) -> int:
+        """The number of a source that was just opened at this place of the plan."""
+        digest = hashlib.blake2b(repr((path, name)).encode(), digest_size=8).digest()
+        number = int.from_bytes(digest, "little") >> 1
+        self._sources[number] = Source(name, version, is_file)
+        return number
+
+    def place(self, origin: Rows) -> dict[str, Any]:
+        """Where an element lies, as the errors' keyword arguments."""
+        number, record, _, offset = origin.tolist()
+        source = self._sources[number]
+        if not source.is_file:
+            return {"record": record}
+        return {"url": source.name, "version": source.version, "record": record, "offset": offset}
+
+    def name_element(self, origin: Rows) -> str:
+        """An element in words."""
+        number, record, _, offset = origin.tolist()
+        source = self._sources[number]
+        if not source.is_file:
+            return f"element {record} of {source.name}"
+        return f"record {record} of {source.name} (byte offset {offset}, version {source.version})"

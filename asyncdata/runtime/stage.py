@@ -1,0 +1,71 @@
+"""`Stage`: a running node of a plan.
+
+Stages pull: the consumer's edge asks the last stage for a block, which asks the one before it, down to the sources.
+Backpressure is therefore the absence of a question, and a chain of cheap stages costs a few function calls per block.
+Stages that work ahead (reads, worker tasks, prefetch) do so in tasks of the pipeline's TaskGroup.
+
+The laws every stage obeys, checked for each of them in the tests:
+
+* *any blocking*: however the input is cut into blocks, the elements, the random draws and the folded state are the
+  same;
+* *no waiting for company*: `pull` returns as soon as it has a row, or news for the state;
+* *leases*: what a stage takes from its input it passes on or releases, after the end, an error or a cancellation too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from asyncdata.memory.block import Block
+
+BLOCK_ROWS = 1024
+"""Rows a stage asks for when it has no reason to ask for fewer."""
+
+MARK_EVERY = 1024
+"""Stages write a mark at every so many rows of their output, counted from its beginning."""
+
+
+class Stage(ABC):
+    """One running step. Used from the stage loop only, by one caller at a time.
+
+    Attributes:
+        label: The stage's name in errors and reports.
+    """
+
+    kind: ClassVar[str] = "stage"
+
+    def __init__(self, label: str, inputs: tuple[Stage, ...] = ()) -> None:
+        self.label = label
+        self.inputs = inputs
+
+    @abstractmethod
+    async def pull(self, limit: int) -> Block | None:
+        """The next block, of 1 to `limit` rows, or of none when it only carries news; None at the end, and ever after.
+
+        A pull is cancelled only when the pipeline ends, never by its consumer; what the stage holds while it waits is
+        in its attributes, where `aclose` finds it.
+        """
+
+    def prepare(self) -> None:
+        """Starts what takes time (opening files) because a pull will come soon. Does not block."""
+        for stage in self.inputs:
+            stage.prepare()
+
+    @property
+    def draining(self) -> bool:
+        """Whether all sources behind this stage have begun their last piece of work."""
+        return all(stage.draining for stage in self.inputs)
+
+    async def aclose(self) -> None:
+        """Releases everything; idempotent. Called after the pipeline's tasks have ended."""
+        for stage in self.inputs:
+            await stage.aclose()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.label}>"
+
+
+def row_marks(start: int, rows: int, every: int = MARK_EVERY) -> range:
+    """The rows of a block beginning at output position `start` where a mark belongs."""
+    return range(-start % every, rows, every)

@@ -1,0 +1,338 @@
+"""`interleave`: one inner dataset per input element, `cycle_length` of them read in turn.
+
+    input elements ─▶ opened ahead (reading their first bytes) ─▶ slots 0 … cycle_length-1 ─▶ rotation ─▶ output
+
+Deterministic: the rotation waits for the slot whose turn it is; the order is tf.data's, element for element. Sloppy: a
+slot that has nothing at hand is passed over; the order within an inner dataset is kept, and a pull waits only while
+no slot has anything.
+
+What is opened ahead neither changes the order nor counts for the state: an inner dataset begins when it gets its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from asyncdata.memory.advance import Advance, Fold, Rows, State
+from asyncdata.memory.block import Block
+from asyncdata.runtime.rotation import Turn, next_turn, plan_rows
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, row_marks
+from asyncdata.types import Element
+
+MakeInner = Callable[[Element, Rows], Stage]
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class _Waiting(NamedTuple):
+    """An input element whose inner dataset has no slot yet."""
+
+    inner: Stage
+    origin: Rows
+    state: State
+
+
+class _Slot:
+    """One place in the cycle, and the inner dataset that has it."""
+
+    def __init__(self, inner: Stage, origin: Rows) -> None:
+        self.inner = inner
+        self.origin = origin
+        self.block: Block | None = None
+        self.fold = Fold()
+        self.ended = False
+        self.pulling: asyncio.Task[None] | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.block is None else len(self.block)
+
+    def add(self, block: Block | None) -> None:
+        if block is None:
+            self.ended = True
+        else:
+            self.block = block if self.block is None else Block.concat([self.block, block])
+
+    def take(self, rows: int) -> Block:
+        assert self.block is not None
+        if rows == len(self.block):
+            head, self.block = self.block, None
+        else:
+            head, self.block = self.block.split(rows)
+        return head
+
+    def state(self, advance: Advance | None, row: int) -> dict[str, Any]:
+        """JSON-able once origins are: which inner dataset, and how far it was read."""
+        state = self.fold.state if advance is None else self.fold.at(advance, row)
+        return {"origin": self.origin, "state": state}
+
+
+class InterleaveStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: Gives the elements that inner datasets are made of.
+        make_inner: Makes an inner dataset's last stage; does not start it.
+        cycle_length: Inner datasets read in turn.
+        block_length: Elements per turn.
+        ahead: Inner datasets prepared beyond those that have a slot.
+        spawn: Starts a task of the pipeline; given for sloppy order only.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        make_inner: MakeInner,
+        *,
+        cycle_length: int,
+        block_length: int,
+        ahead: int,
+        spawn: Spawn | None,
+    ) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._make_inner = make_inner
+        self._block_length = block_length
+        self._ahead = ahead
+        self._spawn = spawn
+        self._slots: list[_Slot | None] = [None] * cycle_length
+        self._turn = Turn(0, 0)
+        self._elements: deque[tuple[Element, Rows, State]] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._input_ended = False
+        self._input_fold = Fold()
+        self._input_state = self._input_fold.state
+        self._out = 0
+        self._arrived = asyncio.Event()
+        self._opening: asyncio.Task[None] | None = None
+        self._input_error: BaseException | None = None
+        self._closed = False
+
+    # --- input -------------------------------------------------------------------------------------------------
+
+    async def _next_inner(self) -> _Waiting | None:
+        """The inner dataset for the next free slot."""
+        await self._open_ahead(1)
+        if not self._waiting:
+            return None
+        found = self._waiting.popleft()
+        await self._open_ahead(0)
+        self._input_state = found.state
+        return found
+
+    async def _open_ahead(self, at_least: int) -> None:
+        """Prepares inner datasets; waits for input only as long as fewer than `at_least` are there."""
+        free = sum(slot is None for slot in self._slots)
+        target = free + self._ahead
+        while len(self._waiting) < target:
+            if not self._elements:
+                if self._input_ended or len(self._waiting) >= at_least:
+                    return
+                await self._read_input(target - len(self._waiting))
+                continue
+            element, origin, state = self._elements.popleft()
+            inner = self._make_inner(element, origin)
+            self._waiting.append(_Waiting(inner, origin, state))
+            inner.prepare()
+
+    async def _read_input(self, limit: int) -> None:
+        block = await self._upstream.pull(limit)
+        if block is None:
+            self._input_ended = True
+            return
+        states = [self._input_fold.at(block.advance, row + 1) for row in range(len(block))]
+        self._input_fold.feed(block.advance)
+        self._elements.extend(zip(block.elements(), block.origin, states, strict=True))
+        block.release()
+
+    def prepare(self) -> None:
+        """Input elements are asked for at the first pull."""
+
+    @property
+    def draining(self) -> bool:
+        """Every inner dataset has a slot, and drains."""
+        if not self._input_ended or self._waiting or self._elements:
+            return False
+        return all(slot is None or slot.inner.draining for slot in self._slots)
+
+    # --- output ------------------------------------------------------------------------------------------------
+
+    async def pull(self, limit: int) -> Block | None:
+        while True:
+            if self._spawn is not None:
+                if not await self._fill_sloppy():
+                    return None
+            elif not await self._fill_ordered():
+                return None
+            block = self._emit(limit)
+            if block is not None:
+                return block
+
+    async def _fill_ordered(self) -> bool:
+        """Makes sure that the slot whose turn it is has rows; False at the end."""
+        cycle = len(self._slots)
+        passed = 0
+        while passed < cycle:
+            slot = self._slots[self._turn.slot]
+            if slot is None:
+                found = await self._next_inner()
+                if found is None:
+                    self._turn = next_turn(self._turn, cycle)
+                    passed += 1
+                    continue
+                slot = self._slots[self._turn.slot] = _Slot(found.inner, found.origin)
+            passed = 0
+            while not slot.rows and not slot.ended:
+                slot.add(await slot.inner.pull(BLOCK_ROWS))
+            if slot.rows:
+                return True
+            await self._vacate(self._turn.slot)
+            self._turn = next_turn(self._turn, cycle)
+        return False
+
+    async def _vacate(self, index: int) -> None:
+        slot = self._slots[index]
+        assert slot is not None
+        self._slots[index] = None
+        await slot.inner.aclose()
+
+    async def _fill_sloppy(self) -> bool:
+        """Keeps every slot pulling; waits until one has rows; False at the end."""
+        while True:
+            self._arrived.clear()
+            if self._input_error is not None:
+                raise self._input_error
+            for index, slot in enumerate(self._slots):
+                if slot is None:
+                    continue
+                if slot.error is not None:
+                    raise slot.error
+                if slot.ended and not slot.rows:
+                    await self._vacate(index)
+            self._give_slots()
+            slots = [slot for slot in self._slots if slot is not None]
+            if any(slot.rows for slot in slots):
+                return True
+            if not slots and self._input_ended and not self._elements:
+                return False
+            await self._arrived.wait()
+
+    def _give_slots(self) -> None:
+        """Free slots get what was opened ahead; more is opened in the background, so that no slot waits for input."""
+        assert self._spawn is not None
+        for index, slot in enumerate(self._slots):
+            if slot is None and self._waiting:
+                found = self._waiting.popleft()
+                self._input_state = found.state
+                slot = self._slots[index] = _Slot(found.inner, found.origin)
+            if slot is not None:
+                self._start_pull(slot)
+        if self._opening is None and not self._closed and not (self._input_ended and not self._elements):
+            free = sum(slot is None for slot in self._slots)
+            if len(self._waiting) < free + self._ahead:
+                self._opening = self._spawn(self._open_in_background())
+
+    async def _open_in_background(self) -> None:
+        try:
+            await self._open_ahead(len(self._waiting) + 1)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the next pull
+            self._input_error = error
+        finally:
+            self._opening = None
+            self._arrived.set()
+
+    def _start_pull(self, slot: _Slot) -> None:
+        if slot.rows or slot.ended or slot.pulling is not None or self._closed:
+            return
+        assert self._spawn is not None
+        slot.pulling = self._spawn(self._pull_into(slot))
+
+    async def _pull_into(self, slot: _Slot) -> None:
+        try:
+            while not slot.rows and not slot.ended:
+                slot.add(await slot.inner.pull(BLOCK_ROWS))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the pull that meets this slot
+            slot.error = error
+        finally:
+            slot.pulling = None
+            self._arrived.set()
+
+    def _emit(self, limit: int) -> Block | None:
+        """Rows at hand, in the order of the rotation."""
+        slots = self._slots
+        # A sloppy rotation passes over slots without rows; an ordered one stops at them, unless they are free for
+        # good: while input may come, a free slot is one that must be asked.
+        sloppy = self._spawn is not None
+        idle = not sloppy and self._input_ended and not self._waiting and not self._elements
+        vacant = [(slot is None and idle) or (sloppy and not (slot and slot.rows)) for slot in slots]
+        available = [0 if slot is None else slot.rows for slot in slots]
+        turn = self._turn
+        if sloppy and vacant[turn.slot]:
+            turn = next_turn(turn, len(slots))
+        order, after = plan_rows(available, vacant, turn, self._block_length, limit)
+        if not len(order):
+            if sloppy:
+                self._turn = next_turn(turn, len(slots))
+            return None
+        counts = np.bincount(order, minlength=len(slots))
+        present = np.flatnonzero(counts).tolist()
+        marks = () if sloppy else self._marks(order, turn, available, vacant)
+        heads = []
+        for index in present:
+            slot = slots[index]
+            assert slot is not None
+            head = slot.take(int(counts[index]))
+            slot.fold.feed(head.advance)
+            heads.append(head)
+        self._turn = after
+        self._out += len(order)
+        joined = Block.concat(heads)
+        if len(present) == 1:
+            joined.advance = joined.advance.with_marks(marks)
+            return joined
+        back = np.empty(len(order), np.int64)
+        back[np.argsort(order, kind="stable")] = np.arange(len(order))
+        return joined.reorder(back, joined.advance.reorder(back, marks))
+
+    def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> tuple[Any, ...]:
+        marks = []
+        for row in row_marks(self._out, len(order)):
+            before = plan_rows(available, vacant, turn, self._block_length, row).turn if row else turn
+            slot = int(order[row])
+            taken = before.taken if before.slot == slot else 0
+            counts = np.bincount(order[:row], minlength=len(self._slots)).tolist()
+            states = [
+                None if s is None else s.state(s.block.advance if s.block else None, count)
+                for s, count in zip(self._slots, counts, strict=True)
+            ]
+            marks.append((row, {"slot": slot, "taken": taken, "slots": states, "input": self._input_state}))
+        return tuple(marks)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        tasks = [slot.pulling for slot in self._slots if slot is not None and slot.pulling is not None]
+        tasks += [self._opening] if self._opening is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for index, slot in enumerate(self._slots):
+            if slot is not None:
+                if slot.block is not None:
+                    slot.block.release()
+                    slot.block = None
+                await self._vacate(index)
+        while self._waiting:
+            await self._waiting.popleft().inner.aclose()
+        self._elements.clear()
+        await super().aclose()

@@ -1,0 +1,92 @@
+"""`filter`, `take`, `skip`: which elements go on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from asyncdata.memory.advance import Advance, Fold
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import Stage, row_marks
+from asyncdata.runtime.usercode import UserFunction
+
+
+class FilterStage(Stage):
+    """Elements for which the predicate is true. What it drops stays in the advance."""
+
+    def __init__(self, label: str, upstream: Stage, predicate: UserFunction) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._predicate = predicate
+
+    async def pull(self, limit: int) -> Block | None:
+        block = await self._upstream.pull(limit)
+        if block is None or not len(block):
+            return block
+        try:
+            kept = [row for row in range(len(block)) if self._predicate(block.element(row), block.origin[row])]
+        except BaseException:
+            block.release()
+            raise
+        return block if len(kept) == len(block) else block.select(np.array(kept, np.int64))
+
+
+class _Counter:
+    """Counts the rows that pass, and marks every so many of them with the count and the input's state."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self._fold = Fold()
+
+    def mark(self, block: Block, advance: Advance, dropped: int) -> Block:
+        """Marks a block made of the input rows of `advance` from row `dropped` on."""
+        marks = tuple(
+            (row, {"passed": self.passed + row, "input": self._fold.at(advance, dropped + row)})
+            for row in row_marks(self.passed, len(block))
+        )
+        self._fold.feed(advance)
+        self.passed += len(block)
+        block.advance = block.advance.with_marks(marks)
+        return block
+
+
+class TakeStage(Stage):
+    """The first `count` elements; asks its input for no more than that."""
+
+    def __init__(self, label: str, upstream: Stage, count: int) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._count = count
+        self._counter = _Counter()
+
+    async def pull(self, limit: int) -> Block | None:
+        left = self._count - self._counter.passed
+        if left <= 0:
+            return None
+        block = await self._upstream.pull(min(limit, left))
+        return None if block is None else self._counter.mark(block, block.advance, 0)
+
+    @property
+    def draining(self) -> bool:
+        """Also when nothing is left to take."""
+        return self._counter.passed >= self._count or super().draining
+
+
+class SkipStage(Stage):
+    """All but the first `count` elements."""
+
+    def __init__(self, label: str, upstream: Stage, count: int) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._left = count
+        self._counter = _Counter()
+
+    async def pull(self, limit: int) -> Block | None:
+        block = await self._upstream.pull(limit)
+        if block is None:
+            return None
+        advance = block.advance
+        dropped = min(self._left, len(block))
+        if dropped:
+            self._left -= dropped
+            block = block.select(np.arange(dropped, len(block)))
+        return self._counter.mark(block, advance, dropped)

@@ -1,0 +1,306 @@
+"""`map`, `map` + `batch` in one step, and payload checks, carried out by worker processes or threads.
+
+A feeder task collects rows and starts jobs ahead of the consumer, as many tasks at a time as the stage's parallelism
+allows; `pull` hands the results out, in order or as they are ready. A job is cut into tasks of about ten milliseconds,
+by what earlier tasks cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Mark
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import RefColumn
+from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.batch import Collector
+from asyncdata.runtime.tasks import Executor, Job
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+Outcome: TypeAlias = Literal["rows", "batch", "checked"]
+
+_TASK_SECONDS: Final = 0.010
+_CHECK_BYTES: Final = 4 << 20
+_FIRST_ROWS: Final = 8
+
+
+class _Pace:
+    """How many rows make a task of about ten milliseconds; a moving average of what rows cost."""
+
+    def __init__(self, first_rows: int) -> None:
+        self._first = first_rows
+        self._seconds_per_row: float | None = None
+
+    def learn(self, seconds: float, rows: int) -> None:
+        if rows:
+            cost = seconds / rows
+            old = self._seconds_per_row
+            self._seconds_per_row = cost if old is None else 0.8 * old + 0.2 * cost
+
+    @property
+    def rows(self) -> int:
+        if self._seconds_per_row is None:
+            return self._first
+        return max(1, int(_TASK_SECONDS / max(self._seconds_per_row, 1e-9)))
+
+
+class WorkerStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        executor: Runs tasks.
+        outcome: What a job becomes: mapped ``rows``, one ``batch``, or the input rows ``checked``.
+        parallelism: Tasks under way at a time.
+        ordered: Whether results leave in the order of the input.
+        budget: For slabs.
+        account: Charged with scratch and results.
+        rows_account: Of the rows being collected.
+        sources: For naming records.
+        keys: Key of the random generators.
+        spawn: Starts a task of the pipeline.
+        collector: Of batches; None otherwise.
+        first_rows: Rows of a task before anything is known about their cost.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        *,
+        executor: Executor,
+        outcome: Outcome,
+        parallelism: int,
+        ordered: bool,
+        budget: Budget,
+        account: Account,
+        rows_account: Account,
+        sources: SourceTable,
+        keys: tuple[int, int],
+        spawn: Spawn,
+        collector: Collector | None = None,
+        first_rows: int = _FIRST_ROWS,
+    ) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._executor = executor
+        self._outcome = outcome
+        self._parallelism = parallelism
+        self._ordered = ordered
+        self._budget = budget
+        self._account = account
+        self._rows_account = rows_account
+        self._sources = sources
+        self._keys = keys
+        self._spawn_task = spawn
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._collector = collector
+        self._pace = _Pace(first_rows)
+        self._jobs: deque[Job] = deque()
+        self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
+        self._started = 0
+        self._under_way = 0
+        self._feeder: asyncio.Task[None] | None = None
+        self._fed: Block | None = None
+        self._error: BaseException | None = None
+        self._ended = False
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._out: Block | None = None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of the pipeline that this stage ends when it is closed."""
+        task = self._spawn_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- feeding -----------------------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        try:
+            while True:
+                while self._under_way >= self._parallelism or len(self._jobs) > self._parallelism:
+                    self._room.clear()
+                    await self._room.wait()
+                block = await self._collect()
+                if block is None:
+                    break
+                self._begin(block)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the pull that reaches this point
+            self._error = error
+        finally:
+            self._ended = True
+            self._news.set()
+
+    async def _collect(self) -> Block | None:
+        self._budget.wait(self._rows_account)
+        try:
+            if self._collector is not None:
+                found = await self._collector.collect(1)
+                if found is None:
+                    return None
+                block, stops, marks = found
+                self._marks[self._started] = (stops, marks)
+                return block
+            if self._outcome != "checked":
+                return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
+            block, self._fed = self._fed, None
+            if block is None:
+                block = await self._upstream.pull(BLOCK_ROWS)
+            if block is not None and len(block) > (rows := check_rows(block)):
+                block, self._fed = block.split(rows)
+            return block
+        finally:
+            self._budget.wait(self._rows_account, False)
+
+    def _begin(self, block: Block) -> None:
+        job = Job(
+            block,
+            self._started,
+            budget=self._budget,
+            account=self._account,
+            label=self.label,
+            sources=self._sources,
+            keys=self._keys,
+        )
+        self._started += 1
+        self._jobs.append(job)
+        if self._jobs[0] is job:
+            job.hurry()
+        if not len(block) or (self._outcome == "checked" and not _is_unchecked(block)):
+            job.done.set()
+            self._news.set()
+            return
+        self._under_way += 1
+        self._spawn(self._run(job))
+
+    async def _run(self, job: Job) -> None:
+        count = len(job)
+        if self._outcome == "batch":
+            rows = min(count, self._pace.rows)
+            # Parts of equal size, so that none of them is a short straggler.
+            rows = -(-count // -(-count // rows))
+        else:
+            rows = count
+        try:
+            await job.run(self._executor, rows, self._spawn)
+            await job.done.wait()
+        finally:
+            self._under_way -= 1
+            self._pace.learn(job.seconds, count)
+            if self._jobs and self._jobs[0] is not job and self._ordered:
+                job.rest()
+            self._news.set()
+            self._room.set()
+
+    # --- delivering --------------------------------------------------------------------------------------------
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._out is not None:
+            return self._cut(self._out, limit)
+        if self._feeder is None:
+            self._feeder = self._spawn(self._feed())
+        while True:
+            job = self._ready()
+            if job is not None:
+                self._room.set()
+                return self._cut(self._finish(job), limit)
+            if self._ended and not self._jobs:
+                if self._error is not None:
+                    raise self._error
+                return None
+            self._news.clear()
+            await self._news.wait()
+
+    def _ready(self) -> Job | None:
+        """The next job to deliver, taken out of the list."""
+        if self._ordered:
+            if not self._jobs or not self._jobs[0].done.is_set():
+                return None
+            job = self._jobs.popleft()
+        else:
+            found = next((job for job in self._jobs if job.done.is_set()), None)
+            if found is None:
+                return None
+            job = found
+            self._jobs.remove(job)
+        if self._jobs:
+            self._jobs[0].hurry()
+        return job
+
+    def _finish(self, job: Job) -> Block:
+        block = job.block
+        if job.error is not None:
+            job.release()
+            raise job.error
+        if not len(block):
+            return block
+        try:
+            return self._result(job)
+        except BaseException:
+            job.release()
+            raise
+
+    def _result(self, job: Job) -> Block:
+        origin, advance = job.block.origin, job.block.advance
+        if self._outcome == "checked":
+            return job.passed()
+        if self._outcome == "rows":
+            structure, columns = job.rows()
+            return Block(structure, columns, origin, advance)
+        stops, marks = self._marks.pop(job.number)
+        structure, columns = job.batch()
+        return Block(structure, columns, origin[:1], advance.group(stops, marks))
+
+    def _cut(self, block: Block, limit: int) -> Block:
+        if len(block) <= limit:
+            self._out = None
+            return block
+        head, self._out = block.split(limit)
+        return head
+
+    async def aclose(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        # A call of the pool returns only when no worker uses its memory any more.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for job in self._jobs:
+            job.release()
+        self._jobs.clear()
+        if self._collector is not None:
+            self._collector.release()
+        if self._fed is not None:
+            self._fed.release()
+            self._fed = None
+        if self._out is not None:
+            self._out.release()
+            self._out = None
+        await super().aclose()
+
+
+def _is_unchecked(block: Block) -> bool:
+    return any(
+        isinstance(column, RefColumn) and column.leaf is not None and column.leaf.unchecked for column in block.columns
+    )
+
+
+def check_rows(block: Block) -> int:
+    """How many rows make a check task of a few MiB."""
+    column = block.columns[0] if block.columns else None
+    if not isinstance(column, RefColumn):
+        return max(1, len(block))
+    total = np.cumsum(column.rows[:, 1])
+    return max(1, int(np.searchsorted(total, _CHECK_BYTES)))

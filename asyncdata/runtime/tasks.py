@@ -1,0 +1,329 @@
+"""One job of a worker stage: some rows, the tasks that work on them, and the slabs the results lie in.
+
+    rows ─▶ packed into a scratch slab ─▶ task(s) in workers ─▶ one slab of results (+ payload slabs) ─▶ a block
+
+A job is the unit that is delivered: one batch, or one block of mapped rows. Its tasks write disjoint rows of one slab.
+When a worker dies the pool runs the task again from the start; what was granted to it is granted anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from asyncdata.errors import CorruptRecordError, UnbatchableError, WorkerDiedError
+from asyncdata.memory.accounts import Account, Ticket
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_table
+from asyncdata.memory.layout import Layout
+from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
+from asyncdata.memory.slabs import Slab
+from asyncdata.memory.structure import Structure
+from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
+from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.workers import program as work
+from asyncdata.workers.failure import annotate, decode_failure
+from asyncdata.workers.program import RaggedRows, Reply, Task, encode_shape
+
+
+class Executor(Protocol):
+    """Runs one task: in a worker process, or in a thread of this one."""
+
+    async def run(
+        self, payload: bytes, grant: Callable[[int], asyncio.Future[tuple[int, int]]], restart: Callable[[], None]
+    ) -> bytes:
+        """See `workers.pool.WorkerPool.run`."""
+
+
+class _Part:
+    """What one task was granted."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.payloads: Slab | None = None
+
+
+class Job:
+    """See the module's docstring.
+
+    Args:
+        block: The rows; owned by the job until it is finished or abandoned.
+        number: Its place in the order of jobs.
+        budget: For slabs.
+        account: Charged with everything the job takes.
+        label: The stage's name.
+        sources: For naming a record that failed.
+        keys: Key of the random generators.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        number: int,
+        *,
+        budget: Budget,
+        account: Account,
+        label: str,
+        sources: SourceTable,
+        keys: tuple[int, int],
+    ) -> None:
+        self.block = block
+        self.number = number
+        self.seconds = 0.0
+        self.error: BaseException | None = None
+        self.done = asyncio.Event()
+        self.soonest = False
+        self._budget = budget
+        self._account = account
+        self._label = label
+        self._sources = sources
+        self._keys = keys
+        self._results: Slab | None = None
+        self._results_nbytes = 0
+        self._making: asyncio.Future[None] | None = None
+        self._payloads: list[Slab] = []
+        self._scratch: list[Slab] = []
+        self._tickets: list[Ticket] = []
+        self._replies: list[tuple[int, Reply]] = []
+        self._left = 0
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """The job is the next one to be delivered."""
+        if not self.soonest:
+            self.soonest = True
+            for ticket in self._tickets:
+                self._budget.hurry(ticket)
+
+    async def run(self, executor: Executor, rows_per_task: int, spawn: Callable[..., asyncio.Task[None]]) -> None:
+        """Runs every task; afterwards `done` is set, with `error` if one failed."""
+        count = len(self.block)
+        starts = range(0, count, rows_per_task)
+        self._left = len(starts)
+        shape = encode_shape(shape_of(self.block.structure, self.block.columns))
+        for start in starts[1:]:
+            spawn(self._run_task(executor, start, min(rows_per_task, count - start), shape))
+        await self._run_task(executor, 0, min(rows_per_task, count), shape)
+
+    async def _run_task(self, executor: Executor, start: int, count: int, shape: bytes) -> None:
+        try:
+            if self.error is None:
+                reply = await self._call(executor, start, count, shape)
+                self.seconds += reply.seconds
+                self._replies.append((start, reply))
+                if reply.status in (work.FAILED, work.CORRUPT):
+                    raise self._failure(reply, start + reply.row)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
+            if isinstance(error, WorkerDiedError):
+                error.stage = self._label
+            self.error = self.error or error
+        finally:
+            self._left -= 1
+            if not self._left:
+                self.done.set()
+
+    async def _call(self, executor: Executor, start: int, count: int, shape: bytes) -> Reply:
+        columns: list[Column] = list(self.block.columns)
+        origin = self.block.origin
+        if count < len(self.block):
+            rows = slice(start, start + count)
+            columns = [_rows(column, rows) for column in columns]
+            origin = origin[rows]
+        parts = pack(tuple(columns), origin)
+        scratch = await self._take(packed_bytes(parts))
+        self._scratch.append(scratch)
+        arena = self._budget.slabs.arena
+        write(arena.array, scratch.offset, parts)
+        task = Task(scratch.offset, count, len(self.block), start, self._keys, shape)
+        part = _Part()
+
+        async def grant(nbytes: int) -> tuple[int, int]:
+            return await self._grant(part, scratch, nbytes)
+
+        def restart() -> None:
+            part.calls = 0
+            if part.payloads is not None:
+                self._payloads.remove(part.payloads)
+                self._budget.slabs.drop(part.payloads)
+                part.payloads = None
+
+        try:
+            return Reply.decode(await executor.run(task.encode(), grant, restart))  # type: ignore[arg-type]  # a coroutine function
+        finally:
+            self._scratch.remove(scratch)
+            self._budget.slabs.drop(scratch)
+
+    async def _take(self, nbytes: int) -> Slab:
+        return await self._budget.take(
+            self._account, nbytes, urgency=0 if self.soonest else self.number + 1, asked=self._tickets.append
+        )
+
+    async def _grant(self, part: _Part, scratch: Slab, nbytes: int) -> tuple[int, int]:
+        """The first call of a task is for the results, the second for its payloads."""
+        part.calls += 1
+        self._budget.rest(scratch.account, True)
+        try:
+            if part.calls == 1:
+                slab = await self._results_slab(nbytes)
+            else:
+                slab = part.payloads = await self._take(nbytes)
+                self._payloads.append(slab)
+        finally:
+            self._budget.rest(scratch.account, False)
+        return slab.offset, slab.nbytes
+
+    async def _results_slab(self, nbytes: int) -> Slab:
+        while self._results is None:
+            if self._making is None:
+                self._making = asyncio.get_running_loop().create_future()
+                try:
+                    self._results = await self._take(nbytes)
+                    self._results_nbytes = nbytes
+                finally:
+                    self._making.set_result(None)
+                    self._making = None
+            else:
+                await asyncio.shield(self._making)
+        if nbytes != self._results_nbytes:
+            raise UnbatchableError(
+                "elements of one batch differ in structure, shape or dtype between its parts; make all elements alike "
+                "in map(), or use padded_batch or ragged_batch",
+                stage=self._label,
+            )
+        return self._results
+
+    def _failure(self, reply: Reply, row: int) -> BaseException:
+        origin = self.block.origin[row]
+        if reply.status == work.CORRUPT:
+            return CorruptRecordError(
+                "the checksum of a record's payload does not match: the file is damaged",
+                stage=self._label,
+                **self._sources.place(origin),
+            )
+        error = decode_failure(reply.body, where=self._label)
+        annotate(error, f"in {self._label}, {self._sources.name_element(origin)}")
+        return error
+
+    # --- results -----------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """The job is done, and waits for an earlier one."""
+        for ticket in self._tickets:
+            self._budget.rest(ticket, True)
+
+    def passed(self) -> Block:
+        """The rows themselves: they were only checked."""
+        for column in self.block.columns:
+            if isinstance(column, RefColumn) and column.leaf == UNCHECKED_BYTES:
+                column.leaf = BYTES
+        return self.block
+
+    def batch(self) -> tuple[Structure, tuple[Column, ...]]:
+        """One batch: a column of one row per leaf. Releases the input rows."""
+        layout = self._layout()
+        results = self._results
+        assert results is not None
+        columns = []
+        for leaf, offset in zip(layout.leaves, layout.offsets, strict=True):
+            rows = np.array([[results.offset + offset, leaf.nbytes]], np.int64)
+            columns.append(RefColumn(self._budget.slabs, rows, leaf))
+        return layout.structure, self._hand_over(tuple(columns))
+
+    def rows(self) -> tuple[Structure, tuple[Column, ...]]:
+        """The mapped rows, as a block's columns. Releases the input rows."""
+        reply = self._replies[0][1]
+        if reply.status == work.RAGGED:
+            tables_at, ragged = pickle.loads(reply.body)  # noqa: S301 -- from a worker process of this pipeline
+            return self._ragged(tables_at, ragged)
+        layout = self._layout()
+        results = self._results
+        assert results is not None
+        arena = self._budget.slabs.arena.array
+        columns: list[Column] = []
+        count = len(self.block)
+        for leaf, offset in zip(layout.leaves, layout.offsets, strict=True):
+            at = results.offset + offset
+            if leaf.kind == "table":
+                table = read_table(arena, at, count).copy()
+                columns.append(RefColumn(self._budget.slabs, table, Leaf("str" if leaf.text else "bytes")))
+                continue
+            nbytes = leaf.nbytes // max(count, 1)
+            if nbytes <= _SMALL_ROW:
+                columns.append(ArrayColumn(arena[at : at + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape).copy()))
+                continue
+            rows = np.empty((count, 2), np.int64)
+            rows[:, 0] = at + np.arange(count) * nbytes
+            rows[:, 1] = nbytes
+            columns.append(RefColumn(self._budget.slabs, rows, Leaf("array", leaf.dtype, leaf.shape[1:])))
+        return layout.structure, self._hand_over(tuple(columns))
+
+    def _ragged(self, tables_at: int, ragged: RaggedRows) -> tuple[Structure, tuple[Column, ...]]:
+        arena = self._budget.slabs.arena.array
+        count = len(self.block)
+        step = aligned(16 * count)
+        columns: list[Column] = []
+        for index, leaves in enumerate(ragged.leaves):
+            table = read_table(arena, tables_at + index * step, count).copy()
+            kinds = np.empty(count, object)
+            kinds[:] = leaves
+            columns.append(RefColumn(self._budget.slabs, table, None, kinds))
+        return ragged.structure, self._hand_over(tuple(columns))
+
+    def _layout(self) -> Layout:
+        bodies = {reply.body for _, reply in self._replies}
+        if len(bodies) != 1:
+            raise UnbatchableError(
+                "elements of one batch differ in structure, shape or dtype between its parts; make all elements alike "
+                "in map(), or use padded_batch or ragged_batch",
+                stage=self._label,
+            )
+        layout: Layout = pickle.loads(bodies.pop())  # noqa: S301 -- from a worker process of this pipeline
+        return layout
+
+    def _hand_over(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The results are held by their rows from now on, no longer by the job."""
+        for column in columns:
+            if isinstance(column, RefColumn):
+                column.hold()
+        self.release()
+        return columns
+
+    def release(self) -> None:
+        """Gives back the input rows and whatever the job still holds."""
+        self.block.release()
+        self.block = Block.empty(self.block.advance)
+        if self._results is not None:
+            self._budget.slabs.drop(self._results)
+            self._results = None
+        for slab in self._payloads:
+            self._budget.slabs.drop(slab)
+        self._payloads = []
+
+    def origins(self) -> Rows:
+        """Provenance of the input rows."""
+        return self.block.origin
+
+
+_SMALL_ROW = 64
+"""Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""
+
+
+def _rows(column: Column, rows: slice) -> Column:
+    """Some rows for reading only; whoever owns the column keeps owning them."""
+    if isinstance(column, RefColumn):
+        return column.pick(rows)
+    if isinstance(column, ArrayColumn):
+        return ArrayColumn(column.array[rows])
+    return type(column)(column.items[rows])

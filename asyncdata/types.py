@@ -1,0 +1,32 @@
+"""The aliases and small records that every layer shares; no behaviour lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Element: TypeAlias = Any
+"""What one step of an iterator yields: numpy arrays and scalars, bytes, str, nested tuples, namedtuples and dicts of them."""
+
+Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+"""What a saved state is made of."""
+
+WritableBuffer: TypeAlias = memoryview
+"""A contiguous writable byte view; readers fill it from its first byte on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """What storage says about one object, and what a pinned read is pinned to.
+
+    Attributes:
+        url: The full URL, scheme included, as a user would write it.
+        size: Length of the stored bytes.
+        version: Opaque token that changes when the content does: a GCS generation, an ETag, a local inode with its
+            size and modification time. ``None`` where the backend has nothing of the kind; reads are then not pinned.
+    """
+
+    url: str
+    size: int
+    version: str | None = None
