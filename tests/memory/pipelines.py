@@ -85,7 +85,7 @@ class Plan:
         return limit + excess
 
 
-class Starved(Exception):
+class StarvedError(Exception):
     """The ledger said that the limit is too small."""
 
     def __init__(self, error: Exception) -> None:
@@ -131,7 +131,7 @@ class Shard:
 
 class Row(NamedTuple):
     shard: int
-    index: int
+    number: int
     piece: Piecemeal
 
 
@@ -290,7 +290,7 @@ class Simulation:
         try:
             ticket = self.ledger.ask(shard.account, shard.pieces[shard.at].nbytes, owner=shard)
         except MemoryLimitError as error:
-            raise Starved(error) from error
+            raise StarvedError(error) from error
         self.live[ticket] = None
         shard.ask = ticket
         if ticket.held:
@@ -468,7 +468,7 @@ class Simulation:
         try:
             ticket = self.ledger.ask(self.outputs, task.output, urgency=0 if first else 1, owner=task)
         except MemoryLimitError as error:
-            raise Starved(error) from error
+            raise StarvedError(error) from error
         self.live[ticket] = None
         task.ticket = ticket
         task.state = "filling" if ticket.held else "asking"
@@ -508,7 +508,7 @@ class Simulation:
     def receive(self) -> None:
         rows, ticket = self.prefetched.popleft()
         self.asks_next = False
-        self.delivered += [(row.shard, row.index) for row in rows]
+        self.delivered += [(row.shard, row.number) for row in rows]
         self.batches.append((rows, ticket))
         if ticket is None:
             self.shift(rows, self.batch_level + 1, self.batch_level + 2)
@@ -525,7 +525,7 @@ class Simulation:
     # --- the run ---------------------------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
-        events = [self.hear] if self.ledger.has_decisions else []
+        events: list[Event] = [self.hear] if self.ledger.has_decisions else []
         for shard in self.slots:
             events += self.shard_events(shard)
         for stage in (
@@ -554,7 +554,7 @@ class Simulation:
         """Runs to the end.
 
         Raises:
-            Starved: The ledger says it cannot be done; checked to be true of this very moment.
+            StarvedError: The ledger says it cannot be done; checked to be true of this very moment.
             AssertionError: It stalled, or a law was broken.
         """
         self.run_out()
@@ -578,10 +578,16 @@ class Simulation:
                 self.verify_verdict(self.ledger._failed[0])
 
     def verify_verdict(self, failed: Ticket) -> None:
-        """Asks for the same again without any verdicts: it is never granted, whatever else may happen."""
+        """Asks for the same again without any verdicts: it is never granted, whatever else may happen.
+
+        Except for tasks whose outputs are taken in any order: a batch that becomes complete later may start another,
+        which needs less and passes. The ledger does not wait for that.
+        """
         error, owner = failed.error, failed.owner
         assert error is not None
-        self.ledger._is_hopeless = lambda _: False  # type: ignore[method-assign]  # the point of it
+        if isinstance(owner, Task) and not self.plan.ordered:
+            raise StarvedError(error)
+        self.ledger._is_hopeless = lambda ticket: False  # type: ignore[method-assign]  # noqa: ARG005 -- the point of it
         ticket = self.ledger.ask(failed.account, failed.nbytes, urgency=failed.urgency, owner=owner)
         self.live[ticket] = None
         if isinstance(owner, Shard):
@@ -592,4 +598,4 @@ class Simulation:
         self.ledger._failed.clear()
         self.run_out()
         assert ticket.state is State.QUEUED, f"a verdict came too early: {error}"
-        raise Starved(error)
+        raise StarvedError(error)

@@ -146,6 +146,7 @@ class Arena(RuleBasedStateMachine):
         assert f"used {spans.used_bytes} " in repr(spans)
 
 
+@pytest.mark.timeout(600 if SOAK else 60)
 def test_state_machine() -> None:
     """No sequence of takes, gives and trims breaks a law of the allocator."""
     run_state_machine_as_test(
@@ -226,7 +227,7 @@ def test_a_failed_take_still_owes_its_punches() -> None:
     assert spans.resident_bytes == 4 * G
 
 
-@pytest.mark.parametrize("space, limit, granule", [(10, 20, 4), (20, 3, 4), (20, 20, 0)])
+@pytest.mark.parametrize(("space", "limit", "granule"), [(10, 20, 4), (20, 3, 4), (20, 20, 0)])
 def test_senseless_sizes_are_refused(space: int, limit: int, granule: int) -> None:
     """The constructor refuses a space below the limit and a limit below the granule."""
     with pytest.raises(ValueError, match=r"granule|space_bytes"):
