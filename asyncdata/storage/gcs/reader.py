@@ -7,17 +7,17 @@ Options (``Options.storage["gs"]``): ``endpoint_url``, ``token`` (``"anon"``, ``
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import aiohttp
 from yarl import URL
 
-from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.storage.bodies import Bodies, client_failure
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.gcs import requests
-from asyncdata.storage.gcs.tokens import Token, Tokens, choose_source
+from asyncdata.storage.gcs.tokens import Token, Tokens, TokenSource, choose_source
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
@@ -36,6 +36,7 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
     unknown = set(options) - KNOWN_OPTIONS
     if unknown:
         raise StorageError(f"unknown storage options for gs: {', '.join(sorted(unknown))}")
+    source = choose_source(options.get("token"))  # whatever is wrong is found before anything is opened
     endpoint = str(options.get("endpoint_url") or requests.DEFAULT_ENDPOINT).rstrip("/")
     tls_context = None
     if endpoint.startswith("https:"):
@@ -46,18 +47,18 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
         tls_context=tls_context,
         proxy=options.get("proxy"),
     )
-    return GcsReader(bodies, endpoint=endpoint, options=options)
+    return GcsReader(bodies, source, endpoint=endpoint, user_project=options.get("user_project"))
 
 
 class GcsReader:
     """A ``RangeReader`` for Google Cloud Storage and servers that speak its JSON API."""
 
-    def __init__(self, bodies: Bodies, *, endpoint: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, bodies: Bodies, source: TokenSource | None, *, endpoint: str, user_project: str | None) -> None:
         self._bodies = bodies
         self._endpoint = endpoint
-        self._user_project: str | None = options.get("user_project")
+        self._user_project = user_project
         self._jobs = ThreadJobs(1, "asyncdata-gcs")
-        self._tokens = Tokens(choose_source(options.get("token")), self._jobs)
+        self._tokens = Tokens(source, self._jobs)
         self._media_url = functools.lru_cache(maxsize=4096)(self._build_media_url)
 
     def __repr__(self) -> str:
@@ -169,7 +170,9 @@ class GcsReader:
     def _build_media_url(self, url: str, version: str | None) -> str:
         return requests.media_url(self._endpoint, url, version, self._user_project)
 
-    async def _get(self, info: ObjectInfo, start: int, buffer: memoryview, note: Any = None) -> Answer:
+    async def _get(
+        self, info: ObjectInfo, start: int, buffer: memoryview, note: Callable[[ResponseHead], None] | None = None
+    ) -> Answer:
         version = info.version
 
         def accept(head: ResponseHead) -> None:
@@ -216,7 +219,7 @@ class GcsReader:
             current = await self.stat(info.url)
         except ObjectNotFoundError:
             what = f"the object was deleted after generation {info.version} was listed"
-        except (StorageError, AccessDeniedError):
+        except StorageError:
             what = f"generation {info.version} of the object does not exist any more"
         else:
             if current.version == info.version:

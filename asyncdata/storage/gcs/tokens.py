@@ -107,7 +107,7 @@ def choose_source(choice: object) -> TokenSource | None:
     Raises:
         UnsupportedURLError: Not one of the documented values.
     """
-    if choice in {"anon", "anonymous"}:
+    if choice == "anon":
         return None
     if choice is None or choice == "google_default":
         return GoogleTokens("google_default")

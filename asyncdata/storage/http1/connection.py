@@ -301,6 +301,11 @@ class RangeConnection(asyncio.BufferedProtocol):
             self._aside = bytearray(plan.size)
             buffer = memoryview(self._aside)
         if len(early) > plan.size:
+            if not plan.wanted:  # an error stays the error it is; the connection is not used again
+                self.phase = Phase.COLLECT
+                self._aside = bytearray(early[: plan.size])
+                self._finish()
+                return
             raise read_failed(f"{len(early) - plan.size} bytes beyond the body's end", FailureCause.MALFORMED)
         buffer[: len(early)] = early
         self.phase = Phase.BODY

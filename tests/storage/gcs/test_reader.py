@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asyncdata.errors import AccessDeniedError, ObjectChangedError, StorageError
+from asyncdata.options import Environment, Options
+from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
+from asyncdata.storage.registry import spec_for
+from asyncdata.types import ObjectInfo
+from fake_gcs import FakeGCS
+from tests.storage.gcs.test_tokens import service_account
+from tests.storage.raw_server import DATA, Peer, RawServer, Request, honest, ranged
+
+INFO = ObjectInfo(url="gs://bucket/x", size=len(DATA), version="7")
+
+
+def fetcher_of(endpoint: str, **options: object) -> Fetcher:
+    """A Fetcher for one endpoint."""
+    return Fetcher(Options(storage={"gs": {"endpoint_url": endpoint, "token": "anon", **options}}), Environment())
+
+
+async def test_listings_of_many_pages_are_complete_and_take_one_request_per_page() -> None:
+    """2,500 names are three pages; nothing but list requests is sent."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        for number in range(2500):
+            server.put("bucket", f"p/{number:05d}.rec", b"x")
+        fetcher = fetcher_of(server.url)
+        found = await fetcher.glob("gs://bucket/p/*.rec")
+        assert [info.url for info in found] == [f"gs://bucket/p/{number:05d}.rec" for number in range(2500)]
+        assert [entry.operation for entry in server.journal] == ["storage.objects.list"] * 3
+        await fetcher.aclose()
+
+
+async def test_reading_a_listed_object_costs_one_request_and_no_look_up() -> None:
+    """Only the ranged GET is sent: no metadata, no bucket, nothing else."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        fetcher = fetcher_of(server.url)
+        (info,) = await fetcher.glob("gs://bucket/*")
+        await fetcher.read(info, 10, memoryview(bytearray(100)))
+        await fetcher.open_read("gs://bucket/x", memoryview(bytearray(100)))
+        operations = [(entry.operation, entry.range) for entry in server.journal]
+        assert operations == [
+            ("storage.objects.list", ""),
+            ("storage.objects.get", "bytes=10-109"),
+            ("storage.objects.get", "bytes=0-99"),
+        ]
+        await fetcher.aclose()
+
+
+async def test_objects_kept_compressed_are_read_as_they_are_stored() -> None:
+    """A gzip object has the ranges and the size of its stored bytes."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA[:5000], contentEncoding="gzip")
+        fetcher = fetcher_of(server.url)
+        info = await fetcher.stat("gs://bucket/x")
+        assert info.size == 5000
+        buffer = bytearray(100)
+        await fetcher.read(info, 50, memoryview(buffer))
+        assert buffer == DATA[50:150]
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", RangeIgnoredError),
+        ("HTTP/1.1 200 OK\r\nx-goog-stored-content-encoding: gzip\r\n\r\n", EncodedBodyError),
+        (
+            "HTTP/1.1 206 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\nContent-Range: bytes 0-8/9\r\n\r\n",
+            EncodedBodyError,
+        ),
+        (
+            "HTTP/1.1 206 OK\r\nx-goog-generation: 8\r\nContent-Length: 9\r\nContent-Range: bytes 0-8/9\r\n\r\n",
+            ObjectChangedError,
+        ),
+        (f"HTTP/1.1 416 No\r\nContent-Range: bytes */{5}\r\nContent-Length: 0\r\n\r\n", ObjectChangedError),
+    ],
+)
+async def test_answers_that_are_not_the_stored_bytes_are_refused(head: str, kind: type[StorageError]) -> None:
+    """Each by its own type, at the first try, with the place in the message."""
+
+    async def lying(request: Request, peer: Peer) -> None:
+        await peer.send(head.encode() + b"x" * 9)
+        await peer.stall()
+
+    async with RawServer(lying) as server:
+        fetcher = fetcher_of(server.url)
+        buffer = bytearray(b"\xa5" * 1000)
+        with pytest.raises(kind) as caught:
+            await fetcher.read(INFO, 0, memoryview(buffer))
+        assert caught.value.place() == {"url": INFO.url, "version": "7", "offset": 0, "attempts": 1}
+        assert buffer == b"\xa5" * 1000
+        assert len(server.requests) == 1
+        await fetcher.aclose()
+
+
+async def test_a_chunked_body_is_read_another_way() -> None:
+    """What the range client does not take, aiohttp does; from then on at once."""
+
+    async def chunked(request: Request, peer: Peer) -> None:
+        head, body = ranged(request)
+        lines = [line for line in head.split(b"\r\n") if line and not line.startswith(b"Content-Length")]
+        await peer.send(b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b""]))
+        for at in range(0, len(body), 1000):
+            piece = body[at : at + 1000]
+            await peer.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+        await peer.send(b"0\r\n\r\n")
+
+    async with RawServer(chunked) as server:
+        fetcher = fetcher_of(server.url)
+        for number in range(3):
+            buffer = bytearray(5500)
+            await fetcher.read(INFO, 77, memoryview(buffer))
+            assert buffer == DATA[77:5577]
+            assert len(server.requests) == number + 2
+        assert fetcher.stats().retries == 0
+        await fetcher.aclose()
+
+
+async def test_a_token_the_server_refuses_is_renewed_once(tmp_path: Path) -> None:
+    """A 401 in the middle of a run costs one renewal; a second one in a row is the end, and shows no secret."""
+    good = "t1"
+    issued = 0
+
+    async def guarded(request: Request, peer: Peer) -> None:
+        nonlocal issued
+        if request.line.startswith("POST /token"):
+            await peer.reader.readexactly(int(request.header("content-length") or 0))
+            issued += 1
+            body = json.dumps({"access_token": f"t{issued}", "expires_in": 3600}).encode()
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        elif request.header("authorization") != f"Bearer {good}":
+            await peer.send(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await honest(request, peer)
+
+    async with RawServer(guarded) as server:
+        fetcher = fetcher_of(server.url, token=service_account(tmp_path, f"{server.url}/token"))
+        buffer = bytearray(1000)
+        await fetcher.read(INFO, 0, memoryview(buffer))
+        good = "t2"
+        await fetcher.read(INFO, 0, memoryview(buffer))
+        assert issued == 2
+        assert buffer == DATA[:1000]
+        assert fetcher.stats().retries == 0
+        good = "none"
+        with pytest.raises(AccessDeniedError) as caught:
+            await fetcher.read(INFO, 0, memoryview(buffer))
+        assert issued == 3
+        assert "Bearer" not in repr(caught.value.__dict__)
+        assert "t3" not in str(caught.value)
+        await fetcher.aclose()
+
+
+async def test_a_proxy_is_used_when_it_is_named() -> None:
+    """Every request goes to the proxy, with the whole URL in its first line."""
+    async with RawServer(honest) as proxy:
+        fetcher = fetcher_of("http://storage.invalid", proxy=proxy.url)
+        buffer = bytearray(1000)
+        await fetcher.read(INFO, 5, memoryview(buffer))
+        assert buffer == DATA[5:1005]
+        assert proxy.requests[0].target.startswith("http://storage.invalid/download/")
+        await fetcher.aclose()
+
+
+async def test_unknown_options_are_named() -> None:
+    """A misspelt option is an error, not silence."""
+    with pytest.raises(StorageError, match="endpoint_ulr"):
+        spec_for("gs://b/o", Options(storage={"gs": {"endpoint_ulr": "x"}}), Environment()).open()
+
+
+@pytest.mark.parametrize(
+    ("storage", "host", "endpoint", "token"),
+    [
+        ({}, None, None, None),
+        ({}, "127.0.0.1:5", "http://127.0.0.1:5", "anon"),
+        ({}, "https://h:5", "https://h:5", "anon"),
+        ({"endpoint_url": "http://e"}, "127.0.0.1:5", "http://e", None),
+        ({"token": "google_default"}, "h:5", "http://h:5", "google_default"),
+    ],
+)
+def test_which_endpoint_is_used(
+    storage: dict[str, str], host: str | None, endpoint: str | None, token: str | None
+) -> None:
+    """An explicit endpoint beats the emulator, which beats Google; an emulator needs no credentials."""
+    spec = spec_for("gs://b/o", Options(storage={"gs": storage}), Environment(storage_emulator_host=host))
+    assert (spec.options.get("endpoint_url"), spec.options.get("token")) == (endpoint, token)
+    assert spec.scheme == "gs"
+    assert spec_for("gcs://b/o", Options(storage={"gs": storage}), Environment(storage_emulator_host=host)) == spec

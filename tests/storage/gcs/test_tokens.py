@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from asyncdata.errors import AccessDeniedError, TransientStorageError, UnsupportedURLError
+from asyncdata.storage.gcs.tokens import ANONYMOUS, GoogleTokens, Token, Tokens, TokenSource, choose_source
+from asyncdata.storage.threads import ThreadJobs
+
+
+class Source:
+    """Tokens that are numbered, with an expiry of one's choice."""
+
+    def __init__(self, *, lasts_s: float = 3600.0, fails: int = 0) -> None:
+        self.now = 1000.0
+        self.lasts_s = lasts_s
+        self.fails = fails
+        self.go = threading.Event()
+        self.go.set()
+
+    def fetch(self) -> Token:
+        """A new token, when the event allows it."""
+        self.go.wait(10)
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("secret inside")
+        return Token(f"Bearer {self.now}", self.now + self.lasts_s)
+
+
+@asynccontextmanager
+async def tokens_of(source: TokenSource | None, now: Source | None = None) -> AsyncIterator[Tokens]:
+    """Tokens with their thread."""
+    jobs = ThreadJobs(1, "test-tokens")
+    tokens = Tokens(source, jobs, (lambda: now.now) if now else (lambda: 0.0))
+    try:
+        yield tokens
+    finally:
+        await tokens.aclose()
+        await jobs.aclose()
+
+
+async def test_one_fetch_serves_all_waiters() -> None:
+    """However many wait, the token is fetched once; a cancelled waiter takes it from nobody."""
+    source = Source()
+    source.go.clear()
+    async with tokens_of(source, source) as tokens:
+        waiting = [asyncio.create_task(tokens.get()) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        waiting[0].cancel()
+        source.go.set()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(outcomes[0], asyncio.CancelledError)
+        assert outcomes[1:] == [Token("Bearer 1000.0", 4600.0)] * 19
+        assert tokens.fetches == 1
+
+
+async def test_a_token_is_renewed_before_it_expires() -> None:
+    """Near its end the old token is still given while the new one is fetched; after it one waits."""
+    source = Source()
+    async with tokens_of(source, source) as tokens:
+        first = await tokens.get()
+        source.now = 4000.0
+        assert await tokens.get() is first
+        source.now = 4400.0
+        source.go.clear()
+        assert await tokens.get() is first
+        assert await tokens.get() is first
+        source.go.set()
+        async with asyncio.timeout(10):
+            while (token := await tokens.get()) is first:  # noqa: ASYNC110 -- a renewal ahead of time is not announced
+                await asyncio.sleep(0.001)
+        assert token.header == "Bearer 4400.0"
+        source.now = 99_999.0
+        assert (await tokens.get()).header == "Bearer 99999.0"
+        assert tokens.fetches == 3
+
+
+async def test_a_refused_token_is_renewed_once_for_all() -> None:
+    """Who comes late with the same refusal gets the token that was fetched meanwhile."""
+    source = Source()
+    async with tokens_of(source, source) as tokens:
+        refused = await tokens.get()
+        source.now = 1001.0
+        renewed = await asyncio.gather(*(tokens.renew(refused) for _ in range(10)))
+        assert {token.header for token in renewed} == {"Bearer 1001.0"}
+        assert (await tokens.renew(refused)) is renewed[0]
+        assert tokens.fetches == 2
+
+
+async def test_failures_hide_what_they_are_about() -> None:
+    """An error of the credentials' machinery reaches nobody with its words; the next caller tries again."""
+    source = Source(fails=1)
+    async with tokens_of(source, source) as tokens:
+        with pytest.raises(AccessDeniedError) as caught:
+            await tokens.get()
+        assert "secret" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert (await tokens.get()).header.startswith("Bearer")
+
+
+async def test_anonymous_access_asks_nobody() -> None:
+    """No token, no fetch."""
+    async with tokens_of(None) as tokens:
+        assert await tokens.get() is ANONYMOUS
+        assert await tokens.renew(ANONYMOUS) is ANONYMOUS
+        assert tokens.fetches == 0
+
+
+def test_a_token_does_not_show_itself() -> None:
+    """Neither repr nor str holds the secret."""
+    assert "abc" not in repr(Token("Bearer abc", 1.0))
+    assert "abc" not in f"{Token('Bearer abc', 1.0)}"
+
+
+def test_choices(tmp_path: Path) -> None:
+    """The documented values of the option; anything else says what is allowed."""
+    assert choose_source("anon") is None
+    assert isinstance(choose_source(None), GoogleTokens)
+    assert isinstance(choose_source("google_default"), GoogleTokens)
+    with pytest.raises(AccessDeniedError, match="names no file"):
+        choose_source(str(tmp_path / "missing.json"))
+    with pytest.raises(UnsupportedURLError, match="path of a credentials file") as caught:
+        choose_source({"private_key": "hush"})
+    assert "hush" not in str(caught.value)
+
+
+class _TokenServer(BaseHTTPRequestHandler):
+    """Answers like an OAuth server; ``answers`` is consumed from the front."""
+
+    answers: list[tuple[int, dict[str, object]]]
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        status, body = self.answers.pop(0) if self.answers else (200, {"access_token": "tt", "expires_in": 3600})
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the signature is the library's
+        """Says nothing."""
+
+
+@pytest.fixture
+def token_server() -> Iterator[tuple[str, list[tuple[int, dict[str, object]]]]]:
+    """(URL, answers) of an OAuth server."""
+    answers: list[tuple[int, dict[str, object]]] = []
+    handler = type("Handler", (_TokenServer,), {"answers": answers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/token", answers
+        server.shutdown()
+        thread.join()
+
+
+def service_account(folder: Path, token_uri: str) -> str:
+    """A service-account file with a key of its own."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = folder / "account.json"
+    path.write_text(
+        json.dumps(
+            {
+                "type": "service_account",
+                "client_email": "me@example.com",
+                "private_key": pem.decode(),
+                "private_key_id": "1",
+                "token_uri": token_uri,
+                "project_id": "p",
+            }
+        )
+    )
+    return str(path)
+
+
+async def test_a_service_account_file_gives_tokens(
+    tmp_path: Path, token_server: tuple[str, list[tuple[int, dict[str, object]]]]
+) -> None:
+    """The file's own token server is asked, in a thread; refusals and outages are told apart."""
+    url, answers = token_server
+    source = choose_source(await asyncio.to_thread(service_account, tmp_path, url))
+    async with tokens_of(source) as tokens:
+        token = await tokens.get()
+        assert token.header == "Bearer tt"
+        assert token.expires_at is not None
+        answers.append((400, {"error": "invalid_grant", "error_description": "no"}))
+        with pytest.raises(AccessDeniedError, match="refused"):
+            await tokens.renew(token)
+    dead = choose_source(await asyncio.to_thread(service_account, tmp_path, "http://127.0.0.1:9/token"))
+    async with tokens_of(dead) as tokens:
+        with pytest.raises(TransientStorageError, match="token server"):
+            await tokens.get()
