@@ -1,6 +1,21 @@
 """What the ledger keeps its books about: accounts, tickets, and what it answers.
 
-Plain records; the laws they obey and every change of them are in ``ledger``.
+Every stage (every child of interleave) has an account with a *rank*, its distance from the consumer, and a *kind* that
+says what it takes to get its bytes back:
+
+* ``SOURCE``: a reader of one shard. Its bytes leave when the stages below take its rows.
+* ``ASSEMBLER``: a shuffle buffer, a batch being filled, a window, the consumer with the batches it keeps. Its bytes
+  leave only when it gets more input.
+* ``FLOW``: tasks in workers, finished batches. Its bytes leave without a grant to anything farther upstream.
+
+A granted ticket *is* the charge for one slab. Held bytes are of three sorts:
+
+* *own*: what the account needs next. Drawn from its reserve, and only the excess from what is shared.
+* *extra*: outputs of tasks that are not the soonest (``FLOW``, urgency above 0). From what is shared, all of it: the
+  reserve stays free for the soonest task, for which the others wait.
+* *ahead*: read-ahead. From what is shared; may be recalled at any time, until it is promoted.
+
+These are plain records; the laws they obey and every change of them are in ``ledger``.
 """
 
 from __future__ import annotations
@@ -35,6 +50,20 @@ class Sort(Enum):
     OWN = "own"
     EXTRA = "extra"
     AHEAD = "ahead"
+
+
+class AccountSnapshot(NamedTuple):
+    """One account at one moment; all sizes in bytes."""
+
+    name: str
+    rank: int
+    kind: Kind
+    used: int
+    ahead: int
+    reserved: int
+    backed: int
+    peak: int
+    queued: int
 
 
 class Account:
@@ -99,6 +128,20 @@ class Account:
     def firm(self) -> int:
         """The claim for what it needs next: the reserve in force, or more."""
         return max(self.backed, self.own)
+
+    def snapshot(self) -> AccountSnapshot:
+        """As it stands."""
+        return AccountSnapshot(
+            self.name,
+            self.rank,
+            self.kind,
+            self.used,
+            self.ahead,
+            self.reserved,
+            self.backed,
+            self.peak,
+            len(self.queued),
+        )
 
     @property
     def is_awaited(self) -> bool:
@@ -195,20 +238,6 @@ class Decisions(NamedTuple):
     failed: list[Ticket]
     recalled: list[Ticket]
     room: bool
-
-
-class AccountSnapshot(NamedTuple):
-    """One account at one moment; all sizes in bytes."""
-
-    name: str
-    rank: int
-    kind: Kind
-    used: int
-    ahead: int
-    reserved: int
-    backed: int
-    peak: int
-    queued: int
 
 
 class LedgerSnapshot(NamedTuple):

@@ -3,23 +3,9 @@
 Pure bookkeeping: no clock, no loop, no memory. A caller asks, moves and gives; it then collects ``decisions()`` and
 acts on them. Not thread-safe: one thread calls it.
 
-**Accounts.** Every stage (every child of interleave) has an account with a *rank*, its distance from the consumer, and
-a *kind* that says what it takes to get its bytes back:
-
-* ``SOURCE``: a reader of one shard. Its bytes leave when the stages below take its rows.
-* ``ASSEMBLER``: a shuffle buffer, a batch being filled, a window, the consumer with the batches it keeps. Its bytes
-  leave only when it gets more input.
-* ``FLOW``: tasks in workers, finished batches. Its bytes leave without a grant to anything farther upstream.
-
-**Bytes.** A granted ticket *is* the charge for one slab. Held bytes are of three sorts:
-
-* *own*: what the account needs next. Drawn from its reserve, and only the excess from what is shared.
-* *extra*: outputs of tasks that are not the soonest (``FLOW``, urgency above 0). From what is shared, all of it: the
-  reserve stays free for the soonest task, for which the others wait.
-* *ahead*: read-ahead. From what is shared; may be recalled at any time, until it is promoted.
-
-With ``backed`` for the part of an account's reserve that is in force, an account claims
-``max(backed, own) + extra + ahead``; all claims together never exceed the limit, and what is left is *free*.
+Accounts, kinds and the three sorts of bytes (own, extra, ahead) are explained in ``accounts``. With ``backed`` for the
+part of an account's reserve that is in force, an account claims ``max(backed, own) + extra + ahead``; all claims
+together never exceed the limit, and what is left is *free*.
 
 **Moves.** The charge follows the rows downstream, and a move never waits: the bytes exist already. If what is free
 does not cover it, the account the bytes come from lends its reserve: ``backed`` falls below ``reserved`` and is made
@@ -28,29 +14,37 @@ way. A source whose reserve is lent finds its next ask queued: that is the backp
 
 **Order.** What is free serves the queue strictly in order: nearest the consumer first, then sources somebody waits
 for, then by urgency, then first come. Nothing is granted past a blocked ask, except what an account's own reserve
-covers. Read-ahead is never queued: it is granted while the queue is empty and some slack remains, else refused.
+covers; lent reserves nearer to the consumer than an ask are made good before it. Read-ahead is never queued: it is
+granted while the queue is empty and some slack remains, else refused.
 
-**Waiting.** ``wait(account)`` says of a source that the stage below waits for its rows with empty hands (of sloppy
-readers, all may be waited for at once), and of an assembler that it waits for input and its input channel is empty.
-Whoever puts something into a channel clears the flag of its reader, before the reader has run. A source may hold more
-than its reserve as its own (a record larger than a chunk) only while it is waited for; before, such an ask is parked,
-and read-ahead of such a size is not promoted. ``rest(ticket)`` says of flow that the bytes wait for a grant or for
-other bytes: input of a task that waits for its output, finished batches that wait for an earlier one.
+**Waiting.** The ledger has to be told who cannot go on. ``wait(account)`` says
+
+* of a source: the stage below waits for its rows with empty hands. A source may hold more than its reserve as its own
+  (a record larger than a chunk) only while it is waited for; before, such an ask is parked, and read-ahead of such a
+  size is not promoted. Sources read sloppily are opened with ``any_order``: they count as waited for when a verdict is
+  taken, for any row is welcome.
+* of an assembler: it waits for input, and its input channel is empty (the consumer: for its next batch).
+* of flow: nothing in it is at work; all its tasks wait for a grant or for an earlier task. ``rest(ticket)`` says the
+  same of single slabs.
+
+Whoever puts something into a channel clears the flag of its reader, before the reader has run; a stage that waited for
+several clears them all. A grant clears the flag of an assembler or flow by itself.
 
 **Why it cannot deadlock.** Suppose nothing moves any more, and let Q be the first ask of the queue, n bytes for the
-account q. Read-ahead has been recalled, so no *ahead* is left. Flow at or below q's rank is gone or rests behind Q
-itself. An ask covered by a reserve in force is never in the queue. So Q is blocked only if
-``sum over a != q of (max(backed_a, own_a) + extra_a) + max(backed_q, own_q + n)`` exceeds the limit; and as
-``backed <= reserved``, then so does the same sum over ``reserved``. Sources contribute their reserves to it, and no
-more than that except for the one that is waited for; assemblers contribute what they really need. A limit of
+account q. Read-ahead has been recalled, so no *ahead* is left. An ask covered by a reserve in force is never in the
+queue. So Q is blocked only if ``max(backed_q, own_q + n) + sum over a != q of max(backed_a, own_a) + extra_a`` exceeds
+the limit; and as ``backed <= reserved``, then so does the same sum over ``reserved``. To this sum sources contribute
+their reserves and no more, except for the one that is waited for; assemblers contribute what they really need; flow
+nearer to the consumer than q has gone, as it needs nothing from q. A limit of
 
-    sum of all reserves + what each assembler needs beyond its reserve + the largest excess over a reserve by one ask
-    (+ where the excess is a task's: the outputs that wait behind it)
+    sum of all reserves + what each assembler needs beyond its reserve + the largest excess of one ask over a reserve
 
-is therefore always enough. Below it Q may indeed be blocked for good. This is noticed (no *ahead*, no flow at or below
-q's rank that does not rest, all assemblers between q and the consumer wait; and if q is a source, it is waited for and
-so is no other source that has no blocked ask of its own), and Q fails with ``MemoryLimitError`` naming the assembler
-that holds most and the limit that would have let this step pass.
+is therefore always enough, if the reserves cover every output of a task and every batch the consumer keeps. Where they
+do not, a task's ask may be Q, and what waits with it is added: inputs and outputs of the tasks that run at a time.
+
+Below such a limit Q may be blocked for good. ``verdict`` says when. Then, as last resorts, flow borrows what is unused
+of the reserves farther upstream (it returns without them), and of several sources that are waited for another one is
+served; else Q fails with ``MemoryLimitError``.
 
 The laws speak of one pipeline. Where several share a limit and one of them is not consumed for a while, its finished
 batches stay; so give each a ledger of its own with a part of the limit.
@@ -58,21 +52,13 @@ batches stay; so give each a ledger of its own with a part of the limit.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from typing import Any, Final
 
 from asyncdata.errors import MemoryLimitError, PipelineClosedError
-from asyncdata.memory.accounts import (
-    Account,
-    AccountSnapshot,
-    Decisions,
-    Key,
-    Kind,
-    LedgerSnapshot,
-    Sort,
-    State,
-    Ticket,
-)
+from asyncdata.memory.accounts import Account, Decisions, Kind, LedgerSnapshot, Sort, State, Ticket
+from asyncdata.memory.order import AskQueue, ReadAhead
+from asyncdata.memory.verdict import hopeless, is_hopeless, largest_reserves
 
 _SLACK_SHARE: Final = 8
 """Read-ahead leaves one part in this many of the limit free, so that growth downstream rarely has to recall it."""
@@ -97,9 +83,8 @@ class Ledger:
         self._accounts: list[Account] = []  # by rank
         self._reserved = 0
         self._lent = 0
-        self._queue: list[tuple[Key, Ticket]] = []  # eligible asks, the first to serve in front
-        self._ahead: dict[Ticket, None] = {}
-        self._recalled_bytes = 0
+        self._queue = AskQueue()
+        self._ahead = ReadAhead()
         self._serial = 0
         self._granted: list[Ticket] = []
         self._failed: list[Ticket] = []
@@ -140,9 +125,10 @@ class Ledger:
             raise PipelineClosedError("the account is closed", stage=account.name)
         total = self._reserved - account.reserved + nbytes
         if total > self.limit:
+            largest = largest_reserves(self._accounts, account, nbytes)
             raise MemoryLimitError(
                 f"the stages need {total} bytes to run at all, more than memory_limit_bytes={self.limit}; the largest "
-                f"shares: {self._largest(account, nbytes)}. A memory_limit_bytes of at least {total} would do",
+                f"shares: {largest}. A memory_limit_bytes of at least {total} would do",
                 stage=account.name,
             )
         self._set_reserve(account, nbytes)
@@ -170,7 +156,7 @@ class Ledger:
         account.waiting = waiting
         if account.kind is Kind.SOURCE:
             for ticket in account.queued:
-                self._enqueue(ticket)
+                self._queue.put(ticket)
         if self._queue:
             self._settle(judge=waiting)  # what wakes one stage may be about to wake others
 
@@ -204,7 +190,7 @@ class Ledger:
             self._hold(ticket, cost)
         else:
             account.queued.append(ticket)
-            self._enqueue(ticket)
+            self._queue.put(ticket)
             self._settle()
             if ticket.state is State.HELD:
                 self._granted.remove(ticket)
@@ -218,7 +204,7 @@ class Ledger:
             return None
         self._serial += 1
         ticket = Ticket(account, nbytes, urgency=urgency, owner=owner, serial=self._serial, sort=Sort.AHEAD)
-        self._ahead[ticket] = None
+        self._ahead.add(ticket)
         self._hold(ticket, nbytes)
         return ticket
 
@@ -231,7 +217,7 @@ class Ledger:
         account, nbytes = ticket.account, ticket.nbytes
         if ticket.state is State.QUEUED:
             ticket.urgency, ticket.sort = 0, Sort.OWN
-            self._enqueue(ticket)
+            self._queue.put(ticket)
         elif ticket.state is not State.HELD:
             raise ValueError(f"{ticket!r} is not there to be promoted")
         elif ticket.sort is not Sort.OWN:
@@ -240,7 +226,8 @@ class Ledger:
             before = account.firm
             account.own += nbytes
             if ticket.sort is Sort.AHEAD:
-                self._drop_ahead(ticket)
+                account.ahead -= nbytes
+                self._ahead.remove(ticket)
             else:
                 account.extra -= nbytes
             self.free += nbytes + before - account.firm
@@ -292,7 +279,7 @@ class Ledger:
             self._release(ticket, ticket.nbytes)
         elif ticket.state is State.QUEUED:
             ticket.state = State.GIVEN
-            self._dequeue(ticket)
+            self._queue.drop(ticket)
             ticket.account.queued.remove(ticket)
             self._settle()
         elif ticket.state is State.GIVEN:
@@ -328,16 +315,8 @@ class Ledger:
 
     def snapshot(self) -> LedgerSnapshot:
         """All accounts as they stand."""
-        return LedgerSnapshot(
-            self.limit,
-            self.used,
-            self.peak,
-            self.free,
-            tuple(
-                AccountSnapshot(a.name, a.rank, a.kind, a.used, a.ahead, a.reserved, a.backed, a.peak, len(a.queued))
-                for a in self._accounts
-            ),
-        )
+        accounts = tuple(account.snapshot() for account in self._accounts)
+        return LedgerSnapshot(self.limit, self.used, self.peak, self.free, accounts)
 
     def __repr__(self) -> str:
         lines = "".join(f"\n  {account!r}" for account in self._accounts)
@@ -388,50 +367,27 @@ class Ledger:
         else:
             account.ahead -= nbytes
             if ticket.recalled:
-                self._recalled_bytes -= nbytes
+                self._ahead.recalled_bytes -= nbytes
         return nbytes
 
     def _release(self, ticket: Ticket, nbytes: int) -> None:
         account = ticket.account
+        if ticket.state is State.GIVEN and ticket.sort is Sort.AHEAD:
+            self._ahead.remove(ticket)
         self.free += self._take_off(ticket, nbytes)
         self.used -= nbytes
         ticket.nbytes -= nbytes
-        if ticket.state is State.GIVEN:
-            ticket.recalled = False
-            self._ahead.pop(ticket, None)
-            if account.closed and not account.used:
-                self._forget(account)
+        if account.closed and not account.used:
+            self._forget(account)
         self._lowered(account)
         self._settle()
-
-    def _drop_ahead(self, ticket: Ticket) -> None:
-        """Read-ahead that is to be kept: takes it out of what can be recalled."""
-        ticket.account.ahead -= ticket.nbytes
-        del self._ahead[ticket]
-        if ticket.recalled:
-            ticket.recalled = False
-            self._recalled_bytes -= ticket.nbytes
 
     def _forget(self, account: Account) -> None:
         self._accounts.remove(account)
 
-    def _enqueue(self, ticket: Ticket) -> None:
-        """Puts a waiting ask where it belongs now: into the queue, or out of it if it is not eligible."""
-        self._dequeue(ticket)
-        if ticket.is_eligible:
-            account = ticket.account
-            sought = account.kind is Kind.SOURCE and account.waiting
-            ticket.key = (account.rank, not sought, ticket.urgency, ticket.serial)
-            insort(self._queue, (ticket.key, ticket), key=_key)
-
-    def _dequeue(self, ticket: Ticket) -> None:
-        if ticket.key is not None:
-            del self._queue[bisect_left(self._queue, ticket.key, key=_key)]
-            ticket.key = None
-
     def _grant(self, ticket: Ticket, cost: int) -> None:
         account = ticket.account
-        self._dequeue(ticket)
+        self._queue.drop(ticket)
         account.queued.remove(ticket)
         self._hold(ticket, cost)
         self._granted.append(ticket)
@@ -439,7 +395,7 @@ class Ledger:
             account.waiting = False  # its stage goes on as soon as it hears of the grant
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
-        self._dequeue(ticket)
+        self._queue.drop(ticket)
         ticket.account.queued.remove(ticket)
         ticket.state = State.FAILED
         ticket.error = error
@@ -451,23 +407,23 @@ class Ledger:
             if ticket.cost == 0:
                 self._grant(ticket, 0)
             elif ticket.key is None:
-                self._enqueue(ticket)
+                self._queue.put(ticket)
 
     def _settle(self, *, judge: bool = True) -> None:
         """Spends what is free: on the queue in its order, then on lent reserves; the rest is room for read-ahead."""
         while self._queue:
-            ticket = self._queue[0][1]
+            ticket = self._queue.first
             account = ticket.account
             if self._lent and self.free and self._make_good(account.rank + (ticket.sort is Sort.EXTRA)):
                 continue  # a reserve that came into force may have answered this very ask
             cost = ticket.cost
             if cost > self.free:
-                self._recall(cost - self.free)
+                self._recalls += self._ahead.recall(cost - self.free)
                 if not judge or self._ahead or not self._is_hopeless(ticket):
                     return
                 rescued = self._borrow(account, cost) if account.kind is Kind.FLOW else self._pass_by()
                 if not rescued:
-                    self._fail(ticket, self._hopeless(ticket))
+                    self._fail(ticket, hopeless(self._accounts, ticket, self.limit))
                     return
                 continue
             self._grant(ticket, cost)
@@ -496,35 +452,8 @@ class Ledger:
                 self._lowered(account)
         return self._lent != lent
 
-    def _recall(self, nbytes: int) -> None:
-        """Asks for read-ahead back, what is needed last first, so that ``nbytes`` more become free."""
-        missing = nbytes - self._recalled_bytes
-        if missing <= 0 or len(self._ahead) == 0:
-            return
-        for ticket in sorted(self._ahead, key=_lateness, reverse=True):
-            if not ticket.recalled:
-                ticket.recalled = True
-                self._recalled_bytes += ticket.nbytes
-                self._recalls.append(ticket)
-                missing -= ticket.nbytes
-                if missing <= 0:
-                    return
-
     def _is_hopeless(self, ticket: Ticket) -> bool:
-        """Nothing will be released without the grant of this very ask."""
-        asking = ticket.account
-        from_source = asking.kind is Kind.SOURCE
-        if ticket.sort is not Sort.OWN or (from_source and not asking.waiting):
-            return False
-        for account in self._accounts:
-            if account.kind is Kind.SOURCE:
-                if from_source and account.is_awaited and not any(ask.key for ask in account.queued):
-                    return False
-            elif account.rank > asking.rank or (account is asking and account.kind is Kind.ASSEMBLER):
-                continue
-            elif account.used > account.resting and not account.waiting:
-                return False
-        return True
+        return is_hopeless(self._accounts, ticket)
 
     def _borrow(self, account: Account, nbytes: int) -> bool:
         """Frees ``nbytes`` from unused reserves farther upstream: flow returns them without them, if all is granted."""
@@ -540,45 +469,12 @@ class Ledger:
 
     def _pass_by(self) -> bool:
         """Grants what fits to another source that is waited for: its rows may be as good."""
-        for _, ticket in self._queue:
+        for ticket in self._queue:
             if ticket.account.kind is Kind.SOURCE and ticket.account.waiting and ticket.cost <= self.free:
                 self._grant(ticket, ticket.cost)
                 return True
         return False
 
-    def _hopeless(self, ticket: Ticket) -> MemoryLimitError:
-        asking = ticket.account
-        needed = max(asking.reserved, asking.own + ticket.nbytes) + asking.extra
-        for account in self._accounts:
-            if asking.kind is Kind.FLOW and account.rank > asking.rank:
-                needed += account.used  # what is reserved there would be lent
-            elif account is not asking:
-                needed += max(account.reserved, account.own) + account.extra
-        holders = [a for a in self._accounts if a.kind is Kind.ASSEMBLER] or self._accounts
-        holder = max(holders, key=_used)
-        return MemoryLimitError(
-            f"{ticket.nbytes} bytes are needed and nothing will be released before: {holder.name} holds {holder.used} "
-            f"bytes until it gets more input. memory_limit_bytes={self.limit} is too small for this pipeline; "
-            f"this step needs at least {needed}",
-            stage=asking.name,
-        )
-
-    def _largest(self, account: Account, nbytes: int) -> str:
-        shares = [(a.reserved, a.name) for a in self._accounts if a is not account] + [(nbytes, account.name)]
-        return ", ".join(f"{name} {reserved}" for reserved, name in sorted(shares, reverse=True)[:3])
-
 
 def _rank(account: Account) -> int:
     return account.rank
-
-
-def _used(account: Account) -> int:
-    return account.used
-
-
-def _key(entry: tuple[Key, Ticket]) -> Key:
-    return entry[0]
-
-
-def _lateness(ticket: Ticket) -> tuple[int, int, int]:
-    return ticket.account.rank, ticket.urgency, ticket.serial

@@ -164,6 +164,12 @@ class Budget:
         """All accounts as they stand."""
         return self.ledger.snapshot()
 
+    def end(self) -> None:
+        """The arena is given up; leases that are still out hold the mapping themselves."""
+        self._readers.clear()
+        self._room.clear()
+        self.slabs.close()
+
     def _freed(self, slab: Slab) -> None:
         ticket: Ticket = slab.account
         self._readers.pop(ticket, None)

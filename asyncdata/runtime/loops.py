@@ -49,7 +49,8 @@ class LoopThread:
             asyncio.set_event_loop(None)
             self.loop.close()
             self._started.set()
-            for callback in self._after:
+            callbacks, self._after = self._after, []
+            for callback in callbacks:
                 callback()
 
     async def _main(self) -> None:

@@ -203,6 +203,10 @@ class Runtime:
     def _gone(self) -> None:
         """The last thread's last act."""
         self.arena.close()
+        self.budget.end()
+        # What views the arena keeps it; the Runtime, which may be kept for long, does not.
+        del self.arena, self.budget, self.io, self.returns
+        self._pool = self._threads = self._pool_started = None
         self._state = "closed"
         _alive.discard(self)
         self._closed.set()
@@ -281,7 +285,7 @@ class Runtime:
 
     def descriptors(self) -> list[int]:
         """Descriptors that a forked child should close."""
-        return [self.arena.fd] if self._state == "open" and self.arena.fd >= 0 else []
+        return [self.arena.fd] if self._state in ("open", "closing") and self.arena.fd >= 0 else []
 
 
 class Threads:
