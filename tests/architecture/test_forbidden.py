@@ -25,6 +25,9 @@ MAY_POLL = {"asyncdata/testing/leaks.py"}
 # Where the environment is read, once, when a Runtime starts; and where it is handed on to worker processes.
 READS_ENVIRONMENT = {"asyncdata/options.py", "asyncdata/workers/spawn.py"}
 
+# A table that registration fills while modules are imported; and what a hook of the whole process must find after fork.
+MAY_HOLD_STATE = {"asyncdata/runtime/lower.py", "asyncdata/runtime/runtime.py"}
+
 _NOQA = re.compile(r"noqa(?!: [A-Z]+[0-9]+(, ?[A-Z]+[0-9]+)* -- \S)", re.IGNORECASE)
 _TYPE_IGNORE = re.compile(r"type:\s*ignore(?!\[[a-z-]+(, ?[a-z-]+)*\]  # \S)")
 
@@ -99,7 +102,8 @@ def test_nothing_forks(path: Path) -> None:
 @pytest.mark.parametrize("path", PACKAGE, ids=name_of)
 def test_modules_have_no_state(path: Path) -> None:
     """What runs owns its state; modules hold none."""
-    assert list(shared_state(parse(path))) == []
+    if name_of(path) not in MAY_HOLD_STATE:
+        assert list(shared_state(parse(path))) == []
 
 
 @pytest.mark.parametrize("path", PACKAGE, ids=name_of)
