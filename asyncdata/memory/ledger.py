@@ -383,7 +383,8 @@ class Ledger:
         self._settle()
 
     def _forget(self, account: Account) -> None:
-        self._accounts.remove(account)
+        if account in self._accounts:
+            self._accounts.remove(account)
 
     def _grant(self, ticket: Ticket, cost: int) -> None:
         account = ticket.account

@@ -1,8 +1,8 @@
 """When an ask can never be granted, and the words for it.
 
 The verdict rests on what the stages say of themselves (``Ledger.wait``, ``Ledger.rest``): an ask is hopeless when
-nobody who could release memory without it is at work. For tasks whose outputs are taken in any order this leaves out one
-rescue: a batch that becomes complete later might start a task that needs less.
+nobody who could release memory without it is at work. For tasks whose outputs are taken in any order this leaves out
+one rescue: a batch that becomes complete later might start a task that needs less.
 """
 
 from __future__ import annotations

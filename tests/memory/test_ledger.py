@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from asyncdata.errors import MemoryLimitError, PipelineClosedError
 from asyncdata.memory.accounts import Kind, State
 from asyncdata.memory.ledger import Ledger
-from tests.memory.pipelines import Piece, Plan, Simulation, StarvedError
+from tests.memory.pipelines import Simulation, StarvedError
+from tests.memory.plans import Piece, Plan
 
 SOAK = bool(os.environ.get("ASYNCDATA_SOAK"))
 
