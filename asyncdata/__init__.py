@@ -32,16 +32,18 @@ if TYPE_CHECKING:
     from asyncdata.errors import UnsupportedURLError as UnsupportedURLError
     from asyncdata.errors import WorkerDiedError as WorkerDiedError
     from asyncdata.formats.example import parse_example as parse_example
-    from asyncdata.formats.example import serialize_example as serialize_example
     from asyncdata.formats.features import FixedLenFeature as FixedLenFeature
+    from asyncdata.formats.features import FixedLenSequenceFeature as FixedLenSequenceFeature
     from asyncdata.formats.features import RaggedFeature as RaggedFeature
     from asyncdata.formats.features import VarLenFeature as VarLenFeature
     from asyncdata.formats.image import decode_image as decode_image
+    from asyncdata.formats.serialize import serialize_example as serialize_example
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
     from asyncdata.options import AUTOTUNE as AUTOTUNE
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
     from asyncdata.options import TimeoutOptions as TimeoutOptions
+    from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
     from asyncdata.runtime.runtime import Runtime as Runtime
 
@@ -68,9 +70,11 @@ _HOMES = {
         "UnsupportedURLError",
         "WorkerDiedError",
     ),
-    "asyncdata.formats.example": ("parse_example", "serialize_example"),
-    "asyncdata.formats.features": ("FixedLenFeature", "RaggedFeature", "VarLenFeature"),
+    "asyncdata.formats.example": ("parse_example",),
+    "asyncdata.formats.features": ("FixedLenFeature", "FixedLenSequenceFeature", "RaggedFeature", "VarLenFeature"),
     "asyncdata.formats.image": ("decode_image",),
+    "asyncdata.formats.serialize": ("serialize_example",),
+    "asyncdata.record.tfrecord": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),
     "asyncdata.options": ("AUTOTUNE", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.iterate": ("PipelineIterator",),

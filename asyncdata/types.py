@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Element: TypeAlias = Any
-"""What one step of an iterator yields: numpy arrays and scalars, bytes, str, nested tuples, namedtuples and dicts of them."""
+"""What one step of an iterator yields: arrays, numpy scalars, bytes, str, and tuples, namedtuples, dicts of them."""
 
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """What a saved state is made of."""
 
 WritableBuffer: TypeAlias = memoryview

@@ -1,0 +1,1 @@
+"""Memory that processes share: arena, slabs, the ledger of bytes, and the blocks that refer into them."""

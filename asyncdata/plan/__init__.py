@@ -1,0 +1,1 @@
+"""What to do: frozen nodes that describe a pipeline and know nothing of how it runs."""

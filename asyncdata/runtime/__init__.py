@@ -1,0 +1,1 @@
+"""Doing it: lowering plans to stages, running them on their loops, handing batches to the consumer."""

@@ -126,9 +126,8 @@ class ChunkReader:
         if self._rest is not None:
             rest, self._rest = self._rest, None
             return rest
-        if not self._pending:
-            if not await self._read_needed():
-                return None
+        if not self._pending and not await self._read_needed():
+            return None
         self._read_ahead(self._window)
         while True:
             head = self._pending[0]

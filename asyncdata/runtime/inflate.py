@@ -11,8 +11,8 @@ from asyncdata.memory.accounts import Account
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.chunks import Chunk, ChunkReader, headroom
-from asyncdata.types import ObjectInfo
 from asyncdata.runtime.offload import Offload
+from asyncdata.types import ObjectInfo
 
 
 class InflatedChunks:

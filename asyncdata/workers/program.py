@@ -130,7 +130,8 @@ class Reply:
     @classmethod
     def decode(cls, message: bytes) -> Reply:
         """The reply a message holds."""
-        return cls(*_REPLY.unpack_from(message), message[_REPLY.size :])
+        status, row, offset, payloads, seconds = _REPLY.unpack_from(message)
+        return cls(status, row, offset, payloads, seconds, message[_REPLY.size :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class RaggedRows:
     leaves: tuple[tuple[Leaf, ...], ...]
 
 
-class _RowFailure(Exception):
+class _RowFailure(Exception):  # noqa: N818 -- a signal between two functions of this file
     def __init__(self, row: int, cause: BaseException) -> None:
         super().__init__(row)
         self.row = row
@@ -172,7 +173,7 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need) -> 
     if not program.functions:
         return reply(DONE)
     try:
-        columns = _call_batched(program, rows, arena)
+        columns = _call_batched(program, rows, array)
         if columns is not None:
             return reply(DONE, 0, *_write_columns(array, task, *columns, need))
         results = _Results(array, task, need, stack=program.stack)
@@ -207,19 +208,29 @@ def generator(keys: tuple[int, int], origin: Rows, position: int) -> np.random.G
 _MASK: Final = (1 << 64) - 1
 
 
-def _call_batched(program: Program, rows: Rowset, arena: memoryview) -> tuple[Structure, list[Any]] | None:
-    """Columns from a function that parses many records at once (`formats.example`), or None without one."""
-    if len(program.functions) != 1 or not program.stack or rows.refs[0] is None or len(rows.refs) != 1:
+def _call_batched(program: Program, rows: Rowset, array: npt.NDArray[np.uint8]) -> tuple[Structure, list[Any]] | None:
+    """Columns from a function that takes many records at once, or None without one.
+
+    Such a function has a method ``rows(array, rows)`` that takes references instead of payloads, as the parsers of
+    `formats.example` do.
+    """
+    if len(program.functions) != 1 or not program.stack or len(rows.refs) != 1 or rows.refs[0] is None or not len(rows):
         return None
-    batched = getattr(program.functions[0], "batched", None)
-    if batched is None or not len(rows):
+    parse_rows = getattr(program.functions[0], "rows", None)
+    if parse_rows is None:
         return None
     try:
-        result = batched([arena[offset : offset + length] for offset, length in rows.refs[0].tolist()])
+        result = parse_rows(array, rows.refs[0])
     except Exception:  # noqa: BLE001 -- element by element the same error names its row
         return None
     leaves, structure = flatten(result)
+    if any(not isinstance(leaf, np.ndarray) and not _is_texts(leaf) for leaf in leaves):
+        return None  # ragged: element by element the error says what does not fit
     return structure, leaves
+
+
+def _is_texts(column: Any) -> bool:
+    return isinstance(column, list) and all(isinstance(item, bytes | str | memoryview) for item in column)
 
 
 def _write_columns(

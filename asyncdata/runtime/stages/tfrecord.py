@@ -186,6 +186,7 @@ class TFRecordStage(Stage):
         assert chunk is not None
         count = len(rows)
         origin = np.zeros((count, 4), np.int64)
+        assert self._number is not None
         origin[:, 0] = self._number
         origin[:, 1] = np.arange(self._index, self._index + count)
         origin[:, 3] = rows[:, 0] - (chunk.start + HEADER_BYTES - self._offset)

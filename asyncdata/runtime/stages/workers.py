@@ -154,16 +154,18 @@ class WorkerStage(Stage):
                 block, stops, marks = found
                 self._marks[self._started] = (stops, marks)
                 return block
-            if self._outcome != "checked":
+            if self._outcome == "rows":
                 return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
-            block, self._fed = self._fed, None
-            if block is None:
-                block = await self._upstream.pull(BLOCK_ROWS)
-            if block is not None and len(block) > (rows := check_rows(block)):
-                block, self._fed = block.split(rows)
-            return block
+            return await self._collect_checked()
         finally:
             self._budget.wait(self._rows_account, False)
+
+    async def _collect_checked(self) -> Block | None:
+        fed, self._fed = self._fed, None
+        block = fed if fed is not None else await self._upstream.pull(BLOCK_ROWS)
+        if block is not None and len(block) > (rows := check_rows(block)):
+            block, self._fed = block.split(rows)
+        return block
 
     def _begin(self, block: Block) -> None:
         job = Job(
