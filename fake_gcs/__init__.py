@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from fake_gcs.faults import Fault, Rule
 from fake_gcs.journal import Entry, Journal
+from fake_gcs.process import FakeGCSProcess
 from fake_gcs.profiles import Latency, Profile, far, profile_from, profile_named, regional, zero
 from fake_gcs.server import FakeGCS
 from fake_gcs.service import ServiceOptions
@@ -21,6 +22,7 @@ from fake_gcs.serving import Limits
 __all__ = [
     "Entry",
     "FakeGCS",
+    "FakeGCSProcess",
     "Fault",
     "Journal",
     "Latency",

@@ -37,11 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         host=options.host,
         port=options.port,
         tls=options.tls,
+        proxy=options.proxy,
         buckets=options.bucket,
     )
     try:
         with server:
-            if options.tls and options.certificate is not None:
+            if server.certificate and options.certificate is not None:
                 options.certificate.write_bytes(server.certificate)
             print(server.url, flush=True)
             ended.wait()
@@ -61,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
     parser.add_argument("--tls", action="store_true", help="serve HTTPS with a certificate made on the fly")
-    parser.add_argument("--certificate", type=Path, help="write the certificate there (with --tls)")
+    parser.add_argument("--proxy", action="store_true", help="answer CONNECT by serving the client here over TLS")
+    parser.add_argument("--certificate", type=Path, help="write the certificate there (with --tls or --proxy)")
     parser.add_argument("--bucket", action="append", default=[], help="make this bucket (may be repeated)")
     parser.add_argument("--journal", type=Path, help="write the journal there at the end, one JSON object a line")
     return parser

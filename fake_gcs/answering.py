@@ -60,14 +60,17 @@ class Answering:
         raw = render_head(response.status, headers)
         self._began(response.status, entry)
         if head.method == "HEAD" or response.status in _NO_BODY or not size:
-            await self._wire.send_all(raw)
+            await self._put(raw)
             return
         if isinstance(body, bytes):
-            await self._wire.send_all(raw + body)
+            await self._put(raw + body)
             if entry is not None:
                 entry.sent = size
             return
         await self._send_span(raw, body, verdict, fault, entry)
+
+    async def _put(self, data: bytes, *, more: bool = False) -> None:
+        await self._wire.send_all(data, more=more, timeout_s=self._serving.limits.send_timeout_s)
 
     def _began(self, status: int, entry: Entry | None) -> None:
         if entry is not None:
@@ -94,16 +97,16 @@ class Answering:
         headers.append(("Transfer-Encoding", "chunked"))
         self._connection_header(headers, head, response)
         self._began(response.status, entry)
-        await self._wire.send_all(render_head(response.status, headers))
+        await self._put(render_head(response.status, headers))
         try:
             for piece in body:
-                await self._wire.send_all(b"%x\r\n" % len(piece) + piece + b"\r\n")
+                await self._put(b"%x\r\n" % len(piece) + piece + b"\r\n")
                 if entry is not None:
                     entry.sent += len(piece)
         except EOFError:
             self._wire.close()
             raise ConnectionEnd from None
-        await self._wire.send_all(b"0\r\n\r\n")
+        await self._put(b"0\r\n\r\n")
 
     async def _send_span(
         self, raw: bytes, span: Span, verdict: Verdict, fault: Fault | None, entry: Entry | None
@@ -118,12 +121,12 @@ class Answering:
             start = span.start
             if fault is None and clock is None and span.size <= _JOINED_BYTES:
                 first = source.read(start, span.size)
-                await self._wire.send_all(raw + bytes(first))
+                await self._put(raw + bytes(first))
                 start += len(first)
                 if entry is not None:
                     entry.sent += len(first)
             else:
-                await self._wire.send_all(raw, more=fault is None)
+                await self._put(raw, more=fault is None)
             if fault is not None and entry is not None:
                 start, clock = await self._struck(fault, source, span, clock, entry)
             if start < span.stop:
@@ -139,7 +142,7 @@ class Answering:
     ) -> None:
         sender = BodySender(self._loop, self._wire, self._serving.pacer, source, start, stop, clock)
         try:
-            await sender.run()
+            await sender.run(self._serving.limits.send_timeout_s)
         finally:
             if entry is not None:
                 entry.sent += sender.offset - start
@@ -190,7 +193,7 @@ class Answering:
         self.note(fault, entry)
         if fault.kind == "corrupt":
             flipped = bytes([source.read(place, 1)[0] ^ 0xFF])
-            await self._wire.send_all(flipped)
+            await self._put(flipped)
             entry.sent += 1
             return place + 1, clock
         if fault.kind == "replace":

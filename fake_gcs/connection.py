@@ -13,10 +13,12 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, cast
 
 from fake_gcs.answering import Answering, ConnectionEnd
+from fake_gcs.control import PREFIX, answer_control
 from fake_gcs.dispatch import refusal, speaks_xml, understand
 from fake_gcs.errors import GCSError
 from fake_gcs.http1 import MAX_HEAD_BYTES, BadRequest, BodyFraming, Head, parse_head
 from fake_gcs.messages import Answer, Request, Response, Sink
+from fake_gcs.pacing import DebtClock
 from fake_gcs.routing import Route
 from fake_gcs.weather import CALM, Asked, Verdict
 
@@ -58,7 +60,8 @@ class Connection:
         except Exception:  # noqa: BLE001 -- one connection must not take the server down
             _LOG.exception("a connection failed")
         finally:
-            wire.close()
+            if not wire.detached:
+                wire.close()
 
     async def _refuse(self, error: BadRequest) -> None:
         try:
@@ -120,7 +123,9 @@ class Connection:
             return False
         serving = self._serving
         if head.method == "CONNECT":
-            raise BadRequest(405, "this is no proxy")
+            return await self._connect(serving)
+        if head.path.startswith(PREFIX):
+            return await self._control(head)
         target = f"{head.path}?{head.query}" if head.query else head.path
         entry = serving.journal.begin(head.method, target, self._number)
         framing = BodyFraming.of(head)
@@ -143,6 +148,25 @@ class Connection:
             serving.journal.changed()
         if not framing.done:
             await self._leave()
+        return head.keep_alive and not response.close
+
+    async def _connect(self, serving: Serving) -> bool:
+        """Answer CONNECT, whatever its target: the server is the target."""
+        if serving.proxy is None or self._wire.tls:
+            raise BadRequest(405, "this is no proxy")
+        await self._wire.send_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        self._wire.detach()
+        return False
+
+    async def _control(self, head: Head) -> bool:
+        framing = BodyFraming.of(head)
+        try:
+            body = await self._whole_body(framing, None)
+            response = answer_control(self._serving, head.method, head.path, body)
+        except GCSError as error:
+            response = refusal(error, xml=False)
+        response.close = response.close or not framing.done
+        await self._answering.send(response, head, CALM, None)
         return head.keep_alive and not response.close
 
     async def _respond(self, head: Head, framing: BodyFraming, entry: Entry) -> tuple[Response, Verdict]:
@@ -199,7 +223,7 @@ class Connection:
         if route.body == "stream":
             sink = cast("Sink", route.handler(service, request))
             try:
-                await self._feed(sink, framing, fault, entry)
+                await self._feed(sink, framing, verdict, entry)
                 await self._first_byte(verdict, entry, stalled=before)
                 return sink.finish()
             except BaseException:
@@ -239,7 +263,7 @@ class Connection:
             raise GCSError(417, "Expectation Failed")
         await self._wire.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def _whole_body(self, framing: BodyFraming, entry: Entry) -> bytes:
+    async def _whole_body(self, framing: BodyFraming, entry: Entry | None) -> bytes:
         if framing.done:
             return b""
         if framing.remaining > _MAX_WHOLE_BYTES:
@@ -247,13 +271,16 @@ class Connection:
         body = bytearray()
         while piece := await self._next_piece(framing):
             body += piece
-            entry.received += len(piece)
+            if entry is not None:
+                entry.received += len(piece)
             if len(body) > _MAX_WHOLE_BYTES:
                 raise GCSError(413, "The request body is too large.")
         return bytes(body)
 
-    async def _feed(self, sink: Sink, framing: BodyFraming, fault: Fault | None, entry: Entry) -> None:
-        """Hand the body to a sink; a fault with ``after_bytes`` strikes when that many have been taken."""
+    async def _feed(self, sink: Sink, framing: BodyFraming, verdict: Verdict, entry: Entry) -> None:
+        """Hand the body to a sink at its pace; a fault with ``after_bytes`` strikes when that many have been taken."""
+        pacer, fault = self._serving.pacer, verdict.fault
+        clock = DebtClock(verdict.bytes_per_s, asyncio.get_running_loop().time()) if verdict.bytes_per_s else None
         strike_at = fault.after_bytes if fault is not None else None
         while piece := await self._next_piece(framing):
             if fault is not None and strike_at is not None and entry.received + len(piece) > strike_at:
@@ -264,6 +291,9 @@ class Connection:
                 piece = await self._strike_upload(fault, piece[cut:], entry)
             sink.write(piece)
             entry.received += len(piece)
+            if clock is not None or pacer.total is not None:
+                pacer.charge(len(piece), clock)
+                await self._pause(pacer.delay(clock))
 
     async def _strike_upload(self, fault: Fault, rest: bytes, entry: Entry) -> bytes:
         if fault.kind == "corrupt":

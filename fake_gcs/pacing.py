@@ -113,6 +113,11 @@ class Pacer:
         if self._total is not None:
             self._total.charge(size, now)
 
+    def delay(self, clock: DebtClock | None) -> float:
+        """How long a receiver has to wait before it takes more, in seconds."""
+        dues = [one.due for one in (clock, self._total) if one is not None]
+        return max(0.0, max(dues) - self._loop.time()) if dues else 0.0
+
     def forget(self, sender: Granted) -> None:
         """The sender does not wait any more."""
         self._queue = deque(waiting for waiting in self._queue if waiting is not sender)

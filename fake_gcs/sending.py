@@ -45,17 +45,36 @@ class BodySender:
         self._done: asyncio.Future[None] = loop.create_future()
         self.offset = start
 
-    async def run(self) -> None:
+    async def run(self, timeout_s: float) -> None:
         """Send it all.
 
         Raises:
-            OSError: The connection broke.
+            OSError: The connection broke, or the client took nothing for ``timeout_s`` (``TimeoutError``).
             EOFError: The file is shorter than it was.
         """
+        timer: asyncio.TimerHandle | None = None
+        loop = self._done.get_loop()
+        seen = -1
+
+        def look() -> None:
+            nonlocal seen, timer
+            if self._done.done():
+                return
+            if self.offset == seen and not self._asked:
+                self._done.set_exception(TimeoutError("the client takes nothing"))
+                return
+            seen = self.offset
+            timer = loop.call_later(timeout_s, look)
+
         try:
             self._step()
+            if not self._done.done():
+                seen = self.offset
+                timer = loop.call_later(timeout_s, look)
             await self._done
         finally:
+            if timer is not None:
+                timer.cancel()
             self._wire.when_writable(None)
             if self._asked:
                 self._pacer.forget(self)

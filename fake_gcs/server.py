@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -28,7 +29,6 @@ from fake_gcs.profiles import Profile, profile_named
 from fake_gcs.service import Service, ServiceOptions
 from fake_gcs.serving import Limits, Serving, listen
 from fake_gcs.tls import make_certificate, server_context
-from fake_gcs.weather import Weather
 
 T = TypeVar("T")
 
@@ -47,6 +47,8 @@ class FakeGCS:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         tls: Serve HTTPS with a certificate made on the fly; ``certificate`` has it.
+        proxy: Answer CONNECT to any host by serving the client here over TLS, for clients whose hosts are fixed: they
+            take the server as their HTTPS proxy and ``certificate`` as their authority.
         buckets: Made at the start where they do not exist.
         limits: What a client may take.
         options: How the service behaves.
@@ -67,6 +69,7 @@ class FakeGCS:
         host: str = "127.0.0.1",
         port: int = 0,
         tls: bool = False,
+        proxy: bool = False,
         buckets: Iterable[str] = (),
         limits: Limits | None = None,
         options: ServiceOptions | None = None,
@@ -80,7 +83,9 @@ class FakeGCS:
         self._options = options or ServiceOptions()
         self._key = b""
         self.certificate = b""
-        if tls:
+        self._tls = tls
+        self._proxy = proxy
+        if tls or proxy:
             self.certificate, self._key = make_certificate(host)
         self.journal = Journal()
         self.port = port
@@ -98,7 +103,7 @@ class FakeGCS:
     @property
     def url(self) -> str:
         """``scheme://host:port``."""
-        return f"{'https' if self.certificate else 'http'}://{self.endpoint}"
+        return f"{'https' if self._tls else 'http'}://{self.endpoint}"
 
     def __repr__(self) -> str:
         """Where it is, and how much was asked."""
@@ -186,18 +191,18 @@ class FakeGCS:
         listener = listen(self._host, self._port)
         try:
             context = server_context(self.certificate, self._key) if self.certificate else None
-            self._open(listener)
+            self._open(listener, context if self._proxy else None)
             self._loop = asyncio.get_running_loop()
             self._main = asyncio.current_task()
             serving = self._serving
             if serving is None:
                 raise RuntimeError("the server was not opened")
             tell(None)
-            await serving.accept(listener, context)
+            await serving.accept(listener, context if self._tls else None)
         finally:
             listener.close()
 
-    def _open(self, listener: socket.socket) -> None:
+    def _open(self, listener: socket.socket, proxy: ssl.SSLContext | None) -> None:
         backing: Backing = MemoryBacking() if self._root is None else DirectoryBacking(self._root)
         catalogue = Catalogue(backing)
         known = {bucket.name for bucket in catalogue.buckets()}
@@ -205,7 +210,7 @@ class FakeGCS:
             if name not in known:
                 catalogue.create_bucket(name)
         self.port = listener.getsockname()[1]
-        self._serving = Serving(Service(catalogue, self._options), self._profile, self.journal, self._limits)
+        self._serving = Serving(Service(catalogue, self._options), self._profile, self.journal, self._limits, proxy)
 
     # What a test does to the server.
 
@@ -261,17 +266,12 @@ class FakeGCS:
 
     @property
     def profile(self) -> Profile:
-        """The weather. Assigning another one changes it for the requests that come; the total bandwidth stays."""
+        """The weather. Assigning another one changes it for the requests that come."""
         return self._profile
 
     @profile.setter
     def profile(self, profile: str | Profile) -> None:
         changed = profile_named(profile) if isinstance(profile, str) else profile
-
-        def act(serving: Serving) -> None:
-            serving.weather = Weather(changed)
-            serving.pacer.set_total(changed.total_bytes_per_s)
-
         if self._serving is not None:
-            self._call(act)
+            self._call(lambda serving: serving.change_weather(changed))
         self._profile = changed

@@ -49,17 +49,31 @@ class Serving:
         journal: What was asked.
         pacer: Who may send.
         limits: What a client may take.
+        proxy: With this CONNECT is answered by serving the client here, over TLS; None refuses it.
     """
 
-    def __init__(self, service: Service, profile: Profile, journal: Journal, limits: Limits) -> None:
+    def __init__(
+        self,
+        service: Service,
+        profile: Profile,
+        journal: Journal,
+        limits: Limits,
+        proxy: ssl.SSLContext | None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.service = service
         self.weather = Weather(profile)
         self.journal = journal
         self.pacer = Pacer(self._loop, profile.total_bytes_per_s)
         self.limits = limits
+        self.proxy = proxy
         self._date = ""
         self._date_until = 0.0
+
+    def change_weather(self, profile: Profile) -> None:
+        """Other weather for the requests that come."""
+        self.weather = Weather(profile)
+        self.pacer.set_total(profile.total_bytes_per_s)
 
     def clock(self) -> float:
         """The journal's clock, in seconds."""
@@ -110,8 +124,14 @@ class Serving:
 
     async def _serve(self, sock: socket.socket, context: ssl.SSLContext | None, number: int) -> None:
         if context is None:
-            await Connection(self, Wire(self._loop, sock), number).run()
-            return
+            wire = Wire(self._loop, sock)
+            await Connection(self, wire, number).run()
+            if not wire.detached or self.proxy is None:
+                return
+            context = self.proxy
+        await self._serve_tls(sock, context, number)
+
+    async def _serve_tls(self, sock: socket.socket, context: ssl.SSLContext, number: int) -> None:
         wire = TLSWire(self._loop, sock, context)
         try:
             async with asyncio.timeout(self.limits.head_timeout_s):

@@ -20,6 +20,7 @@ BUFFER_LIMIT_BYTES = 1 << 20
 """Reading pauses while this much lies unread."""
 
 _LINGER_RESET = struct.pack("ii", 1, 0)
+_HANDSHAKE_S = 60.0
 _TLS_PIECE_BYTES = 256 * 1024
 
 
@@ -30,8 +31,8 @@ class Wire:
         buffer: Received bytes that nobody has taken yet.
         ended: The client has closed its side, or the connection broke.
         broken: Nothing can be sent any more.
+        detached: The socket lives on in other hands.
         tls: Whether bytes are encrypted.
-        peer: Address of the client, for messages.
     """
 
     tls = False
@@ -46,6 +47,7 @@ class Wire:
         self.buffer = bytearray()
         self.ended = False
         self.broken = False
+        self.detached = False
 
     # Receiving.
 
@@ -166,18 +168,29 @@ class Wire:
             self._writer = callback
             self._loop.add_writer(self._fd, callback)
 
-    async def send_all(self, data: bytes | bytearray | memoryview, *, more: bool = False) -> None:
-        """Send all of it, waiting for the socket where it is full."""
+    async def send_all(
+        self, data: bytes | bytearray | memoryview, *, more: bool = False, timeout_s: float = 300.0
+    ) -> None:
+        """Send all of it, waiting for the socket where it is full.
+
+        Raises:
+            OSError: The connection is broken, or the client took nothing for the time (``TimeoutError``).
+        """
         view = memoryview(data)
         while view:
             sent = self.send(view, more=more)
             view = view[sent:]
             if view and not sent:
-                await self.writable()
+                await self.writable(timeout_s)
 
-    async def writable(self) -> None:
-        """Wait until the socket takes bytes."""
+    async def writable(self, timeout_s: float) -> None:
+        """Wait until the socket takes bytes.
+
+        Raises:
+            TimeoutError: It took none in this time.
+        """
         ready = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, _expire, ready)
 
         def resolve() -> None:
             if not ready.done():
@@ -187,6 +200,7 @@ class Wire:
         try:
             await ready
         finally:
+            timer.cancel()
             self.when_writable(None)
 
     # Ending.
@@ -203,6 +217,15 @@ class Wire:
         if self._fd >= 0:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         self.close()
+
+    def detach(self) -> None:
+        """Leave the socket open and let go of it; whoever made this wire goes on with it."""
+        if self._fd >= 0:
+            self._pause()
+            self.when_writable(None)
+            self._fd = -1
+        self.detached = True
+        self.ended = self.broken = True
 
     def close(self) -> None:
         """Close the socket and wake whoever waits."""
@@ -237,7 +260,7 @@ class TLSWire(Wire):
             except ssl.SSLWantReadError:
                 await self._readable_once()
             except ssl.SSLWantWriteError:
-                await self.writable()
+                await self.writable(_HANDSHAKE_S)
             else:
                 return
 
