@@ -81,6 +81,7 @@ class Account:
         resting: Bytes whose tickets rest; see ``Ledger.rest``.
         peak: Most bytes ever held. Above ``reserved``: it drew on what is shared.
         waiting: See ``Ledger.wait``.
+        told: ``waiting`` was said at least once, and is to be believed also while no byte is charged.
         any_order: A source whose rows are taken as they come, together with those of its like.
         closed: It takes no more asks, and vanishes with its last byte.
         queued: Its asks without an answer, in the order they were made. Seldom empty: the limit is the bottleneck.
@@ -100,6 +101,7 @@ class Account:
         "rank",
         "reserved",
         "resting",
+        "told",
         "waiting",
     )
 
@@ -116,6 +118,7 @@ class Account:
         self.resting = 0
         self.peak = 0
         self.waiting = False
+        self.told = False
         self.closed = False
         self.queued: list[Ticket] = []
 
@@ -142,6 +145,11 @@ class Account:
             self.peak,
             len(self.queued),
         )
+
+    @property
+    def is_at_work(self) -> bool:
+        """Its stage goes on by itself: it said so, or never said anything and holds bytes that do not rest."""
+        return not self.waiting and (self.told or self.used > self.resting)
 
     @property
     def is_awaited(self) -> bool:

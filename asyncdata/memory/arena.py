@@ -84,10 +84,16 @@ class Arena:
             self._mmap.madvise(mmap.MADV_REMOVE, offset, nbytes)
 
     def close(self) -> None:
-        """Closes the descriptor; the mapping lives on for those who still view it."""
+        """Closes the descriptor; the mapping lives on for those who still view it, and ends with the last of them.
+
+        The arena lets go of it too, so that nobody who merely refers to the arena, in a cycle perhaps, prolongs it.
+        """
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+            self.array = np.empty(0, np.uint8)
+            self.view = memoryview(b"")
+            del self._mmap
 
 
 def _unlinked_file() -> int:

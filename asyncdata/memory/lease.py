@@ -63,15 +63,15 @@ class Lease:
     """Exports the arena's bytes as an array interface; its end gives the rows back.
 
     Args:
-        arena: The mapping, kept alive by every view.
+        arena: Where the mapping is, which every view keeps alive.
         returns: Where to report the end.
         release: What to do then, on the owning loop.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "_arena", "_release", "_returns")
+    __slots__ = ("__array_interface__", "__weakref__", "_memory", "_release", "_returns")
 
     def __init__(self, arena: Arena, returns: Returns, release: Callable[[], None]) -> None:
-        self._arena = arena
+        self._memory = arena.array  # not the arena, which lets go of the mapping when it is closed
         self._returns = returns
         self._release = release
         self.__array_interface__: dict[str, Any] = {

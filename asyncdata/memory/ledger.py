@@ -24,8 +24,9 @@ granted while the queue is empty and some slack remains, else refused.
   size is not promoted. Sources read sloppily are opened with ``any_order``: they count as waited for when a verdict is
   taken, for any row is welcome.
 * of an assembler: it waits for input, and its input channel is empty (the consumer: for its next batch).
-* of flow: nothing in it is at work; all its tasks wait for a grant or for an earlier task. ``rest(ticket)`` says the
-  same of single slabs.
+* of flow: nothing in it is at work; it is empty, or all its tasks wait for a grant or for an earlier task. Where this
+  is never said, ``rest(ticket)`` says it of single slabs, and an account without bytes counts as idle (which is not
+  quite true: rows may be in use while their slab is still charged farther upstream).
 
 Whoever puts something into a channel clears the flag of its reader, before the reader has run; a stage that waited for
 several clears them all. A grant clears the flag of an assembler or flow by itself.
@@ -140,7 +141,7 @@ class Ledger:
             return
         self._set_reserve(account, 0)
         account.closed = True
-        account.waiting = account.any_order = False
+        account.waiting = account.told = account.any_order = False
         for ticket in list(account.queued):
             self._fail(
                 ticket, PipelineClosedError("the stage was closed while it waited for memory", stage=account.name)
@@ -151,6 +152,7 @@ class Ledger:
 
     def wait(self, account: Account, waiting: bool = True) -> None:
         """Says that a source is waited for, or that an assembler waits; see the module's text."""
+        account.told = True
         if account.waiting is waiting:
             return
         account.waiting = waiting

@@ -30,7 +30,7 @@ def is_hopeless(accounts: Sequence[Account], ticket: Ticket) -> bool:
                 return False
         elif account.rank > asking.rank or (account is asking and account.kind is Kind.ASSEMBLER):
             continue
-        elif account.used > account.resting and not account.waiting:
+        elif account.is_at_work:
             return False
     return True
 

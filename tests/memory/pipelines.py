@@ -306,6 +306,7 @@ class Simulation:
 
     def send_rows(self) -> None:
         rows, self.filling = self.filling, []
+        self.wake(self.ready)
         self.shift(rows, self.batch_level, self.batch_level + 1)
         self.prefetched.append((rows, None))
         self.wake(self.consumer)
@@ -361,6 +362,7 @@ class Simulation:
     def deliver(self, task: Task) -> None:
         self.running.remove(task)
         assert task.ticket is not None
+        self.wake(self.ready)
         self.ledger.move(task.ticket, self.ready)
         self.prefetched.append((task.rows, task.ticket))
         self.wake(self.consumer)
@@ -387,6 +389,7 @@ class Simulation:
             yield self.let_go
 
     def receive(self) -> None:
+        self.wake(self.consumer)
         rows, ticket = self.prefetched.popleft()
         self.asks_next = False
         self.delivered += [(row.shard, row.number) for row in rows]
@@ -395,6 +398,8 @@ class Simulation:
             self.shift(rows, self.batch_level + 1, self.batch_level + 2)
         else:
             self.ledger.move(ticket, self.consumer)
+        if not self.prefetched:
+            self.ledger.wait(self.ready)
 
     def let_go(self) -> None:
         rows, ticket = self.batches.popleft()
