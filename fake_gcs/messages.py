@@ -110,11 +110,13 @@ Answer = Response | Sink | Steps
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """The value if it is a JSON object.
+    """The value if it is a JSON object; null stands for an empty one.
 
     Raises:
         GCSError: 400 otherwise.
     """
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise invalid("The request body must be a JSON object.")
     return value
