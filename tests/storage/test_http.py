@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import pytest
+
+from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.options import Environment, Options, RetryOptions
+from asyncdata.storage import EncodedBodyError, Fetcher
+from asyncdata.types import ObjectInfo
+from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, honest, ranged
+
+
+def fetcher_of(**options: object) -> Fetcher:
+    """A Fetcher with options for http."""
+    retry = RetryOptions(max_attempts=3, initial_delay_s=0.001)
+    return Fetcher(Options(storage={"http": options}, retry=retry), Environment())
+
+
+async def whole(request: Request, peer: Peer) -> None:
+    """A server that knows no ranges."""
+    body = b"" if request.line.startswith("HEAD") else DATA
+    await peer.send(b'HTTP/1.1 200 OK\r\nETag: "v1"\r\nContent-Length: %d\r\n\r\n' % len(DATA) + body)
+
+
+async def chunked(request: Request, peer: Peer) -> None:
+    """A server that knows neither ranges nor lengths."""
+    await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    if not request.line.startswith("HEAD"):
+        await peer.send(b"%x\r\n%s\r\n0\r\n\r\n" % (len(DATA), DATA))
+
+
+async def until_close(request: Request, peer: Peer) -> None:
+    """A server of the old school."""
+    await peer.send(b"HTTP/1.0 200 OK\r\n\r\n" + (b"" if request.line.startswith("HEAD") else DATA))
+    peer.close()
+
+
+async def no_head(request: Request, peer: Peer) -> None:
+    """A server that refuses HEAD."""
+    if request.line.startswith("HEAD"):
+        await peer.send(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\n\r\n")
+    else:
+        await honest(request, peer)
+
+
+@pytest.mark.parametrize("script", [whole, chunked, until_close, no_head])
+async def test_unusual_servers_are_read_all_the_same(script: Script) -> None:
+    """No ranges, no lengths, no HEAD: size and bytes are right, by whichever way."""
+    async with RawServer(script) as server:
+        fetcher = fetcher_of()
+        url = f"{server.url}/o"
+        info = await fetcher.stat(url)
+        assert info.size == len(DATA)
+        for start, size in ((0, 100), (1_000_000, 5000), (len(DATA) - 1, 1), (0, len(DATA))):
+            buffer = bytearray(size)
+            await fetcher.read(info, start, memoryview(buffer))
+            assert buffer == DATA[start : start + size]
+        buffer = bytearray(5000)
+        opened, filled = await fetcher.open_read(url, memoryview(buffer))
+        assert (opened.size, filled) == (len(DATA), 5000)
+        assert buffer == DATA[:5000]
+        assert fetcher.stats().retries == 0
+        await fetcher.aclose()
+
+
+async def test_redirects_are_followed_and_remembered() -> None:
+    """Relative and absolute, once per URL; a remembered place that fails is looked up anew."""
+    at = "/there"
+    moves = 0
+
+    async def moving(request: Request, peer: Peer) -> None:
+        nonlocal moves
+        if request.target == "/here":
+            moves += 1
+            await peer.send(f"HTTP/1.1 302 Found\r\nLocation: {at}?k=1\r\nContent-Length: 4\r\n\r\nmove".encode())
+        elif request.target == f"{at}?k=1":
+            await honest(request, peer)
+        else:
+            await peer.send(b"HTTP/1.1 403 Expired\r\nContent-Length: 0\r\n\r\n")
+
+    async with RawServer(moving) as server:
+        fetcher = fetcher_of()
+        info = ObjectInfo(url=f"{server.url}/here", size=len(DATA))
+        buffer = bytearray(1000)
+        for _ in range(3):
+            await fetcher.read(info, 5, memoryview(buffer))
+            assert buffer == DATA[5:1005]
+        assert moves == 1
+        at = "/elsewhere"
+        await fetcher.read(info, 7, memoryview(buffer))
+        assert buffer == DATA[7:1007]
+        assert moves == 2
+        await fetcher.aclose()
+
+
+async def test_redirects_in_a_circle_end() -> None:
+    """A circle is an error, not a hang."""
+
+    async def circle(request: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 301 Moved\r\nLocation: /o\r\nContent-Length: 0\r\n\r\n")
+
+    async with RawServer(circle) as server:
+        fetcher = fetcher_of()
+        with pytest.raises(StorageError, match="redirects"):
+            await fetcher.read(ObjectInfo(url=f"{server.url}/o", size=10), 0, memoryview(bytearray(10)))
+        with pytest.raises(StorageError, match="redirects"):
+            await fetcher.stat(f"{server.url}/o")
+        await fetcher.aclose()
+
+
+async def test_user_headers_stay_with_their_origin() -> None:
+    """A redirect to another host does not get the header that was meant for the first."""
+    async with RawServer(honest) as other:
+
+        async def moving(request: Request, peer: Peer) -> None:
+            await peer.send(f"HTTP/1.1 302 F\r\nLocation: {other.url}/x\r\nContent-Length: 0\r\n\r\n".encode())
+
+        async with RawServer(moving) as server:
+            fetcher = fetcher_of(headers={"Authorization": "Bearer hush"})
+            buffer = bytearray(10)
+            await fetcher.read(ObjectInfo(url=f"{server.url}/o", size=len(DATA)), 0, memoryview(buffer))
+            assert server.requests[0].header("authorization") == "Bearer hush"
+            assert other.requests[0].header("authorization") is None
+            await fetcher.aclose()
+
+
+@pytest.mark.parametrize("extra", ['ETag: "two"\r\n', "", "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"])
+async def test_another_version_is_refused_before_a_byte_is_placed(extra: str) -> None:
+    """By ETag, or its absence, in the head of the answer."""
+
+    async def changed(request: Request, peer: Peer) -> None:
+        head, body = ranged(request, extra=extra)
+        await peer.send(head + body)
+
+    async with RawServer(changed) as server:
+        fetcher = fetcher_of()
+        buffer = bytearray(b"\xa5" * 100)
+        info = ObjectInfo(url=f"{server.url}/o", size=len(DATA), version='"one"')
+        with pytest.raises(ObjectChangedError, match='"one" was listed'):
+            await fetcher.read(info, 0, memoryview(buffer))
+        shorter = ObjectInfo(url=f"{server.url}/o", size=len(DATA) - 1)
+        with pytest.raises(ObjectChangedError, match="bytes were listed"):
+            await fetcher.read(shorter, 0, memoryview(buffer))
+        assert buffer == b"\xa5" * 100
+        await fetcher.aclose()
+
+
+async def test_compressed_bodies_are_refused() -> None:
+    """Ranges of a body that is compressed on the way mean nothing."""
+
+    async def zipped(request: Request, peer: Peer) -> None:
+        head, body = ranged(request, extra="Content-Encoding: gzip\r\n")
+        await peer.send(head + body)
+
+    async with RawServer(zipped) as server:
+        fetcher = fetcher_of()
+        with pytest.raises(EncodedBodyError, match="gzip"):
+            await fetcher.open_read(f"{server.url}/o", memoryview(bytearray(10)))
+        await fetcher.aclose()
+
+
+async def test_globs_name_one_object_or_are_refused() -> None:
+    """Web servers have no listing; a question mark belongs to the URL."""
+
+    async def picky(request: Request, peer: Peer) -> None:
+        status = b"200 OK" if request.target == "/o?x=[1]" else b"404 No"
+        await peer.send(b"HTTP/1.1 %s\r\nContent-Length: 5\r\n\r\n" % status)
+
+    async with RawServer(picky) as server:
+        fetcher = fetcher_of()
+        assert [info.size for info in await fetcher.glob(f"{server.url}/o?x=[1]")] == [5]
+        assert await fetcher.glob(f"{server.url}/other") == []
+        for pattern in ("/*.rec", "/{a,b}"):
+            with pytest.raises(UnsupportedURLError, match="no listing"):
+                await fetcher.glob(server.url + pattern)
+        with pytest.raises(ObjectNotFoundError):
+            await fetcher.stat(f"{server.url}/other")
+        await fetcher.aclose()
+
+
+async def test_errors_do_not_show_signatures() -> None:
+    """A signed URL keeps its signature to itself."""
+
+    async def gone(request: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
+
+    async with RawServer(gone) as server:
+        fetcher = fetcher_of()
+        url = f"{server.url}/o?X-Goog-Signature=hush"
+        for attempt in (
+            fetcher.stat(url),
+            fetcher.read(ObjectInfo(url=url, size=9), 0, memoryview(bytearray(9))),
+            fetcher.open_read(url, memoryview(bytearray(9))),
+        ):
+            with pytest.raises(ObjectNotFoundError) as caught:
+                await attempt
+            assert "hush" not in str(caught.value)
+            assert "/o?X-Goog-Signature=" in str(caught.value)
+        await fetcher.aclose()
+
+
+async def test_a_proxy_reads_by_aiohttp_and_fails_like_the_range_client() -> None:
+    """The other path has the same errors: broken bodies resume at the last good byte."""
+
+    async def breaking(request: Request, peer: Peer) -> None:
+        head, body = ranged(request)
+        await peer.send(head + body[:400])
+        if len(body) > 400:
+            await peer.pause(0.01)
+            peer.close()
+
+    async with RawServer(breaking) as proxy:
+        fetcher = fetcher_of(proxy=proxy.url)
+        buffer = bytearray(1000)
+        await fetcher.read(ObjectInfo(url="http://far.invalid/o", size=len(DATA)), 0, memoryview(buffer))
+        assert buffer == DATA[:1000]
+        assert [request.start for request in proxy.requests] == [0, 400, 800]
+        assert fetcher.stats().resumes == 2
+        await fetcher.aclose()
