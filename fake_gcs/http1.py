@@ -105,6 +105,8 @@ def parse_head(raw: bytes) -> Head:
         raise BadRequest(400, "a Host header is required")
     connection = headers.get("connection", "").lower()
     keep_alive = "close" not in connection if minor else "keep-alive" in connection
+    if "transfer-encoding" in headers and "content-length" in headers:
+        keep_alive = False  # TensorFlow sends both. RFC 9112, 6.1: the coding counts, and the connection is closed.
     authority, path, query = _split_target(method, target)
     return Head(method, path, query, headers, keep_alive, _body_length(headers, minor), authority)
 
@@ -173,8 +175,8 @@ def _body_length(headers: dict[str, str], minor: int) -> int | None:
     if encoding is not None and encoding.lower() != "identity":
         if encoding.lower() != "chunked":
             raise BadRequest(501, "unknown transfer coding")
-        if length is not None or not minor:
-            raise BadRequest(400, "both a length and a transfer coding")
+        if not minor:
+            raise BadRequest(400, "a transfer coding needs HTTP/1.1")
         return None
     if length is None:
         return 0
