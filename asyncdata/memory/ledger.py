@@ -473,7 +473,7 @@ class Ledger:
     def _pass_by(self) -> bool:
         """Grants what fits to another source that is waited for: its rows may be as good."""
         for ticket in self._queue:
-            if ticket.account.kind is Kind.SOURCE and ticket.account.waiting and ticket.cost <= self.free:
+            if ticket.account.is_awaited and ticket.account.kind is Kind.SOURCE and ticket.cost <= self.free:
                 self._grant(ticket, ticket.cost)
                 return True
         return False

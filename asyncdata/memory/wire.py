@@ -1,8 +1,9 @@
-"""How a block's columns are written into a span of the arena, so that another process can read them.
+"""How a block's columns are packed, so that another process can read them.
 
-    task span:  | column 0 | column 1 | … | origin (32 B per row) |          each part 64-byte aligned
-    message:    rows, offset of the span, then the *shape*: a pickled `Shape`, the same bytes for every block of a
-                stage, so that both sides keep it decoded
+    packed:  | column 0 | column 1 | … | origin (32 B per row, where it is wanted) |        each part 64-byte aligned
+
+A few rows travel inside the message, more of them in a span of the arena. What the columns are is said by a pickled
+`Shape`, the same bytes for every block of a stage, so that both sides keep it decoded.
 
 References travel as references: a `RefColumn` writes 16 bytes per row whatever its payload. Only Python objects are
 pickled (by this pipeline's own processes).
@@ -69,8 +70,8 @@ def _part(column: Column) -> Part:
     return Part("objects")
 
 
-def pack(columns: tuple[Column, ...], origin: Rows) -> list[bytes | npt.NDArray[Any]]:
-    """The parts to write one after the other, each padded to `ALIGN`; the last is the origin.
+def pack(columns: tuple[Column, ...], origin: Rows | None) -> list[bytes | npt.NDArray[Any]]:
+    """The parts to write one after the other, each padded to `ALIGN`; the last is the origin, if it is given.
 
     A pickled list is preceded by its length in eight bytes.
     """
@@ -83,7 +84,8 @@ def pack(columns: tuple[Column, ...], origin: Rows) -> list[bytes | npt.NDArray[
         else:
             data = pickle.dumps([column.element(i) for i in range(len(column))], 5)
             out.append(len(data).to_bytes(8, "little") + data)
-    out.append(origin)
+    if origin is not None:
+        out.append(origin)
     return out
 
 
@@ -110,43 +112,63 @@ def write(arena: npt.NDArray[np.uint8], offset: int, parts: list[bytes | npt.NDA
 class Rowset:
     """Rows read back in another process, as user functions want them.
 
+    Args:
+        arena: What references point into.
+        packed: Where the packed rows lie: the arena itself, or a message.
+        offset: Where they begin there.
+        count: How many rows.
+        shape: What their columns are.
+        with_origin: Whether their provenance was packed with them.
+
     Attributes:
-        origin: ``int64[n, 4]`` provenance.
+        origin: ``int64[n, 4]`` provenance, or None.
         refs: Per column, the rows of a reference column, else None.
     """
 
-    def __init__(self, arena: npt.NDArray[np.uint8], offset: int, count: int, shape: Shape) -> None:
+    def __init__(
+        self,
+        arena: npt.NDArray[np.uint8],
+        packed: npt.NDArray[np.uint8],
+        offset: int,
+        count: int,
+        shape: Shape,
+        *,
+        with_origin: bool,
+    ) -> None:
         self._arena = arena
+        self._count = count
         self._shape = shape
         self._columns: list[Any] = []
         self.refs: list[Rows | None] = []
         for part in shape.parts:
             rows: Rows | None = None
             if part.kind == "refs":
-                rows = arena[offset : offset + 16 * count].view(np.int64).reshape(count, 2)
-                self._columns.append(rows.tolist())
+                rows = packed[offset : offset + 16 * count].view(np.int64).reshape(count, 2)
+                self._columns.append(rows)
                 offset += aligned(16 * count)
             elif part.kind == "array":
                 size = int(np.dtype(part.dtype).itemsize * np.prod(part.row_shape, dtype=np.int64) * count)
-                data = arena[offset : offset + size].view(part.dtype).reshape(count, *part.row_shape)
+                data = packed[offset : offset + size].view(part.dtype).reshape(count, *part.row_shape)
                 self._columns.append(data)
                 offset += aligned(size)
             else:
-                size = int.from_bytes(arena[offset : offset + 8].tobytes(), "little")
+                size = int.from_bytes(packed[offset : offset + 8].tobytes(), "little")
                 # Written by the parent process of this pipeline, never by storage.
-                self._columns.append(pickle.loads(memoryview(arena[offset + 8 : offset + 8 + size])))  # noqa: S301 -- see above
+                self._columns.append(pickle.loads(packed[offset + 8 : offset + 8 + size].tobytes()))  # noqa: S301 -- see above
                 offset += aligned(8 + size)
             self.refs.append(rows)
         size = 8 * ORIGIN_WIDTH * count
-        self.origin: Rows = arena[offset : offset + size].view(np.int64).reshape(count, ORIGIN_WIDTH)
+        self.origin: Rows | None = None
+        if with_origin:
+            self.origin = packed[offset : offset + size].view(np.int64).reshape(count, ORIGIN_WIDTH)
 
     def __len__(self) -> int:
-        return len(self.origin)
+        return self._count
 
     def _leaf(self, column: int, row: int, view: memoryview | None) -> Any:
         part = self._shape.parts[column]
         if part.kind == "refs":
-            offset, length = self._columns[column][row]
+            offset, length = self._columns[column][row].tolist()
             assert part.leaf is not None
             if view is not None and part.leaf.kind == "bytes":
                 return view[offset : offset + length]

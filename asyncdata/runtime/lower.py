@@ -264,6 +264,7 @@ def _worker_stage(
         rows_account=rows,
         sources=services.sources,
         keys=_keys(scope),
+        with_origin=any(node.rng) if isinstance(node, transformations.MapBatch) else bool(getattr(node, "rng", False)),
         spawn=services.spawn,
         collector=collector,
         first_rows=first_rows,

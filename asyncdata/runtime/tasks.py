@@ -29,7 +29,7 @@ from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.workers import program as work
 from asyncdata.workers.failure import annotate, decode_failure
-from asyncdata.workers.program import RaggedRows, Reply, Task, encode_shape
+from asyncdata.workers.program import NO_SPAN, RaggedRows, Reply, Task, encode_shape
 
 
 class Executor(Protocol):
@@ -46,6 +46,7 @@ class _Part:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.scratch: Slab | None = None
         self.payloads: Slab | None = None
 
 
@@ -60,6 +61,7 @@ class Job:
         label: The stage's name.
         sources: For naming a record that failed.
         keys: Key of the random generators.
+        with_origin: Whether the tasks need the rows' provenance, for generators.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Job:
         label: str,
         sources: SourceTable,
         keys: tuple[int, int],
+        with_origin: bool,
     ) -> None:
         self.block = block
         self.number = number
@@ -84,11 +87,11 @@ class Job:
         self._label = label
         self._sources = sources
         self._keys = keys
+        self._with_origin = with_origin
         self._results: Slab | None = None
         self._results_nbytes = 0
         self._making: asyncio.Future[None] | None = None
         self._payloads: list[Slab] = []
-        self._scratch: list[Slab] = []
         self._tickets: list[Ticket] = []
         self._replies: list[tuple[int, Reply]] = []
         self._left = 0
@@ -136,21 +139,27 @@ class Job:
 
     async def _call(self, executor: Executor, start: int, count: int, shape: bytes) -> Reply:
         columns: list[Column] = list(self.block.columns)
-        origin = self.block.origin
+        origin = self.block.origin if self._with_origin else None
         if count < len(self.block):
             rows = slice(start, start + count)
             columns = [_rows(column, rows) for column in columns]
-            origin = origin[rows]
+            origin = None if origin is None else origin[rows]
         parts = pack(tuple(columns), origin)
-        scratch = await self._take(packed_bytes(parts))
-        self._scratch.append(scratch)
-        arena = self._budget.slabs.arena
-        write(arena.array, scratch.offset, parts)
-        task = Task(scratch.offset, count, len(self.block), start, self._keys, shape)
+        size = packed_bytes(parts)
         part = _Part()
+        offset, inline = NO_SPAN, b""
+        if size + len(shape) <= _INLINE_BYTES:
+            packed = np.empty(size, np.uint8)
+            write(packed, 0, parts)
+            inline = packed.tobytes()
+        else:
+            part.scratch = await self._take(size)
+            offset = part.scratch.offset
+            write(self._budget.slabs.arena.array, offset, parts)
+        task = Task(offset, count, len(self.block), start, self._keys, self._with_origin, shape, inline)
 
         async def grant(nbytes: int) -> tuple[int, int]:
-            return await self._grant(part, scratch, nbytes)
+            return await self._grant(part, nbytes)
 
         def restart() -> None:
             part.calls = 0
@@ -162,18 +171,19 @@ class Job:
         try:
             return Reply.decode(await executor.run(task.encode(), grant, restart))  # type: ignore[arg-type]  # a coroutine function
         finally:
-            self._scratch.remove(scratch)
-            self._budget.slabs.drop(scratch)
+            if part.scratch is not None:
+                self._budget.slabs.drop(part.scratch)
 
     async def _take(self, nbytes: int) -> Slab:
         return await self._budget.take(
             self._account, nbytes, urgency=0 if self.soonest else self.number + 1, asked=self._tickets.append
         )
 
-    async def _grant(self, part: _Part, scratch: Slab, nbytes: int) -> tuple[int, int]:
+    async def _grant(self, part: _Part, nbytes: int) -> tuple[int, int]:
         """The first call of a task is for the results, the second for its payloads."""
         part.calls += 1
-        self._budget.rest(scratch.account, True)
+        if part.scratch is not None:
+            self._budget.rest(part.scratch.account, True)
         try:
             if part.calls == 1:
                 slab = await self._results_slab(nbytes)
@@ -181,7 +191,8 @@ class Job:
                 slab = part.payloads = await self._take(nbytes)
                 self._payloads.append(slab)
         finally:
-            self._budget.rest(scratch.account, False)
+            if part.scratch is not None:
+                self._budget.rest(part.scratch.account, False)
         return slab.offset, slab.nbytes
 
     async def _results_slab(self, nbytes: int) -> Slab:
@@ -315,6 +326,9 @@ class Job:
         """Provenance of the input rows."""
         return self.block.origin
 
+
+_INLINE_BYTES = 3072
+"""Packed rows of up to so many bytes travel in the message."""
 
 _SMALL_ROW = 64
 """Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""

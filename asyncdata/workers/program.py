@@ -3,7 +3,7 @@
 A `Program` is pickled once per worker; a task names rows in the arena and gets back where its results lie. The same
 code runs in worker processes and in the threads of the parent.
 
-    task      rows of a block, packed in a span of the arena  (`memory.wire`)
+    task      rows of a block, packed into the message, or into a span of the arena  (`memory.wire`)
     results   one batch slab in which every task of the batch fills its own rows  (`memory.layout`),
               plus a slab of payloads per task where results are byte strings
 
@@ -16,6 +16,7 @@ record.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import struct
 import time
@@ -43,7 +44,7 @@ from asyncdata.workers.failure import encode_failure
 
 Need = Callable[[int], tuple[int, int]]
 
-_HEADER: Final = struct.Struct("<qqqqqQQ")
+_HEADER: Final = struct.Struct("<qqqqqQQ?")
 _REPLY: Final = struct.Struct("<bqqqd")
 DONE: Final = 0
 RAGGED: Final = 1
@@ -76,12 +77,14 @@ class Task:
     """One call's work.
 
     Attributes:
-        offset: Of the packed block in the arena.
+        offset: Of the packed block in the arena; `NO_SPAN` when it is in the message.
         count: Rows of this task.
         batch_size: Rows of the batch that the results belong to.
         batch_start: Which row of the batch the first result is.
         keys: Key of the random generators: seed, and a mix of epoch and stage.
+        with_origin: Whether provenance is packed with the rows.
         shape: The pickled `Shape` of the packed block.
+        inline: The packed block itself, when it is in the message.
     """
 
     offset: int
@@ -89,18 +92,24 @@ class Task:
     batch_size: int
     batch_start: int
     keys: tuple[int, int]
+    with_origin: bool
     shape: bytes
+    inline: bytes = b""
 
     def encode(self) -> bytes:
         """The message."""
-        head = _HEADER.pack(self.offset, self.count, self.batch_size, self.batch_start, 0, *self.keys)
-        return head + self.shape
+        head = _HEADER.pack(
+            self.offset, self.count, self.batch_size, self.batch_start, len(self.shape), *self.keys, self.with_origin
+        )
+        return head + self.shape + self.inline
 
     @classmethod
     def decode(cls, payload: bytes) -> Task:
         """The task a message describes."""
-        offset, count, size, start, _, key0, key1 = _HEADER.unpack_from(payload)
-        return cls(offset, count, size, start, (key0, key1), payload[_HEADER.size :])
+        offset, count, size, start, shape_bytes, key0, key1, with_origin = _HEADER.unpack_from(payload)
+        border = _HEADER.size + shape_bytes
+        shape, inline = payload[_HEADER.size : border], payload[border:]
+        return cls(offset, count, size, start, (key0, key1), with_origin, shape, inline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +168,9 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need) -> 
     started = time.perf_counter()
     task = Task.decode(payload)
     array = np.frombuffer(arena, np.uint8)
-    shape: Shape = pickle.loads(task.shape)  # noqa: S301 -- made by the parent process
-    rows = Rowset(array, task.offset, task.count, shape)
+    shape = _decode_shape(task.shape)
+    packed, offset = (array, task.offset) if task.offset != NO_SPAN else (np.frombuffer(task.inline, np.uint8), 0)
+    rows = Rowset(array, packed, offset, task.count, shape, with_origin=task.with_origin)
 
     def reply(status: int, row: int = 0, offset: int = NO_SPAN, payloads: int = NO_SPAN, body: bytes = b"") -> bytes:
         return Reply(status, row, offset, payloads, time.perf_counter() - started, body).encode()
@@ -191,6 +201,7 @@ def _call_each(program: Program, rows: Rowset, task: Task, view: memoryview | No
             for position, function in enumerate(program.functions):
                 kwargs = {}
                 if program.rng and program.rng[position]:
+                    assert rows.origin is not None
                     kwargs["rng"] = generator(task.keys, rows.origin[row], position)
                 value = function(*value, **kwargs) if isinstance(value, tuple) else function(value, **kwargs)
             results.add(value)
@@ -428,6 +439,13 @@ def _size(data: npt.NDArray[Any] | bytes) -> int:
     return len(data) if isinstance(data, bytes) else int(data.nbytes)
 
 
+@functools.lru_cache(maxsize=64)
 def encode_shape(shape: Shape) -> bytes:
-    """The pickled shape that tasks carry; make it once per stage."""
+    """The pickled shape that tasks carry."""
     return pickle.dumps(shape, 5)
+
+
+@functools.lru_cache(maxsize=64)
+def _decode_shape(data: bytes) -> Shape:
+    shape: Shape = pickle.loads(data)  # noqa: S301 -- made by the parent process of this pipeline
+    return shape

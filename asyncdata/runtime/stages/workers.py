@@ -67,6 +67,7 @@ class WorkerStage(Stage):
         rows_account: Of the rows being collected.
         sources: For naming records.
         keys: Key of the random generators.
+        with_origin: Whether a function takes a generator.
         spawn: Starts a task of the pipeline.
         collector: Of batches; None otherwise.
         first_rows: Rows of a task before anything is known about their cost.
@@ -86,6 +87,7 @@ class WorkerStage(Stage):
         rows_account: Account,
         sources: SourceTable,
         keys: tuple[int, int],
+        with_origin: bool,
         spawn: Spawn,
         collector: Collector | None = None,
         first_rows: int = _FIRST_ROWS,
@@ -101,6 +103,7 @@ class WorkerStage(Stage):
         self._rows_account = rows_account
         self._sources = sources
         self._keys = keys
+        self._with_origin = with_origin
         self._spawn_task = spawn
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
@@ -176,6 +179,7 @@ class WorkerStage(Stage):
             label=self.label,
             sources=self._sources,
             keys=self._keys,
+            with_origin=self._with_origin,
         )
         self._started += 1
         self._jobs.append(job)

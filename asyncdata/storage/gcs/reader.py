@@ -13,12 +13,12 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.bodies import Bodies, client_failure
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.gcs import requests
 from asyncdata.storage.gcs.tokens import Token, Tokens, TokenSource, choose_source
-from asyncdata.storage.globs import compile_glob
+from asyncdata.storage.globs import compile_glob, has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
@@ -74,6 +74,8 @@ class GcsReader:
     async def glob(self, pattern: str) -> list[ObjectInfo]:
         """The objects that match; a bucket that does not exist is an error, a glob without matches is not."""
         bucket, name = requests.split_url(pattern, name_required=False)
+        if has_wildcard(bucket):
+            raise UnsupportedURLError("a wildcard in the name of the bucket", url=pattern)
         patterns = compile_glob(name)
         found: dict[str, ObjectInfo] = {}
         scheme = scheme_of(pattern)
