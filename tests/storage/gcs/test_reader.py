@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncdata.errors import AccessDeniedError, ObjectChangedError, StorageError
+from asyncdata.errors import AccessDeniedError, ObjectChangedError, StorageError, UnsupportedURLError
 from asyncdata.options import Environment, Options
 from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
 from asyncdata.storage.registry import spec_for
@@ -165,6 +165,15 @@ async def test_a_proxy_is_used_when_it_is_named() -> None:
         assert buffer == DATA[5:1005]
         assert proxy.requests[0].target.startswith("http://storage.invalid/download/")
         await fetcher.aclose()
+
+
+@pytest.mark.parametrize("pattern", ["gs://b*/x", "gs://{a,b}/x", "gs://*"])
+async def test_buckets_are_named_in_full(pattern: str) -> None:
+    """No wildcard stands for a bucket."""
+    fetcher = fetcher_of("http://127.0.0.1:9")
+    with pytest.raises(UnsupportedURLError, match="bucket"):
+        await fetcher.glob(pattern)
+    await fetcher.aclose()
 
 
 async def test_unknown_options_are_named() -> None:

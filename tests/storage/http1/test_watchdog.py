@@ -89,12 +89,12 @@ async def test_slow_is_not_silent() -> None:
     async def slow(request: Request, peer: Peer) -> None:
         head, body = ranged(request)
         await peer.send(head)
-        for at in range(0, len(body), 100_000):
-            await peer.send(body[at : at + 100_000])
-            await peer.pause(0.05)
+        for at in range(0, len(body), 200_000):
+            await peer.send(body[at : at + 200_000])
+            await peer.pause(0.12)
 
     buffer = bytearray(len(DATA))
-    assert (await get(slow, buffer)).filled == len(DATA)
+    assert (await get(slow, buffer, TimeoutOptions(first_byte_s=1.0, idle_s=1.0))).filled == len(DATA)
     assert buffer == DATA
 
 
