@@ -129,6 +129,18 @@ class Slabs:
         for index, count in self._count(offsets):
             self._subtract(index, count)
 
+    def claim_rows(self, offsets: Rows) -> list[int]:
+        """Turns the holds of these rows into one hold per slab, for whoever drops them together.
+
+        Returns:
+            The indices of the slabs, ascending.
+        """
+        counts = np.bincount(self._owner[offsets >> _SHIFT])
+        present = np.flatnonzero(counts)
+        self._holds[present] -= counts[present] - 1
+        found: list[int] = present.tolist()
+        return found
+
     def of_rows(self, offsets: Rows) -> npt.NDArray[np.int32]:
         """The index of each row's slab; `slab(index)` gives the slab itself."""
         return self._owner[offsets >> _SHIFT]

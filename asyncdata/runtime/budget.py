@@ -50,9 +50,13 @@ class Budget:
     def __repr__(self) -> str:
         return f"<Budget {self.slabs!r} {self.ledger!r}>"
 
-    def open(self, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0) -> Account:
+    def open(
+        self, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0, any_order: bool = False
+    ) -> Account:
         """An account; see `Ledger.open`."""
-        account = self.ledger.open(name, rank=rank, kind=kind, reserved_bytes=reserved_bytes)
+        account = self.ledger.open(
+            name, rank=rank, kind=kind, reserved_bytes=reserved_bytes, any_order=any_order
+        )
         self._act()
         return account
 
@@ -68,8 +72,9 @@ class Budget:
 
     def wait(self, account: Account, waiting: bool = True) -> None:
         """Says that an account's stage waits for input; see `Ledger.wait`."""
-        self.ledger.wait(account, waiting)
-        self._act()
+        if account.waiting is not waiting and not account.closed:
+            self.ledger.wait(account, waiting)
+            self._act()
 
     def charge(self, nbytes: int) -> int:
         """What a slab for so many bytes costs."""
@@ -177,6 +182,10 @@ class Budget:
         self._act()
 
     def _act(self) -> None:
+        if self.ledger.has_decisions:
+            self._carry_out()
+
+    def _carry_out(self) -> None:
         while self.ledger.has_decisions:
             decided = self.ledger.decisions()
             for ticket in (*decided.granted, *decided.failed):

@@ -132,11 +132,11 @@ class Deliverer:
         refs = [column for column in block.columns if isinstance(column, RefColumn)]
         base: npt.NDArray[np.uint8] | None = None
         if refs:
-            slabs = self._slabs_of(refs)
+            slabs = self._claim(refs)
             grown = sum(self._budget.slabs.slab(i).nbytes for i in slabs if i not in self._kept)
             if self._kept_bytes + grown > self._share:
-                return self._private(block)
-            base = self._lend(block, slabs)
+                return self._private(block, slabs)
+            base = self._lend(slabs)
         columns = tuple(
             RefLeaf(column.rows, column.leaf, column.leaves)
             if isinstance(column, RefColumn)
@@ -145,15 +145,13 @@ class Deliverer:
         )
         return Delivery(block.structure, columns, base, block.origin, block.advance)
 
-    def _slabs_of(self, refs: list[RefColumn]) -> list[int]:
-        found: set[int] = set()
-        for column in refs:
-            found.update(np.unique(self._budget.slabs.of_rows(column.rows[:, 0])).tolist())
-            for table in column.tables():
-                found.update(np.unique(self._budget.slabs.of_rows(table[:, 0])).tolist())
-        return sorted(found)
+    def _claim(self, refs: list[RefColumn]) -> list[int]:
+        """The slabs that these columns hold, each held once from now on, not row by row."""
+        offsets = [column.rows[:, 0] for column in refs]
+        offsets += [table[:, 0] for column in refs for table in column.tables()]
+        return self._budget.slabs.claim_rows(offsets[0] if len(offsets) == 1 else np.concatenate(offsets))
 
-    def _lend(self, block: Block, slabs: list[int]) -> npt.NDArray[np.uint8]:
+    def _lend(self, slabs: list[int]) -> npt.NDArray[np.uint8]:
         for index in slabs:
             slab = self._budget.slabs.slab(index)
             if index not in self._kept:
@@ -163,17 +161,17 @@ class Deliverer:
 
         def release() -> None:
             for index in slabs:
+                slab = self._budget.slabs.slab(index)
                 self._kept[index] -= 1
                 if not self._kept[index]:
                     del self._kept[index]
-                    self._kept_bytes -= self._budget.slabs.slab(index).nbytes
-            for column in block.columns:
-                column.release()
+                    self._kept_bytes -= slab.nbytes
+                self._budget.slabs.drop(slab)
 
         return Lease(self._budget.slabs.arena, self._returns, release).bytes()
 
-    def _private(self, block: Block) -> Delivery:
-        """A copy in ordinary memory; the rows are given back at once."""
+    def _private(self, block: Block, slabs: list[int]) -> Delivery:
+        """A copy in ordinary memory; the slabs are given back at once."""
         self.copies += 1
         copier = _Copier(self._budget.slabs.arena.array)
         columns: list[RefLeaf | npt.NDArray[Any] | list[Any]] = []
@@ -183,7 +181,8 @@ class Deliverer:
             else:
                 columns.append(column.array if isinstance(column, ArrayColumn) else column.items)
         delivery = Delivery(block.structure, tuple(columns), copier.base(), block.origin, block.advance)
-        block.release()
+        for index in slabs:
+            self._budget.slabs.drop(self._budget.slabs.slab(index))
         return delivery
 
 

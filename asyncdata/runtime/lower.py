@@ -116,7 +116,7 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
     budget = services.budget
     shares = _shares(scope)
     # Reserves nothing until the file is one of those that are read in turn.
-    account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
+    account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE, any_order=scope.any_order)
     in_turn = max(1, scope.shards)
     reader = ChunkReader(
         services.io,
@@ -244,7 +244,7 @@ def _worker_stage(
 ) -> Stage:
     services = scope.services
     rows = _rows_account(scope, f"rows for {label}")
-    tasks = _tasks_account(scope, label)
+    inputs = services.account(f"{scope.place} inputs", f"inputs of {label}", rank=scope.rank, kind=Kind.FLOW)
     upstream = lower(node.input, scope.below(rows_account=rows))
     workers = max(1, services.runtime.num_workers)
     collector = None
@@ -260,7 +260,8 @@ def _worker_stage(
         parallelism=services.parallelism(AUTOTUNE if parallelism is None else parallelism, kind),
         ordered=scope.is_ordered(deterministic),
         budget=services.budget,
-        account=tasks,
+        account=_tasks_account(scope, label),
+        inputs_account=inputs,
         rows_account=rows,
         sources=services.sources,
         keys=_keys(scope),
@@ -286,7 +287,7 @@ def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
     def make_inner(element: Element, origin: Rows) -> Stage:
         inner = rewrite(function(element, origin), services.options, inner=True)
         path = (*scope.element, int(origin[0]), int(origin[1]))
-        return lower(inner, scope.below(1, element=path, shards=shards))
+        return lower(inner, scope.below(1, element=path, shards=shards, any_order=scope.any_order or not ordered))
 
     ordered = scope.is_ordered(node.deterministic)
     return InterleaveStage(

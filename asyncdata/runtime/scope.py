@@ -108,6 +108,7 @@ class Scope:
         shards: Product of the cycle lengths around this node.
         worker_stages: Stages of the whole plan that hand work to workers.
         ordered: Whether stages that do not say otherwise keep the order.
+        any_order: Whether the sources here are siblings of which any may deliver next.
     """
 
     services: Services
@@ -119,6 +120,7 @@ class Scope:
     shards: int
     worker_stages: int
     ordered: bool
+    any_order: bool = False
 
     def below(self, child: int = 0, **changes: Any) -> Scope:
         """The scope of an input."""

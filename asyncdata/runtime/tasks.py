@@ -57,7 +57,8 @@ class Job:
         block: The rows; owned by the job until it is finished or abandoned.
         number: Its place in the order of jobs.
         budget: For slabs.
-        account: Charged with everything the job takes.
+        account: Charged with results.
+        inputs_account: Charged with packed rows.
         label: The stage's name.
         sources: For naming a record that failed.
         keys: Key of the random generators.
@@ -71,6 +72,7 @@ class Job:
         *,
         budget: Budget,
         account: Account,
+        inputs_account: Account,
         label: str,
         sources: SourceTable,
         keys: tuple[int, int],
@@ -84,6 +86,7 @@ class Job:
         self.soonest = False
         self._budget = budget
         self._account = account
+        self._inputs_account = inputs_account
         self._label = label
         self._sources = sources
         self._keys = keys
@@ -153,7 +156,7 @@ class Job:
             write(packed, 0, parts)
             inline = packed.tobytes()
         else:
-            part.scratch = await self._take(size)
+            part.scratch = await self._budget.take(self._inputs_account, size)
             offset = part.scratch.offset
             write(self._budget.slabs.arena.array, offset, parts)
         task = Task(offset, count, len(self.block), start, self._keys, self._with_origin, shape, inline)

@@ -227,12 +227,18 @@ class BatchStage(Stage):
                     part = arena[starts[j] : starts[j] + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
                     _fill(part, arena, column, j * size)
             rows = np.stack((starts, np.full(count, leaf.nbytes, np.int64)), 1)
-            result = RefColumn(self._budget.slabs, rows, leaf)
-            result.hold()
-            out.append(result)
-        # The tables hold their payloads themselves now.
-        block.release()
+            # Payloads that stay where they are stay held: their rows have moved into the table.
+            if not (leaf.kind == "table" and isinstance(column, RefColumn)):
+                column.release()
+                self._hold_payloads(leaf, payloads[index], slab)
+            self._budget.slabs.hold_rows(starts)
+            out.append(RefColumn(self._budget.slabs, rows, leaf))
         return tuple(out)
+
+    def _hold_payloads(self, leaf: Leaf, raw: list[bytes], slab: Slab) -> None:
+        """Byte strings that were copied lie in the batch's own slab."""
+        if leaf.kind == "table":
+            self._budget.slabs.hold_rows(np.full(len(raw), slab.offset, np.int64))
 
     def _table(self, column: Column, raw: list[bytes], extra: int) -> tuple[Rows, int]:
         if isinstance(column, RefColumn) and not raw:

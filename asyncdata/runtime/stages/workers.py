@@ -63,7 +63,8 @@ class WorkerStage(Stage):
         parallelism: Tasks under way at a time.
         ordered: Whether results leave in the order of the input.
         budget: For slabs.
-        account: Charged with scratch and results.
+        account: Charged with results.
+        inputs_account: Charged with rows that are packed for a task.
         rows_account: Of the rows being collected.
         sources: For naming records.
         keys: Key of the random generators.
@@ -84,6 +85,7 @@ class WorkerStage(Stage):
         ordered: bool,
         budget: Budget,
         account: Account,
+        inputs_account: Account,
         rows_account: Account,
         sources: SourceTable,
         keys: tuple[int, int],
@@ -100,6 +102,7 @@ class WorkerStage(Stage):
         self._ordered = ordered
         self._budget = budget
         self._account = account
+        self._inputs_account = inputs_account
         self._rows_account = rows_account
         self._sources = sources
         self._keys = keys
@@ -176,6 +179,7 @@ class WorkerStage(Stage):
             self._started,
             budget=self._budget,
             account=self._account,
+            inputs_account=self._inputs_account,
             label=self.label,
             sources=self._sources,
             keys=self._keys,
@@ -190,6 +194,7 @@ class WorkerStage(Stage):
             self._news.set()
             return
         self._under_way += 1
+        self._budget.wait(self._account, False)
         self._spawn(self._run(job))
 
     async def _run(self, job: Job) -> None:
@@ -205,6 +210,8 @@ class WorkerStage(Stage):
             await job.done.wait()
         finally:
             self._under_way -= 1
+            if not self._under_way:
+                self._budget.wait(self._account)
             self._pace.learn(job.seconds, count)
             if self._jobs and self._jobs[0] is not job and self._ordered:
                 job.rest()
