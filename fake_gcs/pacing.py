@@ -37,14 +37,22 @@ class DebtClock:
     Attributes:
         rate: Bytes per second.
         due: Time at which the next slice may be sent.
+        queued: Since when its stream waits for the total, through no fault of its own; None while it does not.
     """
 
     rate: float
     due: float = 0.0
+    queued: float | None = None
 
     def charge(self, size: int, now: float) -> None:
         """``size`` bytes were sent at ``now``."""
-        self.due = max(self.due, now - CATCH_UP_S) + size / self.rate
+        since = now if self.queued is None else self.queued
+        self.due = max(self.due, since - CATCH_UP_S) + size / self.rate
+        self.queued = None
+
+    def owed(self, now: float) -> int:
+        """Bytes that came due while the stream waited for the total."""
+        return 0 if self.queued is None else int((now - self.queued) * self.rate)
 
 
 def slice_bytes(rate: float | None, total: float | None) -> int:
@@ -70,7 +78,7 @@ class Pacer:
     def __init__(self, loop: asyncio.AbstractEventLoop, total: float | None) -> None:
         self._loop = loop
         self._total = DebtClock(total) if total else None
-        self._due: list[tuple[float, int, Granted]] = []
+        self._due: list[tuple[float, int, Granted, DebtClock]] = []
         self._queue: deque[Granted] = deque()
         self._serial = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -94,16 +102,24 @@ class Pacer:
         now = self._loop.time()
         if clock is not None and clock.due > now:
             self._serial += 1
-            heapq.heappush(self._due, (clock.due, self._serial, sender))
+            heapq.heappush(self._due, (clock.due, self._serial, sender, clock))
             self._arm()
             return False
         if self._total is None:
             return True
         if not self._queue and self._total.due <= now:
             return True
+        if clock is not None:
+            clock.queued = now
         self._queue.append(sender)
         self._arm()
         return False
+
+    def turn_bytes(self, usual: int, clock: DebtClock | None) -> int:
+        """How much a sender whose turn it is may send: a slice, or what it missed while it waited for the total."""
+        if clock is None or clock.queued is None:
+            return usual
+        return max(usual, min(_MAX_SHARED_SLICE_BYTES, clock.owed(self._loop.time())))
 
     def charge(self, size: int, clock: DebtClock | None) -> None:
         """``size`` bytes were sent."""
@@ -153,10 +169,11 @@ class Pacer:
         now = self._loop.time()
         try:
             while self._due and self._due[0][0] <= now:
-                sender = heapq.heappop(self._due)[2]
+                _, _, sender, clock = heapq.heappop(self._due)
                 if self._total is None:
                     sender.granted()
                 else:
+                    clock.queued = now
                     self._queue.append(sender)
             while self._queue and self._total is not None and self._total.due <= now:
                 self._queue.popleft().granted()

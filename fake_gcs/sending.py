@@ -100,7 +100,7 @@ class BodySender:
 
     def _send_slice(self) -> bool:
         """Send one slice; True when the socket took all of it and more is to be sent."""
-        size = min(self._slice, self._stop - self.offset)
+        size = min(self._pacer.turn_bytes(self._slice, self._clock), self._stop - self.offset)
         try:
             sent = self._send(size)
         except (OSError, EOFError) as error:
