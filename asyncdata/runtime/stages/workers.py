@@ -28,7 +28,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
 
 _TASK_SECONDS: Final = 0.010
-_CHECK_BYTES: Final = 4 << 20
+_CHECK_BYTES: Final = 16 << 20
 _FIRST_ROWS: Final = 8
 
 
