@@ -19,8 +19,8 @@ from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, RefColumn, read_table
-from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.structure import Structure, unflatten
 from asyncdata.runtime.budget import Budget
 from asyncdata.types import Element

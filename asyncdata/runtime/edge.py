@@ -1,10 +1,11 @@
-"""The consumer's edge: where the stage loop hands deliveries to whoever iterates.
+"""Where the pipeline's loop meets the consumer's thread or loop.
 
-    pump (stage loop) ── put ──▶ [ bounded buffer ] ── take ──▶ consumer: a thread, or a task on any loop
+    pump (stage loop) ── put ──▶ [ bounded buffer ] ── pop ──▶ consumer: a thread, or a task on any loop
 
 The pump fills, waits at `capacity` elements, and is woken when the consumer takes. The consumer waits on a condition
-(threads) or a future of its own loop (tasks); a cancelled wait takes nothing. At the end and on errors what is buffered
-is delivered first. `close` drops the buffer: it is called by the consumer's side when it goes, from any thread.
+(threads) or a future of its own loop (tasks), and takes in a step of its own, so that a cancelled wait takes nothing.
+At the end and on errors what is buffered is delivered first. `close` drops the buffer: it is called by the consumer's
+side when it goes, from any thread.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Edge:
         self._ended = False
         self._error: BaseException | None = None
         self._closed = False
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._waiters: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
+        self._waiting = 0
         self._stage_loop: asyncio.AbstractEventLoop | None = None
         self._room: asyncio.Event | None = None
         self._starving: Callable[[bool], None] | None = None
@@ -44,6 +46,8 @@ class Edge:
         self._starving = starving
         with self._condition:
             self._stage_loop = loop
+        # The consumer may have begun to wait before there was anybody to be told.
+        self._tell_starving()
 
     # --- pump --------------------------------------------------------------------------------------------------
 
@@ -61,8 +65,8 @@ class Edge:
                     break
                 self._room.clear()
             await self._room.wait()
-        assert self._starving is not None
-        self._starving(False)
+        if self._starving is not None:
+            self._starving(False)
         return True
 
     async def wait_for_room(self) -> bool:
@@ -78,17 +82,20 @@ class Edge:
             await self._room.wait()
 
     def finish(self, error: BaseException | None) -> None:
-        """No more deliveries; from any thread."""
+        """No more deliveries; from any thread. Lets go of the pipeline."""
         with self._condition:
             self._ended = True
-            if self._error is None:
+            self._starving = None
+            if self._error is None and not self._closed:
                 self._error = error
+            if self._closed:
+                self._buffer.clear()
             self._wake()
 
     def _wake(self) -> None:
         self._condition.notify_all()
-        waiters, self._waiters = self._waiters, []
-        for loop, waiter in waiters:
+        waiters, self._waiters = self._waiters, {}
+        for waiter, loop in waiters.items():
             try:
                 loop.call_soon_threadsafe(_set, waiter)
             except RuntimeError:
@@ -96,54 +103,81 @@ class Edge:
 
     # --- consumer ----------------------------------------------------------------------------------------------
 
-    def take(self) -> Delivery | None:
-        """The next delivery, for a thread; None at the end. Raises what the pipeline raised."""
+    def wait(self) -> None:
+        """Returns when `pop` has an answer; for a thread."""
         with self._condition:
-            while not self._is_ready():
-                self._report_waiting()
-                self._condition.wait()
-            return self._pop()
+            if self._is_ready():
+                return
+            self._begin_waiting()
+            try:
+                while not self._is_ready():
+                    self._condition.wait()
+            finally:
+                self._end_waiting()
 
-    async def take_async(self) -> Delivery | None:
-        """The next delivery, for a task on any loop. A cancelled call takes nothing."""
+    async def wait_async(self) -> None:
+        """Returns when `pop` has an answer; for a task on any loop."""
         loop = asyncio.get_running_loop()
-        while True:
+        with self._condition:
+            if self._is_ready():
+                return
+            self._begin_waiting()
+        try:
+            while True:
+                with self._condition:
+                    if self._is_ready():
+                        return
+                    waiter: asyncio.Future[None] = loop.create_future()
+                    self._waiters[waiter] = loop
+                try:
+                    await waiter
+                finally:
+                    with self._condition:
+                        self._waiters.pop(waiter, None)
+        finally:
             with self._condition:
-                if self._is_ready():
-                    return self._pop()
-                self._report_waiting()
-                waiter: asyncio.Future[None] = loop.create_future()
-                self._waiters.append((loop, waiter))
-            await waiter
+                self._end_waiting()
 
     def _is_ready(self) -> bool:
         return bool(self._buffer) or self._ended or self._closed
 
-    def _pop(self) -> Delivery | None:
-        if self._buffer:
-            delivery = self._buffer.popleft()
-            self._rows -= len(delivery)
-            self._call_stage(self._set_room)
-            return delivery
-        if self._error is not None:
-            # Raised once: afterwards the iterator is simply at its end.
-            error, self._error = self._error, None
-            raise error
-        return None
+    def pop(self) -> tuple[bool, Delivery | None]:
+        """Whether there is an answer now, and which: the next delivery, or None at the end.
 
-    def _report_waiting(self) -> None:
+        Raises:
+            BaseException: What the pipeline raised; once, afterwards it is simply at its end.
+        """
+        with self._condition:
+            if self._buffer:
+                delivery = self._buffer.popleft()
+                self._rows -= len(delivery)
+                self._call_stage(self._set_room)
+                return True, delivery
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            return self._ended or self._closed, None
+
+    def _begin_waiting(self) -> None:
         self.waits += 1
-        self._call_stage(self._set_starving)
+        self._waiting += 1
+        self._call_stage(self._tell_starving)
+
+    def _end_waiting(self) -> None:
+        self._waiting -= 1
+        if not self._buffer:
+            # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
+            self._call_stage(self._tell_starving)
 
     def _set_room(self) -> None:
         if self._room is not None:
             self._room.set()
 
-    def _set_starving(self) -> None:
+    def _tell_starving(self) -> None:
         with self._condition:
-            starving = not self._buffer
-        if self._starving is not None and starving:
-            self._starving(True)
+            starving = self._waiting > 0 and not self._buffer
+        if self._starving is not None:
+            self._starving(starving)
 
     def _call_stage(self, function: Callable[[], None]) -> None:
         if self._stage_loop is not None:
@@ -156,6 +190,7 @@ class Edge:
         """The consumer is gone: drops what is buffered and lets the pump end. Idempotent, from any thread."""
         with self._condition:
             self._closed = True
+            self._error = None
             dropped = list(self._buffer)
             self._buffer.clear()
             self._rows = 0

@@ -1,28 +1,36 @@
 """Iterators over a running pipeline: for plain loops, for asyncio programs, and to hold on to.
 
 An iterator owns its pipeline, and its Runtime when it made one. Closing it (explicitly, by the end, by an error, or
-because nobody refers to it any more) puts everything back. The finalizer only signals: it may run in any thread.
+because nobody refers to it any more) puts everything back. The finalizer only signals: it may run in any thread, in
+the middle of any code, so it takes no lock and waits for nothing.
+
+Waiting and taking are two steps, and only waiting can be cancelled or interrupted. So nothing is lost by a cancelled
+``__anext__``, and several tasks or threads may share one iterator: each element goes to one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import secrets
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from types import TracebackType
+from typing import Final, Self
 
-
-from asyncdata.errors import PipelineClosedError
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.options import Options
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import WithOptions
 from asyncdata.runtime.delivery import Delivery
 from asyncdata.runtime.edge import Edge
 from asyncdata.runtime.pipeline import Pipeline
-from asyncdata.runtime.runtime import Runtime, active_runtime
+from asyncdata.runtime.runtime import Joiner, Runtime, active_runtime
 from asyncdata.types import Element
+
+_NOTHING: Final = object()
 
 
 def options_of(plan: Node, runtime: Runtime | None) -> Options:
@@ -43,7 +51,6 @@ class _Running:
         self.owns_runtime = shared is None
         self.edge = Edge(capacity=1)
         self.gone = threading.Event()
-        self.runtime.start()
         pipeline = Pipeline(
             self.runtime,
             plan,
@@ -53,11 +60,16 @@ class _Running:
             edge=self.edge,
             ended=self.gone.set,
         )
-        self.runtime.run(pipeline.run())
+        self.runtime.start()
+        self.runtime.run(pipeline.run(), refused=self._refused)
+
+    def _refused(self) -> None:
+        self.edge.finish(PipelineClosedError("the Runtime was closed before the pipeline could start"))
+        self.gone.set()
 
     def signal(self) -> None:
-        """Lets everything end; returns at once, from any thread."""
-        self.edge.close()
+        """Lets everything end; returns at once, from any thread, without a lock."""
+        self.runtime.post(self.edge.close)
         if self.owns_runtime:
             self.runtime.begin_close()
 
@@ -66,16 +78,13 @@ class _Running:
         self.edge.close()
         if self.owns_runtime:
             self.runtime.close()
-        elif not self.runtime.on_own_thread():
-            self.gone.wait()
+        else:
+            self.runtime.wait_for_pipeline(self.gone)
 
     async def aclose(self) -> None:
-        """As `close`, without blocking the loop."""
+        """As `close`, without blocking the loop. Cancelled, it goes on all the same."""
         self.edge.close()
-        if self.owns_runtime:
-            await self.runtime.aclose()
-        else:
-            await asyncio.get_running_loop().run_in_executor(None, self.gone.wait)
+        await asyncio.get_running_loop().run_in_executor(Joiner(), self.close)
 
 
 class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
@@ -92,13 +101,17 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def __init__(self, plan: Node, epoch: int) -> None:
         self.epoch = epoch
+        self._pid = os.getpid()
         self._running: _Running | None = _Running(plan, epoch)
         self._finalizer = weakref.finalize(self, _Running.signal, self._running)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
+        self._lock = threading.Lock()
         self._delivery: Delivery | None = None
         self._row = 0
-        self._finished = False
+        self._closed = False
+        self._ended = False
+        self._error: BaseException | None = None
 
     def __iter__(self) -> PipelineIterator:
         return self
@@ -107,67 +120,78 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         return self
 
     def __next__(self) -> Element:
-        delivery = self._current()
-        while delivery is None:
+        while True:
+            element = self._take()
+            if element is not _NOTHING:
+                return element
+            if self._ended:
+                with self._kept_error():
+                    self.close()
+                raise self._outcome(StopIteration())
             running = self._usable()
-            if running is None:
-                raise StopIteration
             try:
-                delivery = self._begin(running.edge.take())
-            except BaseException as error:
-                if not isinstance(error, KeyboardInterrupt):
-                    self._finished = True
+                running.edge.wait()
+            except BaseException:
                 self.close()
                 raise
-            if delivery is None:
-                self.close()
-        return self._element(delivery)
 
     async def __anext__(self) -> Element:
-        delivery = self._current()
-        while delivery is None:
-            running = self._usable()
-            if running is None:
-                raise StopAsyncIteration
-            try:
-                delivery = self._begin(await running.edge.take_async())
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                self._finished = True
-                await self.aclose()
-                raise
+        while True:
+            element = self._take()
+            if element is not _NOTHING:
+                return element
+            if self._ended:
+                # Cancelled here, the next call comes back to this place: neither the end nor an error is lost.
+                with self._kept_error():
+                    await self.aclose()
+                raise self._outcome(StopAsyncIteration())
+            await self._usable().edge.wait_async()
+
+    def _take(self) -> Element:
+        """The next element if there is one; notes the end and errors."""
+        running = self._running
+        if running is not None and os.getpid() != self._pid:
+            running.runtime.check_process()
+        with self._lock:
+            delivery = self._delivery
             if delivery is None:
-                await self.aclose()
-        return self._element(delivery)
+                if running is None or self._closed or self._ended:
+                    return _NOTHING
+                try:
+                    self._ended, delivery = _split(running.edge.pop())
+                except BaseException as error:  # noqa: BLE001 -- raised once everything is put back
+                    self._ended, self._error = True, error
+                if delivery is None:
+                    return _NOTHING
+                self._delivery, self._row = delivery, 0
+            row = self._row
+            self._row += 1
+            if self._row == len(delivery):
+                self._delivery = None
+        return delivery.element(row)
 
-    def _usable(self) -> _Running | None:
-        if self._running is not None:
-            self._running.runtime.check_process()
-            return self._running
-        if self._finished:
-            return None
-        raise PipelineClosedError("the iterator was closed; make a new one with iter(dataset) or dataset.iterator()")
+    def _usable(self) -> _Running:
+        running = self._running
+        if running is None or self._closed:
+            raise PipelineClosedError(
+                "the iterator was closed; make a new one with iter(dataset) or dataset.iterator()"
+            )
+        return running
 
-    def _current(self) -> Delivery | None:
-        if self._delivery is not None:
-            running = self._running
-            if running is not None:
-                running.runtime.check_process()
-        return self._delivery
+    @contextlib.contextmanager
+    def _kept_error(self) -> Generator[None]:
+        """What the pipeline raised is told first; that it could not be closed properly is a note on it."""
+        try:
+            yield
+        except CloseTimeoutError as stuck:
+            if self._error is None:
+                raise
+            self._error.add_note(str(stuck))
 
-    def _begin(self, delivery: Delivery | None) -> Delivery | None:
-        self._delivery, self._row = delivery, 0
-        if delivery is None:
-            self._finished = True
-        return delivery
-
-    def _element(self, delivery: Delivery) -> Element:
-        element = delivery.element(self._row)
-        self._row += 1
-        if self._row == len(delivery):
-            self._delivery = None
-        return element
+    def _outcome(self, end: Exception) -> BaseException:
+        """What ended the iteration; an error is raised once."""
+        error, self._error = self._error, None
+        return end if error is None else error
 
     def close(self) -> None:
         """Ends the iteration; returns when no task, thread, process or memory of it is left. Idempotent.
@@ -175,34 +199,68 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         Raises:
             CloseTimeoutError: User code is stuck in a thread; the message holds its stack.
         """
-        running, self._running = self._running, None
-        self._delivery = None
+        running = self._begin_close()
         if running is not None:
-            self._finalizer.detach()
-            running.close()
+            with self._reported_once():
+                running.close()
+            self._running = None
 
     async def aclose(self) -> None:
         """As `close`, for asyncio programs: does not block the loop."""
-        running, self._running = self._running, None
+        running = self._begin_close()
+        if running is not None:
+            with self._reported_once():
+                await running.aclose()
+            self._running = None
+
+    @contextlib.contextmanager
+    def _reported_once(self) -> Generator[None]:
+        """Interrupted, closing is waited for again by the next call; a stuck thread is not."""
+        try:
+            yield
+        except CloseTimeoutError:
+            self._running = None
+            raise
+
+    def _begin_close(self) -> _Running | None:
+        """What is still to be waited for; in a forked child nothing is, it belongs to the parent."""
+        running = self._running
+        self._closed = True
         self._delivery = None
         if running is not None:
             self._finalizer.detach()
-            await running.aclose()
+            if os.getpid() != self._pid:
+                self._running = running = None
+        return running
 
-    def __enter__(self) -> PipelineIterator:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except CloseTimeoutError as stuck:
+            if error is None:
+                raise
+            error.add_note(str(stuck))
 
-    async def __aenter__(self) -> PipelineIterator:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        try:
+            await self.aclose()
+        except CloseTimeoutError as stuck:
+            if error is None:
+                raise
+            error.add_note(str(stuck))
 
 
+def _split(answer: tuple[bool, Delivery | None]) -> tuple[bool, Delivery | None]:
+    """Whether the pipeline is at its end, and its next delivery."""
+    is_answer, delivery = answer
+    return is_answer and delivery is None, delivery

@@ -1,20 +1,27 @@
 """Event loops in threads of their own.
 
-A `LoopThread` runs one loop (uvloop where it is installed) and owns every task on it through one TaskGroup: tasks are
-spawned into it, and closing it cancels and awaits them all before the thread ends.
+A `LoopThread` runs one loop (uvloop) and owns every task on it through one TaskGroup: tasks are spawned into it, and
+closing it waits for them all before the thread ends. What user code left on the loop (tasks, threads of
+``asyncio.to_thread``) is ended with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import uvloop
 
 T = TypeVar("T")
+
+_STACK_LIMIT: Final = 50
 
 
 class LoopThread:
@@ -44,7 +51,9 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_until_complete(self._main())
+            self.loop.run_until_complete(self._end_foreign_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
@@ -60,14 +69,20 @@ class LoopThread:
             self._started.set()
             await self._stop.wait()
 
-    @property
-    def ident(self) -> int | None:
-        """The thread's identifier."""
-        return self._thread.ident
+    async def _end_foreign_tasks(self) -> None:
+        """Tasks that user code started on the loop and did not wait for."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
         return threading.get_ident() == self._thread.ident
+
+    def is_alive(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Starts a task on the loop, from the loop. The coroutine must not raise anything but CancelledError."""
@@ -79,28 +94,24 @@ class LoopThread:
         self.loop.call_soon_threadsafe(function)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Runs a coroutine on the loop, from any other thread."""
+        """Runs a coroutine on the loop, from any other thread. Cancelling the future cancels the coroutine."""
         result: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        async def run() -> None:
-            try:
-                value = await coroutine
-            except asyncio.CancelledError:
-                result.set_exception(concurrent.futures.CancelledError())
-                raise
-            except BaseException as error:  # noqa: BLE001 -- handed to the caller through the future
-                result.set_exception(error)
-            else:
-                result.set_result(value)
+        running: list[asyncio.Task[None]] = []
 
         def start() -> None:
-            if result.set_running_or_notify_cancel():
-                self.spawn(run())
-            else:
+            if result.cancelled():
                 coroutine.close()
+            else:
+                running.append(self.spawn(_settle(coroutine, result)))
 
+        def cancel(future: concurrent.futures.Future[T]) -> None:
+            if future.cancelled():
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the coroutine
+                    self.call(lambda: running and running[0].cancel())
+
+        result.add_done_callback(cancel)
         try:
-            self.loop.call_soon_threadsafe(start)
+            self.call(start)
         except RuntimeError:
             coroutine.close()
             raise
@@ -117,15 +128,62 @@ class LoopThread:
             if self._stop is not None:
                 self._stop.set()
 
-        try:
-            self.loop.call_soon_threadsafe(set_stop)
-        except RuntimeError:
-            pass  # closed already
+        with contextlib.suppress(RuntimeError):  # closed already
+            self.call(set_stop)
 
-    def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the thread to end; False when it has not ended in time."""
+    def join(self) -> None:
+        """Waits for the thread to end; closes the loop of one that was never started."""
         if self._thread.ident is None:
             self.loop.close()
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        else:
+            self._thread.join()
+
+    def answers(self, timeout_s: float) -> bool:
+        """Whether the loop does anything at all within a time: it may be stuck in user code. From another thread."""
+        answered = threading.Event()
+        try:
+            self.call(answered.set)
+        except RuntimeError:
+            return True  # it has ended
+        return answered.wait(timeout_s)
+
+    def stack(self) -> str:
+        """Where the thread is now."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- documented, despite its name
+        return "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
+
+    def descriptors(self) -> set[int]:
+        """The loop's own descriptors and those it watches; for a forked child, which must not touch the loop."""
+        poll: int = self.loop._get_backend_id()  # type: ignore[attr-defined]  # noqa: SLF001 -- uvloop's only way
+        found = {poll}
+        try:
+            text = Path(f"/proc/self/fdinfo/{poll}").read_text(encoding="ascii")
+        except OSError:
+            return found  # no procfs: what the loop watches stays open in the child
+        found.update(int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:"))
+        return found
+
+
+async def _settle(coroutine: Coroutine[Any, Any, T], result: concurrent.futures.Future[T]) -> None:
+    """Awaits a coroutine and hands its outcome to another thread, which may have given up waiting."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        try:
+            value = await coroutine
+        except asyncio.CancelledError:
+            result.cancel()
+            raise
+        except BaseException as error:  # noqa: BLE001 -- handed to the caller through the future
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+
+def describe_tasks(loop: asyncio.AbstractEventLoop, without: set[asyncio.Task[Any]]) -> str:
+    """The tasks of a loop and where each of them waits, in words; on that loop."""
+    lines: list[str] = []
+    for task in asyncio.all_tasks(loop) - without:
+        stack = "".join(
+            line for frame in task.get_stack(limit=_STACK_LIMIT) for line in traceback.format_stack(frame, 1)
+        )
+        lines.append(f"task {task.get_name()!r} ({task.get_coro()!r}):\n{stack}")
+    return "\n".join(lines)

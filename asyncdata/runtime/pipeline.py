@@ -9,6 +9,7 @@ The group ends before the stages are closed; so when `aclose` releases what stag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -26,6 +27,7 @@ from asyncdata.runtime.lower import lower
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.scope import Scope, Services
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.workers.failure import as_raisable
 
 _LONG_STEP_S: Final = 0.002
 _WORKER_NODES: Final = (Check, Map, MapBatch)
@@ -72,19 +74,31 @@ class Pipeline:
             error = await self._run_group(services)
         except asyncio.CancelledError:
             error = PipelineClosedError("the Runtime was closed while the pipeline was running")
-        await self._put_back(services, error)
+        # A task of its own: whoever cancels this one does not keep it from putting everything back.
+        put_back = self._runtime.spawn_on_stage(self._put_back(services, error))
+        del error
+        while not put_back.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(put_back)
 
     async def _run_group(self, services: list[Services]) -> BaseException | None:
         error: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                services.append(Services(self._runtime, self._options, self._seed, group.create_task))
+                services.append(
+                    Services(
+                        self._runtime,
+                        self._options,
+                        self._seed,
+                        lambda coroutine: group.create_task(_raisable_only(coroutine)),
+                    )
+                )
                 error = await self._work(services[0])
                 # Leaving by an exception is what cancels the tasks that still work ahead.
                 raise _Finished
         except BaseExceptionGroup as ended:
             others = ended.split(_Finished)[1]
-            return error or others
+            return error or _single(others)
         return error
 
     async def _work(self, services: Services) -> BaseException | None:
@@ -100,10 +114,13 @@ class Pipeline:
             deliverer = Deliverer(services.budget, consumer, self._runtime.returns, shares.consumer_bytes)
             self._root = lower(self._plan, self._scope(services, consumer))
             await self._pump(self._root, deliverer)
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as caught:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return as_raisable(caught)  # user code raised it by itself
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
-            return caught
+            return as_raisable(caught)
         return None
 
     def _scope(self, services: Services, consumer: Account) -> Scope:
@@ -137,17 +154,42 @@ class Pipeline:
                 yielded = time.monotonic()
 
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
+        closed: list[BaseException] = []
         try:
             if self._root is not None:
                 await self._root.aclose()
+        except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
+            closed.append(caught)
+        try:
             for service in services:
                 service.close()
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
-            error = error or caught
-        finally:
-            self._root = None
-            self._edge.finish(error)
-            self._ended()
+            closed.append(caught)
+        self._root = None
+        # A frame that an error's traceback may keep for long must not keep the pipeline.
+        services.clear()
+        self._edge.finish(error or (as_raisable(closed[0]) if closed else None))
+        self._ended()
+
+
+async def _raisable_only(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs a task of a stage; what would end the event loop (SystemExit, KeyboardInterrupt) only ends the pipeline."""
+    try:
+        await coroutine
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 -- raised by the iterator
+        raise as_raisable(error) from None
+
+
+def _single(group: BaseExceptionGroup[BaseException] | None) -> BaseException | None:
+    """The only exception of a group, or else the group."""
+    while isinstance(group, BaseExceptionGroup) and len(group.exceptions) == 1:
+        inner = group.exceptions[0]
+        if not isinstance(inner, BaseExceptionGroup):
+            return inner
+        group = inner
+    return group
 
 
 class _Finished(Exception):  # noqa: N818 -- a signal: cancels what is left in the TaskGroup

@@ -17,10 +17,11 @@ import contextvars
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from asyncdata.errors import CloseTimeoutError, ForkedProcessError, PipelineClosedError
 from asyncdata.memory.arena import GRANULE, Arena
@@ -28,7 +29,7 @@ from asyncdata.memory.lease import Returns
 from asyncdata.options import AUTOTUNE, Options, read_environment, usable_cpus
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.io import Io
-from asyncdata.runtime.loops import LoopThread
+from asyncdata.runtime.loops import LoopThread, describe_tasks
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.threads import ThreadPool
 
@@ -37,6 +38,8 @@ T = TypeVar("T")
 _LOGGER: Final = logging.getLogger(__name__)
 _SPACE_FACTOR: Final = 16
 _LEAST_SPACE: Final = 1 << 34
+_KILL_S: Final = 15.0
+"""What ending a worker process by force takes at most, beyond the time limit of closing."""
 
 _active: contextvars.ContextVar[Runtime | None] = contextvars.ContextVar("asyncdata_runtime", default=None)
 _alive: weakref.WeakSet[Runtime] = weakref.WeakSet()
@@ -66,16 +69,18 @@ class Runtime:
         self._lock = threading.Lock()
         self._state = "new"
         self._token: contextvars.Token[Runtime | None] | None = None
+        self._closing = [None]  # one token: whoever pops it closes
         self._closed = threading.Event()
         self._pool: WorkerPool | None = None
         self._pool_started: asyncio.Task[None] | None = None
         self._threads: Threads | None = None
         self._pipelines: set[asyncio.Task[None]] = set()
         self._close_error: BaseException | None = None
+        self._abandoned = False
 
     # --- life --------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Runtime:
+    def __enter__(self) -> Self:
         self.start()
         self._token = _active.set(self)
         return self
@@ -86,7 +91,7 @@ class Runtime:
         self._leave()
         self.close()
 
-    async def __aenter__(self) -> Runtime:
+    async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(
@@ -97,26 +102,38 @@ class Runtime:
 
     def _leave(self) -> None:
         if self._token is not None:
-            _active.reset(self._token)
+            # Another context than that of the entering (fixtures, generators) keeps a closed Runtime, which is passed
+            # over by `active_runtime`.
+            with contextlib.suppress(ValueError):
+                _active.reset(self._token)
             self._token = None
 
     def start(self) -> None:
         """Starts the loops; what else is needed starts when it is."""
+        self.check_process()
         with self._lock:
-            self.check_process()
             if self._state == "open":
                 return
             if self._state != "new":
                 raise PipelineClosedError("the Runtime was closed; make a new one")
-            self._stage = LoopThread("asyncdata-stages")
-            self._io_thread = LoopThread("asyncdata-io")
-            space = max(_LEAST_SPACE, _SPACE_FACTOR * self.options.memory_limit_bytes)
-            self.arena = Arena(-(-space // GRANULE) * GRANULE)
-            self._stage.start()
-            self._io_thread.start()
-            self.budget = Budget(self.arena, self.options.memory_limit_bytes)
-            self.returns = Returns(self._stage.loop.call_soon_threadsafe)
-            self.io = self._stage.submit(self._make_io()).result()
+            with contextlib.ExitStack() as undo:
+                self._stage = LoopThread("asyncdata-stages")
+                undo.callback(self._stage.join)
+                self._io_thread = LoopThread("asyncdata-io")
+                undo.callback(self._io_thread.join)
+                space = max(_LEAST_SPACE, _SPACE_FACTOR * self.options.memory_limit_bytes)
+                self.arena = Arena(-(-space // GRANULE) * GRANULE)
+                undo.callback(self.arena.close)
+                self._stage.start()
+                undo.callback(self._stage.stop)
+                self._io_thread.start()
+                undo.callback(self._io_thread.stop)
+                self.budget = Budget(self.arena, self.options.memory_limit_bytes)
+                self.returns = Returns(self._stage.loop.call_soon_threadsafe)
+                self.io = self._stage.submit(self._make_io()).result()
+                undo.pop_all()
+            self._io_thread.after_end(self._gone)
+            self._stage.after_end(self._io_thread.stop)
             self._state = "open"
             _alive.add(self)
 
@@ -144,61 +161,149 @@ class Runtime:
         """Ends everything; returns when it is gone.
 
         Raises:
-            CloseTimeoutError: User code is stuck in a thread; the message holds its stack.
+            CloseTimeoutError: User code is stuck in a thread, which is left behind; the message holds its stack.
         """
         if os.getpid() != self._pid:
             return
         if self.on_own_thread():
             raise RuntimeError("a Runtime cannot be closed from code that it runs")
+        with self._lock:
+            if self._state == "new":
+                self._state = "closed"
+                self._closed.set()
+                return
         self.begin_close()
-        self._closed.wait()
-        self._join()
-        if self._close_error is not None:
-            error, self._close_error = self._close_error, None
+        self._wait_for(self._closed, "the Runtime")
+        if not self._abandoned:
+            self._join()
+        error, self._close_error = self._close_error, None
+        if error is not None:
             raise error
+
+    def wait_for_pipeline(self, gone: threading.Event) -> None:
+        """Returns when a pipeline that was told to end has ended.
+
+        Raises:
+            CloseTimeoutError: User code is stuck; the message holds its stack.
+        """
+        if os.getpid() == self._pid and not self.on_own_thread():
+            self._wait_for(gone, "the pipeline")
+
+    def _wait_for(self, ended: threading.Event, what: str) -> None:
+        """Waits for an end that comes of itself, unless user code does not let it.
+
+        Workers, threads and reads have time limits of their own, so as long as the stage loop answers all is well.
+        """
+        limit_s = self.options.close_timeout_s
+        begin_s = time.monotonic()
+        while not ended.is_set():
+            if not self._stage.answers(limit_s):
+                _alive.discard(self)
+                raise CloseTimeoutError(
+                    f"thread {self._stage.name!r} is still in user code {limit_s:.1f} s after {what} was closed; it is "
+                    f"left as a daemon. Its stack:\n{self._stage.stack()}"
+                )
+            if ended.wait(limit_s):
+                return
+            after_s = time.monotonic() - begin_s
+            # Closing the Runtime reports threads by itself.
+            stuck = self._threads.stacks() if self._threads is not None and ended is not self._closed else {}
+            if stuck:
+                names = ", ".join(repr(name) for name in stuck)
+                raise CloseTimeoutError(
+                    f"thread {names} is still in user code {after_s:.1f} s after {what} was closed; it ends with its "
+                    "call. Its stack:\n" + "\n".join(stuck.values())
+                )
+            if after_s > limit_s + _KILL_S:
+                _alive.discard(self)
+                raise CloseTimeoutError(
+                    f"{what} has not ended {after_s:.1f} s after it was closed; what still runs:\n"
+                    + describe_tasks(self._stage.loop, set())
+                )
 
     async def aclose(self) -> None:
         """As `close`, for asyncio programs: does not block the loop."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(_Joiner(), self.close)
+        await loop.run_in_executor(Joiner(), self.close)
+
+    def is_usable(self) -> bool:
+        """Whether pipelines can be started on it, from this process."""
+        return self._state in ("new", "open") and os.getpid() == self._pid
 
     def on_own_thread(self) -> bool:
         """Whether the caller runs on one of the Runtime's loops."""
         return self._state != "new" and (self._stage.is_current() or self._io_thread.is_current())
 
     def begin_close(self) -> None:
-        """Starts closing, from any thread, and returns at once; idempotent."""
-        with self._lock:
-            if self._state == "new":
-                self._state = "closed"
-                self._closed.set()
-            if self._state != "open":
-                return
-            self._state = "closing"
-        self._io_thread.after_end(self._gone)
-        self._stage.after_end(self._io_thread.stop)
-        self._stage.call(lambda: self._stage.spawn(self._shut_down()) and None)
+        """Starts closing a Runtime that was started, from any thread, and returns at once; idempotent.
+
+        Takes no lock: a finalizer calls it, in whatever code the garbage collector happens to run.
+        """
+        if os.getpid() != self._pid:
+            return
+        try:
+            self._closing.pop()
+        except IndexError:
+            return
+        self._state = "closing"
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            self._stage.call(self._begin_shut_down)
+
+    def _begin_shut_down(self) -> None:
+        self._stage.spawn(self._shut_down())
 
     async def _shut_down(self) -> None:
+        errors: list[BaseException] = []
         try:
-            for task in list(self._pipelines):
-                task.cancel()
-            await asyncio.gather(*self._pipelines, return_exceptions=True)
-            async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_callback(self.io.aclose)
-                if self._pool is not None:
-                    if self._pool_started is not None:
-                        await asyncio.gather(self._pool_started, return_exceptions=True)
-                    stack.push_async_callback(self._pool.aclose)
-                if self._threads is not None:
-                    stack.push_async_callback(self._threads.aclose)
+            await self._end_pipelines(errors)
+            async with asyncio.timeout(self.options.close_timeout_s):
+                await self.io.aclose()
+        except TimeoutError:
+            errors.append(CloseTimeoutError("reads, or the connections they use, do not end"))
         except BaseException as error:  # noqa: BLE001 -- raised by close()
-            self._close_error = error
-            if isinstance(error, CloseTimeoutError):
-                _LOGGER.warning("%s", error)
+            errors.append(error)
         finally:
+            if errors:
+                self._close_error = errors[0]
+                for each in errors:
+                    _LOGGER.warning("while closing: %s", each)
             self.returns.close()
+            if self._abandoned:
+                # The thread lives on as long as the task that does not end; whoever closes does not wait for it.
+                _alive.discard(self)
+                self._closed.set()
             self._stage.stop()
+
+    async def _end_pipelines(self, errors: list[BaseException]) -> None:
+        """Cancels the pipelines; then ends workers and threads, which lets go of pipelines that wait for them."""
+        limit_s = self.options.close_timeout_s
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + limit_s
+        pipelines = set(self._pipelines)
+        for task in pipelines:
+            task.cancel()
+        if pipelines:
+            # Long enough for every pipeline that can end at all: closing a user's generator needs the threads.
+            await asyncio.wait(pipelines, timeout=min(1.0, limit_s / 2))
+        if self._pool_started is not None:
+            await asyncio.gather(self._pool_started, return_exceptions=True)
+        closing = [owner.aclose() for owner in (self._threads, self._pool) if owner is not None]
+        errors.extend(
+            error for error in await asyncio.gather(*closing, return_exceptions=True) if error is not None
+        )
+        pipelines = {task for task in pipelines if not task.done()}
+        if pipelines:
+            _, pipelines = await asyncio.wait(pipelines, timeout=max(1.0, until_s - loop.time()))
+        if pipelines:
+            self._abandoned = True
+            own = asyncio.current_task()
+            errors.append(
+                CloseTimeoutError(
+                    f"an async function goes on {limit_s:.1f} s after it was cancelled; thread {self._stage.name!r} is "
+                    "left as a daemon with it. What still runs:\n"
+                    + describe_tasks(loop, {own} if own is not None else set())
+                )
+            )
 
     def _gone(self) -> None:
         """The last thread's last act."""
@@ -212,24 +317,39 @@ class Runtime:
         self._closed.set()
 
     def _join(self) -> None:
-        if self._state != "new" and hasattr(self, "_stage"):
-            self._stage.join()
-            self._io_thread.join()
+        self._stage.join()
+        self._io_thread.join()
 
     # --- what pipelines use ------------------------------------------------------------------------------------
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs a pipeline on the stage loop until it ends or the Runtime is closed; from any thread."""
+    def run(self, coroutine: Coroutine[Any, Any, None], refused: Callable[[], None]) -> None:
+        """Runs a pipeline on the stage loop until it ends or the Runtime is closed; from any thread.
+
+        Args:
+            coroutine: The pipeline.
+            refused: Called instead when the Runtime is closed before the pipeline could start.
+        """
 
         def start() -> None:
             if self._state != "open":
                 coroutine.close()
+                refused()
                 return
             task = self._stage.spawn(coroutine)
             self._pipelines.add(task)
             task.add_done_callback(self._pipelines.discard)
 
-        self._stage.call(start)
+        try:
+            self._stage.call(start)
+        except RuntimeError:
+            coroutine.close()
+            refused()
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Calls a function on the stage loop soon, if that still runs; from any thread, takes no lock."""
+        if os.getpid() == self._pid:
+            with contextlib.suppress(RuntimeError):
+                self._stage.call(function)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Runs a coroutine on the stage loop, from any other thread."""
@@ -283,9 +403,18 @@ class Runtime:
             self._threads = Threads(ThreadPool(count, close_timeout_s=self.options.close_timeout_s))
         return self._threads
 
-    def descriptors(self) -> list[int]:
-        """Descriptors that a forked child should close."""
-        return [self.arena.fd] if self._state in ("open", "closing") and self.arena.fd >= 0 else []
+    def drop_inherited(self, nowhere: int) -> None:
+        """In a forked child: lets go of the parent's descriptors, and of the arena unless views hold it.
+
+        They are not closed but pointed nowhere, for the objects that own them will close these numbers once more; and
+        the parent's polling, which the child shares, must not hear of it.
+        """
+        if self._state not in ("open", "closing"):
+            return
+        for descriptor in (*self._stage.descriptors(), *self._io_thread.descriptors()):
+            with contextlib.suppress(OSError):
+                os.dup2(nowhere, descriptor, inheritable=False)
+        self.arena.close()
 
 
 class Threads:
@@ -302,17 +431,22 @@ class Threads:
             await self._pool.start()
         return await self._pool.run(fn, *args)
 
+    def stacks(self) -> dict[str, str]:
+        """Where threads that are in user code are now, by their names; from any thread."""
+        return self._pool.stacks()
+
     async def aclose(self) -> None:
         """Ends the threads."""
         await self._pool.aclose()
 
 
-class _Joiner(concurrent.futures.Executor):
+class Joiner(concurrent.futures.Executor):
     """Runs one blocking call in a thread that ends with it."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
         """Starts the thread."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # nobody can cancel it: what has begun to close is closed
 
         def run() -> None:
             try:
@@ -327,9 +461,15 @@ class _Joiner(concurrent.futures.Executor):
 
 
 def active_runtime() -> Runtime | None:
-    """The Runtime of the innermost ``with`` around the caller."""
+    """The Runtime of the innermost ``with`` around the caller, if it can run something for the caller.
+
+    User code on the Runtime's own loop cannot wait for a pipeline of that loop; and what was inherited through a fork
+    has no threads. Both get a Runtime of their own.
+    """
     runtime = _active.get()
-    return runtime if runtime is not None and runtime._state in ("new", "open") else None  # noqa: SLF001 -- same module
+    if runtime is None or not runtime.is_usable() or runtime.on_own_thread():
+        return None
+    return runtime
 
 
 def _close_all() -> None:
@@ -341,12 +481,17 @@ def _close_all() -> None:
 
 
 def _drop_inherited() -> None:
-    """In a forked child: closes the descriptors that belong to the parent's Runtimes."""
-    for runtime in list(_alive):
-        for descriptor in runtime.descriptors():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+    runtimes = list(_alive)
     _alive.clear()
+    if not runtimes:
+        return
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return  # no descriptor to be had: the inherited ones stay open
+    for runtime in runtimes:
+        runtime.drop_inherited(nowhere)
+    os.close(nowhere)
 
 
 atexit.register(_close_all)

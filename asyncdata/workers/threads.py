@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
@@ -131,6 +132,12 @@ class ThreadPool:
             job.error = None  # its traceback leads back here: do not wait for the garbage collector
             cancellation = None
 
+    def stacks(self) -> dict[str, str]:
+        """The stacks of the threads that are in a call now, by their names; from any thread."""
+        frames = sys._current_frames()  # noqa: SLF001 -- documented, despite its name
+        running = [self._threads[i] for i in list(self._running)]
+        return {thread.name: _format(frames.get(thread.ident or 0)) for thread in running}
+
     def stats(self) -> ThreadPoolStats:
         """A snapshot."""
         running = len(self._running)
@@ -189,8 +196,7 @@ class ThreadPool:
         reports: dict[str, str] = {}
         for i, job in list(self._running.items()):
             thread = self._threads[i]
-            frame = frames.get(thread.ident or 0)
-            stack = "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
+            stack = _format(frames.get(thread.ident or 0))
             text = (
                 f"thread {thread.name!r} is still in user code {after_s:.1f} s after the pool was closed; "
                 f"it is left as a daemon. Its stack:\n{stack}"
@@ -245,6 +251,10 @@ class ThreadPool:
         job.done = True
         if not job.waiter.done():
             job.waiter.set_result(None)
+
+
+def _format(frame: FrameType | None) -> str:
+    return "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
 
 
 def _nothing() -> None:
