@@ -201,6 +201,8 @@ class FakeGCS:
             await serving.accept(listener, context if self._tls else None)
         finally:
             listener.close()
+            if self._serving is not None:
+                self._serving.service.close()
 
     def _open(self, listener: socket.socket, proxy: ssl.SSLContext | None) -> None:
         backing: Backing = MemoryBacking() if self._root is None else DirectoryBacking(self._root)

@@ -142,6 +142,14 @@ class Service:
         self.rewrites = Pending[Rewriting]()
         self.retry_tests = RetryTests()
 
+    def close(self) -> None:
+        """Forget the work in progress and what it holds open."""
+        for _, session in self.resumable.items():
+            session.writer.abort()
+        for _, upload in self.multipart.items():
+            for part in upload.parts.values():
+                self.catalogue.discard(part.body)
+
 
 def header_settings(headers: Mapping[str, str]) -> dict[str, Any]:
     """Object settings from the headers of an upload by the XML API."""

@@ -53,6 +53,7 @@ class ChunkSink:
         self._session = session
         self._asked = asked
         self._received = 0
+        self._failed = False
         self._carries = asked.start is not None
         have = session.writer.size
         if session.finished is not None or asked.start is None:
@@ -93,12 +94,14 @@ class ChunkSink:
             return self._complete()
         if self._carries and asked.total is None and self._received < _MIN_CHUNK_BYTES:
             raise invalid(f"All chunks but the last must have {_MIN_CHUNK_BYTES} bytes or more.")
+        session.writer.rest()
         headers = [("Range", f"bytes=0-{have - 1}")] if have else []
         return Response(308, headers)
 
     def _complete(self) -> Response:
         session = self._session
         checksums = session.writer.checksum.value()
+        self._failed = True
         self._check(session.draft, checksums)
         catalogue = self._service.catalogue
         body = session.writer.finish()
@@ -116,4 +119,9 @@ class ChunkSink:
             raise invalid("The MD5 of the bytes is not the announced one.", code="BadDigest")
 
     def abort(self) -> None:
-        """What came stays."""
+        """What came stays, but for a session that can never become an object."""
+        if self._failed:
+            self._session.writer.abort()
+            self._service.resumable.remove(self._request.query.get("upload_id", ""))
+        elif self._session.finished is None:
+            self._session.writer.rest()

@@ -187,6 +187,7 @@ class StartSink:
         length = request.header("x-upload-content-length") or ""
         total = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
         session = ResumableSession(draft, self._service.catalogue.new_body(), total)
+        session.writer.rest()
         key, dropped = self._service.resumable.add(session)
         if dropped is not None:
             dropped.writer.abort()

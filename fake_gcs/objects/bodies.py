@@ -53,6 +53,9 @@ class BodyWriter(Protocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes."""
 
+    def rest(self) -> None:
+        """Hold nothing open until the next write: it may be a long time until then."""
+
     def finish(self) -> Body:
         """No more bytes will come; the body may be committed."""
 

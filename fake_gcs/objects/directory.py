@@ -83,11 +83,12 @@ class FileSource:
 class DirectoryWriter:
     """Writes a body to a file in the temporary folder."""
 
-    __slots__ = ("_fd", "_path", "checksum", "size")
+    __slots__ = ("_ended", "_fd", "_path", "checksum", "size")
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / secrets.token_hex(16)
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._ended = False
         self.size = 0
         self.checksum = Checksum()
 
@@ -97,6 +98,8 @@ class DirectoryWriter:
         self.checksum.update(view)
         self.size += len(view)
         try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
@@ -104,16 +107,19 @@ class DirectoryWriter:
 
     def finish(self) -> DirectoryBody:
         """The finished body, still in the temporary folder until it is committed."""
-        self._close()
+        self.rest()
+        self._ended = True
         return DirectoryBody(self._path, self.size)
 
     def abort(self) -> None:
         """Remove what was written."""
-        if self._fd >= 0:
-            self._close()
+        self.rest()
+        if not self._ended:
+            self._ended = True
             self._path.unlink(missing_ok=True)
 
-    def _close(self) -> None:
+    def rest(self) -> None:
+        """Close the file until the next write."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

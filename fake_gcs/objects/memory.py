@@ -48,6 +48,9 @@ class MemoryWriter:
         self._data += data
         self.checksum.update(data)
 
+    def rest(self) -> None:
+        """Nothing is open."""
+
     def finish(self) -> MemoryBody:
         """The finished body."""
         return MemoryBody(self._data)
