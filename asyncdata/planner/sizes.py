@@ -9,9 +9,10 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.options import Options
 
 _UNIT: Final = 1 << 16
-_SOURCES_SHARE: Final = 4
+_SOURCES_SHARE: Final = 8
 _CONSUMER_SHARE: Final = 4
-_TASKS_SHARE: Final = 8
+_CONSUMER_RESERVE: Final = 8
+_TASKS_SHARE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +22,14 @@ class Shares:
     Attributes:
         chunk_bytes: Slab of one chunk of one current shard, headroom included.
         task_bytes: Scratch and output of the soonest worker task of each stage.
-        consumer_bytes: Batches the consumer holds without a copy being made.
+        consumer_bytes: Reserved for batches the consumer holds.
+        lease_bytes: Slabs the consumer may hold before it gets private copies.
     """
 
     chunk_bytes: int
     task_bytes: int
     consumer_bytes: int
+    lease_bytes: int
 
 
 def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> Shares:
@@ -51,5 +54,6 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> 
     return Shares(
         chunk_bytes=chunk,
         task_bytes=max(_UNIT, limit // _TASKS_SHARE // max(worker_stages, 1) // _UNIT * _UNIT),
-        consumer_bytes=limit // _CONSUMER_SHARE // _UNIT * _UNIT,
+        consumer_bytes=limit // _CONSUMER_RESERVE // _UNIT * _UNIT,
+        lease_bytes=limit // _CONSUMER_SHARE // _UNIT * _UNIT,
     )

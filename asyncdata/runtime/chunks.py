@@ -103,6 +103,7 @@ class ChunkReader:
         self._rest: Chunk | None = None
         self._next = 0
         self._active = False
+        self._awaits_room = False
         self._closed = False
 
     @property
@@ -117,7 +118,7 @@ class ChunkReader:
 
     def prepare(self) -> None:
         """Asks for the first chunk, if memory is to be had: the object will be needed soon."""
-        if not self._next and not self._pending and not self._closed:
+        if not self._next and not self._pending and not self._closed and not self._awaits_room:
             self._read_ahead(1)
 
     async def next(self) -> Chunk | None:
@@ -148,13 +149,15 @@ class ChunkReader:
         if not head.length:
             self._budget.slabs.drop(head.slab)
             return None
+        self._read_ahead(self._window)
         start = head.slab.offset + head.room
         return Chunk(head.slab, start, start + head.length, head.position, head.room)
 
     def refill(self) -> None:
         """Reads ahead again after memory was short."""
-        if self._active and not self._closed:
-            self._read_ahead(self._window)
+        self._awaits_room = False
+        if not self._closed:
+            self._read_ahead(self._window if self._active else 1)
 
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """Receives the next `length` bytes into another slab, those that are on their way included.
@@ -221,7 +224,9 @@ class ChunkReader:
                 self._account, self._slab_for(size), urgency=len(self._pending) + 1, reader=self
             )
             if slab is None:
-                self._budget.on_room(self.refill)
+                if not self._awaits_room:
+                    self._awaits_room = True
+                    self._budget.on_room(self.refill)
                 return
             self._start(slab, size)
 

@@ -111,7 +111,7 @@ class Pipeline:
             self._edge.attach(
                 asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting)
             )
-            deliverer = Deliverer(services.budget, consumer, self._runtime.returns, shares.consumer_bytes)
+            deliverer = Deliverer(services.budget, consumer, self._runtime.returns, shares.lease_bytes)
             self._root = lower(self._plan, self._scope(services, consumer))
             await self._pump(self._root, deliverer)
         except asyncio.CancelledError as caught:

@@ -315,5 +315,7 @@ def check_rows(block: Block) -> int:
     column = block.columns[0] if block.columns else None
     if not isinstance(column, RefColumn):
         return max(1, len(block))
+    if column.nbytes <= _CHECK_BYTES:
+        return len(block)
     total = np.cumsum(column.rows[:, 1])
     return max(1, int(np.searchsorted(total, _CHECK_BYTES)))
