@@ -14,8 +14,8 @@ Provenance ("origin") is one packed row of four int64, `ORIGIN_WIDTH`:
     shard or source number | record index | sub-index (flat_map, interleave of datasets), 0 without | byte offset
 
 Advances are divisible (`split`), can be joined (`concat`), survive dropped rows (`select`) and grouping (`group`).
-What follows the last row (rows dropped at the end of a block) stays in the advance as its tail, and a block without
-rows carries a tail alone.
+What follows the last row (rows dropped at the end of a block) stays in the advance as its tail, which is used up with
+the row that comes next, in whichever block; a block without rows carries a tail alone.
 """
 
 from __future__ import annotations
@@ -70,10 +70,13 @@ class Advance:
     def __repr__(self) -> str:
         return f"Advance(rows={self.rows}, used={len(self.used_rows)}, marks={list(self.marks)})"
 
+    @property
+    def has_news(self) -> bool:
+        """Whether anything follows the last row."""
+        return len(self.used_rows) > self.end(self.rows) or (len(self.marks) > 0 and self.marks[-1][0] == self.rows)
+
     def end(self, row: int) -> int:
-        """How many entries of `used_rows` are used up after `row` rows; all of them after the last one."""
-        if row >= self.rows:
-            return len(self.used_rows)
+        """How many entries of `used_rows` are used up after `row` rows; the tail never is."""
         if row == 0:
             return 0
         return row if self.ends is None else int(self.ends[row - 1])
@@ -83,59 +86,57 @@ class Advance:
         return self.used_rows[: self.end(row)]
 
     def split(self, row: int) -> tuple[Advance, Advance]:
-        """The advances of the first `row` rows and of the rest; the tail goes with the rest, if there is a rest."""
+        """The advances of the first `row` rows and of the rest; the tail always goes with the rest."""
         cut = self.end(row)
         head_ends = tail_ends = None
         if self.ends is not None:
             head_ends, tail_ends = self.ends[:row], self.ends[row:] - cut
-        head = Advance(row, self.used_rows[:cut], head_ends, tuple(m for m in self.marks if m[0] < row))
-        tail = Advance(
-            self.rows - row,
-            self.used_rows[cut:],
-            tail_ends,
-            tuple((r - row, mark) for r, mark in self.marks if r >= row),
-        )
-        return head, tail
+        head_marks = tail_marks = self.marks
+        if self.marks:
+            head_marks = tuple(m for m in self.marks if m[0] < row)
+            tail_marks = tuple((r - row, mark) for r, mark in self.marks if r >= row)
+        head = Advance(row, self.used_rows[:cut], head_ends, head_marks)
+        return head, Advance(self.rows - row, self.used_rows[cut:], tail_ends, tail_marks)
 
     def select(self, kept: Rows) -> Advance:
         """The advance when only the rows `kept` (ascending indices) are passed on; the others stay used up."""
-        ends = self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
         marks = tuple((int(np.searchsorted(kept, row)), mark) for row, mark in self.marks)
-        return Advance(len(kept), self.used_rows, ends[kept], marks)
+        return Advance(len(kept), self.used_rows, self._all_ends()[kept], marks)
 
     def expand(self, counts: Rows) -> Advance:
         """The advance when input row i becomes ``counts[i]`` output rows; it is used up with the last of them.
 
         Marks stay valid only at the first output of a row, which is where they are put.
         """
+        ends = self._all_ends()
         stops = np.cumsum(counts)
-        total = int(stops[-1]) if len(stops) else 0
-        ends_in = self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
-        starts = np.concatenate((np.zeros(1, np.int64), ends_in[:-1])) if self.rows else ends_in
-        ends = np.repeat(starts, counts)
+        starts = np.concatenate((np.zeros(1, np.int64), ends))[: self.rows]
+        out = np.repeat(starts, counts)
         whole = counts > 0
-        ends[stops[whole] - 1] = ends_in[whole]
+        out[stops[whole] - 1] = ends[whole]
         positions = np.concatenate((np.zeros(1, np.int64), stops))
         marks = tuple((int(positions[row]), mark) for row, mark in self.marks)
-        return Advance(total, self.used_rows, np.maximum.accumulate(ends) if total else ends, marks)
+        return Advance(len(out), self.used_rows, out, marks)
 
     def reorder(self, order: Rows, marks: tuple[tuple[int, Mark], ...]) -> Advance:
         """The advance when the rows leave in another order (a permutation); each takes what it uses up along."""
         if self.ends is None and len(self.used_rows) == self.rows:
             return Advance(self.rows, self.used_rows[order], None, marks)
-        ends = self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
+        ends = self._all_ends()
         counts = np.diff(ends, prepend=0)[order]
         new_ends = np.cumsum(counts)
-        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))[order]
-        total = int(new_ends[-1]) if len(new_ends) else 0
-        index = np.arange(total) + np.repeat(starts - (new_ends - counts), counts)
-        tail = self.used_rows[int(ends[-1]) if len(ends) else 0 :]
-        return Advance(self.rows, np.concatenate((self.used_rows[index], tail)), new_ends, marks)
+        shift = (ends[order] - new_ends).repeat(counts)
+        index = np.arange(len(self.used_rows))
+        index[: len(shift)] += shift
+        return Advance(self.rows, self.used_rows[index], new_ends, marks)
 
     def group(self, stops: Sequence[int], marks: tuple[tuple[int, Mark], ...]) -> Advance:
         """The advance when rows up to ``stops[j]`` form output j; the stage supplies marks of its own."""
         ends = np.array([self.end(stop) for stop in stops], np.int64)
         return Advance(len(stops), self.used_rows, ends, marks)
+
+    def _all_ends(self) -> Rows:
+        return self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
 
     def with_marks(self, marks: tuple[tuple[int, Mark], ...]) -> Advance:
         """The same rows with the marks of another stage, which nest or replace those from upstream."""
@@ -153,8 +154,7 @@ class Advance:
             pieces = []
             base = 0
             for part in parts:
-                own = part.ends if part.ends is not None else np.arange(1, part.rows + 1, dtype=np.int64)
-                pieces.append(own + base)
+                pieces.append(part._all_ends() + base)  # noqa: SLF001 -- of this class
                 base += len(part.used_rows)
             ends = np.concatenate(pieces)
         marks: list[tuple[int, Mark]] = []
@@ -179,7 +179,10 @@ class Fold:
     __slots__ = ("_mark", "_pending", "_skip")
 
     def __init__(self, state: State | None = None) -> None:
-        self._mark, self._skip = state or (None, 0)
+        self._mark: Mark = None
+        self._skip = 0
+        if state is not None:
+            self._mark, self._skip = state
         self._pending: tuple[Mark, ...] = ()
 
     @property

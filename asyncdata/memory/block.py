@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
-from asyncdata.memory.columns import Column, concat
-from asyncdata.memory.structure import Structure, unflatten
+from asyncdata.memory.columns import Column, ObjectColumn, concat
+from asyncdata.memory.structure import LEAF, Structure, unflatten
 from asyncdata.types import Element
 
 
@@ -40,7 +40,7 @@ class Block:
     @classmethod
     def empty(cls, advance: Advance) -> Block:
         """No elements, only the news that something upstream was used up."""
-        return cls(None, (), NO_ORIGINS, advance)
+        return cls(LEAF, (), NO_ORIGINS, advance)
 
     def __len__(self) -> int:
         return len(self.origin)
@@ -81,7 +81,7 @@ class Block:
 
     def element(self, row: int) -> Element:
         """One element as user code sees it: private copies of what lies in the arena."""
-        if self.structure is None:
+        if self.structure is LEAF:
             return self.columns[0].element(row)
         return unflatten(self.structure, (column.element(row) for column in self.columns))
 
@@ -89,15 +89,25 @@ class Block:
         """All of them."""
         return [self.element(row) for row in range(len(self))]
 
+    def as_objects(self) -> Block:
+        """The same elements as bare Python objects, whatever their structure."""
+        if self.structure is LEAF:
+            return self
+        elements = self.elements()
+        self.release()
+        return Block(LEAF, (ObjectColumn(elements),), self.origin, self.advance)
+
     @staticmethod
     def concat(blocks: Sequence[Block]) -> Block:
-        """One block of all elements, which must be of one structure; empty ones add their advance."""
+        """One block of all elements; blocks without rows add their advance. Unlike structures become bare objects."""
         if len(blocks) == 1:
             return blocks[0]
         advance = Advance.concat([block.advance for block in blocks])
         full = [block for block in blocks if len(block)]
         if not full:
             return Block.empty(advance)
+        if any(block.structure != full[0].structure for block in full):
+            full = [block.as_objects() for block in full]
         columns = tuple(concat(parts) for parts in zip(*(block.columns for block in full), strict=True))
         origin = np.concatenate([block.origin for block in full])
         return Block(full[0].structure, columns, origin, advance)

@@ -43,8 +43,11 @@ def value_leaf(value: Any, count: int) -> Leaf:
         return Leaf("table", shape=(count,))
     if isinstance(value, str):
         return Leaf("table", shape=(count,), text=True)
-    array = np.asarray(value)
-    if array.dtype.kind == "O":
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UnbatchableError(f"a {type(value).__name__} that is no regular array cannot be batched: {error}") from error
+    if array.dtype.kind in "OV":
         raise UnbatchableError(
             f"a value of type {type(value).__name__} cannot be batched; return numbers, numpy arrays, bytes or str"
         )
@@ -61,7 +64,8 @@ def plan_layout(structure: Structure, leaves: Sequence[Leaf]) -> Layout:
     position = 0
     for leaf in leaves:
         offsets.append(position)
-        position += aligned(leaf.nbytes)
+        # At least one boundary further, so that a leaf of no bytes begins inside the slab too.
+        position += aligned(max(leaf.nbytes, 1))
     return Layout(structure, tuple(leaves), tuple(offsets), max(position, 1))
 
 

@@ -14,16 +14,25 @@ The laws every stage obeys, checked for each of them in the tests:
 
 from __future__ import annotations
 
+import asyncio
+import time
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, TypeAlias
 
 from asyncdata.memory.block import Block
 
-BLOCK_ROWS = 1024
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Starts a task of the pipeline's TaskGroup."""
+
+BLOCK_ROWS: Final = 1024
 """Rows a stage asks for when it has no reason to ask for fewer."""
 
-MARK_EVERY = 1024
+MARK_EVERY: Final = 1024
 """Stages write a mark at every so many rows of their output, counted from its beginning."""
+
+LONG_STEP_S: Final = 0.002
+"""The longest time that a stage keeps the loop to itself."""
 
 
 class Stage(ABC):
@@ -32,8 +41,6 @@ class Stage(ABC):
     Attributes:
         label: The stage's name in errors and reports.
     """
-
-    kind: ClassVar[str] = "stage"
 
     def __init__(self, label: str, inputs: tuple[Stage, ...] = ()) -> None:
         self.label = label
@@ -59,11 +66,35 @@ class Stage(ABC):
 
     async def aclose(self) -> None:
         """Releases everything; idempotent. Called after the pipeline's tasks have ended."""
-        for stage in self.inputs:
-            await stage.aclose()
+        await close_all(self.inputs)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.label}>"
+
+
+async def close_all(stages: Iterable[Stage]) -> None:
+    """Closes every stage, also when one of them fails to; raises the first error afterwards."""
+    error: Exception | None = None
+    for stage in stages:
+        try:
+            await stage.aclose()
+        except Exception as caught:  # noqa: BLE001 -- the others must be closed first
+            error = error or caught
+    if error is not None:
+        raise error
+
+
+class Pause:
+    """Leaves the loop to others now and then; for loops that may go round without ever waiting."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    async def __call__(self) -> None:
+        """Lets every other task have its turn, if the last time was more than 2 ms ago."""
+        if time.monotonic() - self._since > LONG_STEP_S:
+            await asyncio.sleep(0)
+            self._since = time.monotonic()
 
 
 def row_marks(start: int, rows: int, every: int = MARK_EVERY) -> range:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
 from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.runtime.stage import LONG_STEP_S
 from asyncdata.types import Element
-from asyncdata.workers.failure import annotate
+from asyncdata.workers.failure import annotate, as_raisable
 from asyncdata.workers.program import generator
+
+T = TypeVar("T")
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -44,11 +49,43 @@ class UserFunction:
         self._keys = keys
 
     def __call__(self, element: Element, origin: Rows) -> Any:
+        """What the function returns."""
+        return self._call(element, origin, None)
+
+    def holds(self, element: Element, origin: Rows) -> bool:
+        """Whether the function's answer is true."""
+        answer: bool = self._call(element, origin, bool)
+        return answer
+
+    def _call(self, element: Element, origin: Rows, convert: Callable[[Any], Any] | None) -> Any:
+        arguments = element if isinstance(element, tuple) else (element,)
         try:
-            if self._keys is not None:
-                rng = generator(self._keys, origin, 0)
-                return self._function(*element, rng=rng) if isinstance(element, tuple) else self._function(element, rng=rng)
-            return self._function(*element) if isinstance(element, tuple) else self._function(element)
+            if self._keys is None:
+                value = self._function(*arguments)
+            else:
+                value = self._function(*arguments, rng=generator(self._keys, origin, 0))
+            return value if convert is None else convert(value)
         except Exception as error:
-            annotate(error, f"in {self._label}, {self._sources.name_element(origin)}")
-            raise
+            raised = as_raisable(error)
+            annotate(raised, f"in {self._label}, {self._sources.name_element(origin)}")
+            if raised is error:
+                raise
+            raise raised from error
+
+
+def call_rows(call: Callable[[Element, Rows], T], block: Block, limit: int) -> tuple[list[T], Exception | None]:
+    """Calls a function for row after row, until `limit` are done, one fails, or 2 ms have passed.
+
+    Returns:
+        What it returned, and the exception of the row after these, if that was the reason to stop.
+    """
+    results: list[T] = []
+    until = time.monotonic() + LONG_STEP_S
+    try:
+        for row in range(min(len(block), limit)):
+            results.append(call(block.element(row), block.origin[row]))
+            if time.monotonic() >= until:
+                break
+    except Exception as error:  # noqa: BLE001 -- raised once the rows before it are delivered
+        return results, error
+    return results, None

@@ -57,9 +57,7 @@ class RangeStage(Stage):
 class SlicesStage(Stage):
     """Rows of arrays."""
 
-    def __init__(
-        self, label: str, source: int, arrays: tuple[npt.NDArray[Any], ...], structure: Structure
-    ) -> None:
+    def __init__(self, label: str, source: int, arrays: tuple[npt.NDArray[Any], ...], structure: Structure) -> None:
         super().__init__(label)
         self._source = source
         self._arrays = arrays

@@ -6,28 +6,64 @@ references whose payloads stay where they are. Several small batches share a sla
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import UnbatchableError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Fold, Mark, Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ArrayColumn, Column, RefColumn
-from asyncdata.memory.layout import Layout, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
+from asyncdata.memory.columns import Column, RefColumn
+from asyncdata.memory.layout import plan_layout
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import leaf_names
 from asyncdata.memory.wire import aligned
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
+from asyncdata.runtime.stages.stacking import (
+    Kept,
+    Misfit,
+    Payloads,
+    Pieces,
+    Stack,
+    has_nests,
+    stack_of,
+    structured,
+)
 from asyncdata.workers.failure import annotate
 
 _SLAB_TARGET: Final = 1 << 18
 """Small batches share slabs of about this size."""
+
+
+class Collected(NamedTuple):
+    """Rows of some batches.
+
+    Attributes:
+        block: The rows.
+        stops: Where each batch ends.
+        marks: Of the batches.
+    """
+
+    block: Block
+    stops: list[int]
+    marks: tuple[tuple[int, Mark], ...]
+
+    def split(self, batches: int) -> tuple[Collected, Collected]:
+        """The first so many batches and the rest."""
+        cut = self.stops[batches - 1]
+        head, tail = self.block.split(cut)
+        return (
+            Collected(head, self.stops[:batches], tuple(mark for mark in self.marks if mark[0] < batches)),
+            Collected(
+                tail,
+                [stop - cut for stop in self.stops[batches:]],
+                tuple((j - batches, mark) for j, mark in self.marks if j >= batches),
+            ),
+        )
 
 
 class Collector:
@@ -48,50 +84,42 @@ class Collector:
         self._ended = False
         self._fold = Fold()
         self._batches = 0
+        self._pause = Pause()
 
-    def __len__(self) -> int:
-        return self._rows
+    async def collect(self, most: int) -> Collected | None:
+        """Rows for 1 to `most` batches; None at the end.
 
-    async def collect(self, most: int) -> tuple[Block, list[int], tuple[tuple[int, Mark], ...]] | None:
-        """Rows for 1 to `most` batches, where each of them ends, and their marks; None at the end."""
+        Elements that are left out at the end give a last block without rows: they have been used up.
+        """
         while self._rows < self._size and not self._ended:
+            await self._pause()
             want = self._size * most - self._rows
             block = await self._upstream.pull(min(max(want, 1), max(BLOCK_ROWS, self._size)))
             if block is None:
                 self._ended = True
-            elif len(block):
-                self._add(block)
             else:
                 self._parts.append(block)
-        if not self._rows or (self._drop and self._rows < self._size):
-            self.release()
+                self._rows += len(block)
+        if not self._parts:
             return None
+        joined, self._parts = Block.concat(self._parts), []
         count = min(self._rows // self._size, most)
-        rows = count * self._size or self._rows
-        joined = self._join(self._parts)
-        block, rest = joined.split(rows) if rows < len(joined) else (joined, None)
-        self._parts = [] if rest is None else [rest]
-        self._rows -= rows
+        rows = count * self._size or (0 if self._drop else self._rows)
+        if not rows:
+            self._rows = 0
+            return Collected(joined.select(np.empty(0, np.int64)), [], ())
         stops = list(range(self._size, rows + 1, self._size)) or [rows]
+        if rows < len(joined):
+            joined, rest = joined.split(rows)
+            self._parts = [rest]
+        self._rows -= rows
         marks = tuple(
-            (j, {"batch": self._batches + j, "input": self._fold.at(block.advance, j * self._size)})
+            (j, {"batch": self._batches + j, "input": self._fold.at(joined.advance, j * self._size)})
             for j in range(len(stops))
         )
-        self._fold.feed(block.advance)
+        self._fold.feed(joined.advance)
         self._batches += len(stops)
-        return block, stops, marks
-
-    def _add(self, block: Block) -> None:
-        first = next((part for part in self._parts if len(part)), None)
-        if first is not None and first.structure != block.structure:
-            error = structure_mismatch(first.structure, block.structure, self._rows)
-            block.release()
-            raise error
-        self._parts.append(block)
-        self._rows += len(block)
-
-    def _join(self, parts: list[Block]) -> Block:
-        return Block.concat(parts)
+        return Collected(joined, stops, marks)
 
     def release(self) -> None:
         """Gives back what has been collected."""
@@ -134,162 +162,140 @@ class BatchStage(Stage):
         self._account = account
         self._rows_account = rows_account
         self._sources = sources
-        self._held: Block | None = None
+        self._waiting: Collected | None = None
+        self._now: Collected | None = None
+        self._slab: Slab | None = None
         self._most = 1
+        self._pause = Pause()
 
     async def pull(self, limit: int) -> Block | None:
-        self._budget.wait(self._rows_account)
-        try:
-            collected = await self._collector.collect(min(limit, self._most))
-        finally:
-            self._budget.wait(self._rows_account, False)
-        if collected is None:
+        if self._waiting is None:
+            self._budget.wait(self._rows_account)
+            try:
+                self._waiting = await self._collector.collect(min(limit, self._most))
+            finally:
+                self._budget.wait(self._rows_account, False)
+        if self._waiting is None:
             return None
-        block, stops, marks = collected
-        self._held = block
-        count = len(stops)
-        size = stops[0]
-        layout, payloads = self._plan(block, size)
+        if not self._waiting.stops:
+            news, self._waiting = self._waiting.block, None
+            return news
+        stacks = self._choose(limit)
+        assert self._now is not None
+        block, stops, marks = self._now
+        columns = await self._write(block, stacks, len(stops), stops[0])
+        self._now = None
+        starts = np.arange(0, stops[-1], stops[0])
+        return Block(block.structure, columns, block.origin[starts], block.advance.group(stops, marks))
+
+    # --- planning ----------------------------------------------------------------------------------------------
+
+    def _choose(self, limit: int) -> list[Stack]:
+        """Moves as many batches as are alike from `_waiting` to `_now`."""
+        waiting = self._waiting
+        assert waiting is not None
+        size = waiting.stops[0]
+        nests = has_nests(waiting.block)
+        count = 1 if nests else min(limit, len(waiting.stops))
+        stacks = None
+        while stacks is None:
+            block = waiting.block
+            try:
+                if nests:
+                    block = structured(block.split(size)[0])
+                stacks = _stacks(block, waiting.stops[count - 1], size)
+            except Misfit as misfit:
+                count = misfit.row // size
+                if not count:
+                    annotate(misfit.error, f"in {self.label}, {self._sources.name_element(block.origin[misfit.row])}")
+                    raise misfit.error from misfit.error.__cause__
+        self._now, self._waiting = waiting, None
+        if count < len(waiting.stops):
+            self._now, self._waiting = waiting.split(count)
+        if nests:
+            self._now = self._now._replace(block=structured(self._now.block))
+        return stacks
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def _write(self, block: Block, stacks: list[Stack], count: int, size: int) -> tuple[Column, ...]:
+        slabs = self._budget.slabs
+        layout = plan_layout(block.structure, [stack.leaf for stack in stacks])
         step = aligned(layout.nbytes)
-        extra = sum(len(item) for items in payloads for item in items)
-        self._most = max(1, min(BLOCK_ROWS, _SLAB_TARGET // max(1, step + extra // count)))
-        slab = await self._budget.take(self._account, count * step + extra)
-        out = self._write(block, slab, layout, payloads, count, step)
-        self._held = None
-        self._budget.slabs.drop(slab)
-        starts = np.arange(0, count * size, size)
-        return Block(block.structure, out, block.origin[starts], block.advance.group(stops, marks))
-
-    def _plan(self, block: Block, size: int) -> tuple[Layout, list[list[bytes]]]:
-        """The layout of one batch, and the byte strings that must be copied because they lie nowhere yet."""
-        leaves = []
-        payloads: list[list[bytes]] = []
-        for index, column in enumerate(block.columns):
-            leaf, raw = self._leaf(block, index, column, size)
-            leaves.append(leaf)
-            payloads.append(raw)
-        return plan_layout(block.structure, leaves), payloads
-
-    def _leaf(self, block: Block, index: int, column: Column, size: int) -> tuple[Leaf, list[bytes]]:
-        if isinstance(column, ArrayColumn):
-            if column.array.dtype.kind in "OUS":
-                return self._object_leaf(block, index, list(column.array), size)
-            return Leaf("array", column.array.dtype.str, (size, *column.array.shape[1:])), []
-        if isinstance(column, RefColumn):
-            first = column.leaf_at(0)
-            if column.leaf is None:
-                for row in range(1, len(column)):
-                    if column.leaf_at(row) != first:
-                        found = _stacked(column.leaf_at(row), size)
-                        raise self._misfit(block, index, _stacked(first, size), found, row)
-            if first.kind in ("bytes", "str", "array"):
-                return _stacked(first, size), []
-            return self._object_leaf(block, index, [column.element(i) for i in range(len(column))], size)
-        return self._object_leaf(block, index, column.items, size)
-
-    def _object_leaf(self, block: Block, index: int, items: list[Any], size: int) -> tuple[Leaf, list[bytes]]:
-        first = value_leaf(items[0], size)
-        raw: list[bytes] = []
-        for row, item in enumerate(items):
-            leaf = value_leaf(item, size)
-            if leaf != first:
-                raise self._misfit(block, index, first, leaf, row)
-            if leaf.kind == "table":
-                raw.append(item.encode() if isinstance(item, str) else bytes(item))
-        return first, raw
-
-    def _misfit(self, block: Block, index: int, first: Leaf, found: Leaf, row: int) -> UnbatchableError:
-        name = leaf_names(block.structure)[index]
-        error = mismatch(None, [first], [found], row % self._size)
-        if name:
-            annotate(error, f"leaf {name!r}")
-        annotate(error, f"in {self.label}, {self._sources.name_element(block.origin[row])}")
-        return error
-
-    def _write(
-        self, block: Block, slab: Slab, layout: Layout, payloads: list[list[bytes]], count: int, step: int
-    ) -> tuple[Column, ...]:
-        arena = self._budget.slabs.arena.array
-        size = layout.leaves[0].shape[0]
-        extra = slab.offset + count * step
-        out: list[Column] = []
-        for index, (column, leaf) in enumerate(zip(block.columns, layout.leaves, strict=True)):
-            at = layout.offsets[index]
-            starts = slab.offset + at + np.arange(count, dtype=np.int64) * step
-            if leaf.kind == "table":
-                table, extra = self._table(column, payloads[index], extra)
-                _assign(arena, slab.offset, count, step, at, leaf, table.reshape(count, size, 2))
-            elif isinstance(column, ArrayColumn) and column.array.dtype.kind not in "OUS":
-                shape = (count, *leaf.shape)
-                _assign(arena, slab.offset, count, step, at, leaf, column.array.reshape(shape))
+        copied = [len(item) for stack in stacks if isinstance(stack, Payloads) for item in stack.items]
+        # One byte more than the payloads, so that an empty one at the end begins inside the slab too.
+        extra = sum(copied) + 1 if copied else 0
+        self._most = max(1, min(BLOCK_ROWS, _SLAB_TARGET // (step + extra // count)))
+        slab = self._slab = await self._budget.take(self._account, count * step + extra)
+        free = slab.offset + count * step
+        for stack, offset in zip(stacks, layout.offsets, strict=True):
+            part = _part(slabs.arena.array, slab.offset + offset, step, count, stack.leaf)
+            if isinstance(stack, Pieces):
+                for row, piece in enumerate(stack.rows):
+                    part[row // size, row % size] = piece
+                    await self._pause()
+            elif isinstance(stack, Payloads):
+                table, free = await self._write_payloads(stack.items, free)
+                part[...] = table.reshape(part.shape)
             else:
-                for j in range(count):
-                    part = arena[starts[j] : starts[j] + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
-                    _fill(part, arena, column, j * size)
-            rows = np.stack((starts, np.full(count, leaf.nbytes, np.int64)), 1)
-            # Payloads that stay where they are stay held: their rows have moved into the table.
-            if not (leaf.kind == "table" and isinstance(column, RefColumn)):
+                part[...] = (stack.table if isinstance(stack, Kept) else stack.array).reshape(part.shape)
+        # Nothing waits or fails from here on: the holds change hands.
+        columns = []
+        for column, stack, offset in zip(block.columns, stacks, layout.offsets, strict=True):
+            if not isinstance(stack, Kept):
                 column.release()
-                self._hold_payloads(leaf, payloads[index], slab)
-            self._budget.slabs.hold_rows(starts)
-            out.append(RefColumn(self._budget.slabs, rows, leaf))
-        return tuple(out)
+            if isinstance(stack, Payloads):
+                slabs.hold_rows(np.full(len(stack.items), slab.offset, np.int64))
+            rows = np.empty((count, 2), np.int64)
+            rows[:, 0] = slab.offset + offset + np.arange(count) * step
+            rows[:, 1] = stack.leaf.nbytes
+            slabs.hold_rows(rows[:, 0])
+            columns.append(RefColumn(slabs, rows, stack.leaf))
+        self._slab = None
+        slabs.drop(slab)
+        return tuple(columns)
 
-    def _hold_payloads(self, leaf: Leaf, raw: list[bytes], slab: Slab) -> None:
-        """Byte strings that were copied lie in the batch's own slab."""
-        if leaf.kind == "table":
-            self._budget.slabs.hold_rows(np.full(len(raw), slab.offset, np.int64))
-
-    def _table(self, column: Column, raw: list[bytes], extra: int) -> tuple[Rows, int]:
-        if isinstance(column, RefColumn) and not raw:
-            return column.rows, extra
-        arena = self._budget.slabs.arena.array
-        table = np.empty((len(raw), 2), np.int64)
-        for row, item in enumerate(raw):
-            table[row] = extra, len(item)
-            arena[extra : extra + len(item)] = np.frombuffer(item, np.uint8)
-            extra += len(item)
-        return table, extra
+    async def _write_payloads(self, items: list[bytes], at: int) -> tuple[Rows, int]:
+        view = self._budget.slabs.arena.view
+        table = np.empty((len(items), 2), np.int64)
+        for row, item in enumerate(items):
+            table[row] = at, len(item)
+            view[at : at + len(item)] = item
+            at += len(item)
+            await self._pause()
+        return table, at
 
     async def aclose(self) -> None:
         self._collector.release()
-        if self._held is not None:
-            self._held.release()
-            self._held = None
+        for collected in (self._waiting, self._now):
+            if collected is not None:
+                collected.block.release()
+        self._waiting = self._now = None
+        if self._slab is not None:
+            self._budget.slabs.drop(self._slab)
+            self._slab = None
         await super().aclose()
 
 
-def _stacked(leaf: Leaf, size: int) -> Leaf:
-    """What `size` rows of this leaf become as a batch."""
-    if leaf.kind == "array":
-        return Leaf("array", leaf.dtype, (size, *leaf.shape))
-    return Leaf("table", shape=(size,), text=leaf.kind == "str")
+def _stacks(block: Block, rows: int, size: int) -> list[Stack]:
+    """How the first `rows` elements are stacked, leaf by leaf."""
+    stacks = []
+    for column, name in zip(block.columns, leaf_names(block.structure), strict=True):
+        try:
+            stacks.append(stack_of(column.split(rows)[0], size))
+        except Misfit as misfit:
+            if name:
+                annotate(misfit.error, f"leaf {name!r}")
+            raise
+    return stacks
 
 
-def _assign(
-    arena: npt.NDArray[np.uint8], base: int, count: int, step: int, at: int, leaf: Leaf, values: npt.NDArray[Any]
-) -> None:
-    """Writes the leaf of `count` batches, which lie `step` bytes apart, in one assignment."""
+def _part(arena: npt.NDArray[np.uint8], offset: int, step: int, count: int, leaf: Leaf) -> npt.NDArray[Any]:
+    """One leaf of `count` batches that lie `step` bytes apart, as one array."""
     dtype = np.dtype(np.int64) if leaf.kind == "table" else np.dtype(leaf.dtype)
-    target: npt.NDArray[Any] = np.ndarray(
-        values.shape,
-        dtype,
-        arena,  # type: ignore[arg-type]  # any buffer will do
-        offset=base + at,
-        strides=(step, *np.empty(values.shape[1:], dtype).strides) if values.ndim > 1 else (step,),
-    )
-    target[...] = values
-
-
-def _fill(part: npt.NDArray[Any], arena: npt.NDArray[np.uint8], column: Column, first: int) -> None:
-    """Copies `len(part)` rows into one batch, one by one."""
-    if isinstance(column, RefColumn):
-        size = part[0].nbytes if len(part) else 0
-        flat = part.reshape(len(part), -1).view(np.uint8)
-        for row, offset in enumerate(column.rows[first : first + len(part), 0].tolist()):
-            flat[row] = arena[offset : offset + size]
-        return
-    for row in range(len(part)):
-        part[row] = column.element(first + row)
-
-
+    shape = (*leaf.shape, 2) if leaf.kind == "table" else leaf.shape
+    strides = [dtype.itemsize]
+    for extent in shape[:0:-1]:
+        strides.insert(0, strides[0] * extent)
+    part: npt.NDArray[Any] = np.ndarray((count, *shape), dtype, arena, offset, (step, *strides))
+    return part

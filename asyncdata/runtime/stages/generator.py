@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
-from asyncdata.runtime.stages.arrays import block_of_elements, source_advance, source_origin
-from asyncdata.workers.failure import annotate
 from asyncdata.runtime.offload import Offload
+from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Pause, Spawn, Stage
+from asyncdata.runtime.stages.arrays import block_of_elements, source_advance, source_origin
+from asyncdata.workers.failure import annotate, as_raisable
 
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-
-_PATIENCE_S: Final = 0.002
-"""A slow generator's elements are passed on after this long instead of being collected."""
+_END: Final = object()
 
 
 class GeneratorStage(Stage):
     """Elements of a plain generator (or any iterable a function returns).
+
+    What a slow generator has yielded is passed on after 2 ms instead of being collected.
 
     Args:
         label: The stage's name.
@@ -49,16 +48,15 @@ class GeneratorStage(Stage):
         try:
             if self._iterator is None:
                 self._iterator = iter(self._function(*self._args))
-            until = time.monotonic() + _PATIENCE_S
-            while len(items) < limit:
-                items.append(next(self._iterator))
-                if time.monotonic() >= until:
+            until = time.monotonic() + LONG_STEP_S
+            while len(items) < limit and time.monotonic() < until:
+                item = next(self._iterator, _END)
+                if item is _END:
+                    self._ended = True
                     break
-        except StopIteration:
-            self._ended = True
-        except Exception as error:  # noqa: BLE001 -- raised once the elements before it are delivered
-            annotate(error, f"in {self.label}, after element {self._at + len(items)}")
-            self._error = error
+                items.append(item)
+        except BaseException as error:  # noqa: BLE001 -- raised once the elements before it are delivered
+            self._error = _named(error, self.label, self._at + len(items))
         return items
 
     async def pull(self, limit: int) -> Block | None:
@@ -74,15 +72,17 @@ class GeneratorStage(Stage):
         return None
 
     async def aclose(self) -> None:
-        iterator, self._iterator = self._iterator, None
         self._ended = True
-        close = getattr(iterator, "close", None)
+        close = getattr(self._iterator, "close", None)
         if close is not None:
             await self._threads.run(close)
+        self._iterator = None
 
 
 class AsyncGeneratorStage(Stage):
     """Elements of an async generator, awaited on the stage loop by a task of its own.
+
+    The generator runs while somebody waits for its elements; by then it is at most one element ahead.
 
     Args:
         label: The stage's name.
@@ -103,27 +103,29 @@ class AsyncGeneratorStage(Stage):
         self._task: asyncio.Task[None] | None = None
         self._items: list[Any] = []
         self._at = 0
-        self._wanted = 1
+        self._wanted = 0
         self._ended = False
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
     async def _run(self) -> None:
         iterator: AsyncIterator[Any] | None = None
+        pause = Pause()
         try:
             iterator = aiter(self._function(*self._args))
             async for item in iterator:
                 self._items.append(item)
                 self._news.set()
+                await pause()
                 while len(self._items) >= self._wanted:
                     self._room.clear()
                     await self._room.wait()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 -- raised once the elements before it are delivered
-            annotate(error, f"in {self.label}, after element {self._at + len(self._items)}")
-            self._error = error
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            self._error = _named(error, self.label, self._at + len(self._items))
         finally:
             self._ended = True
             self._news.set()
@@ -135,6 +137,7 @@ class AsyncGeneratorStage(Stage):
         if self._task is None:
             self._task = self._spawn(self._run())
         self._wanted = min(limit, BLOCK_ROWS)
+        self._room.set()
         while not self._items:
             if self._ended:
                 if self._error is not None:
@@ -142,8 +145,8 @@ class AsyncGeneratorStage(Stage):
                 return None
             self._news.clear()
             await self._news.wait()
+        self._wanted = 0
         items, self._items = self._items[:limit], self._items[limit:]
-        self._room.set()
         origin = source_origin(self._source, self._at, len(items))
         advance = source_advance(origin, self._at)
         self._at += len(items)
@@ -155,6 +158,14 @@ class AsyncGeneratorStage(Stage):
             await asyncio.gather(self._task, return_exceptions=True)
 
 
+def _named(error: BaseException, label: str, position: int) -> Exception:
+    """What a pull raises for an exception of the generator."""
+    raised = as_raisable(error)
+    annotate(raised, f"in {label}, after element {position}")
+    return raised
+
+
 def is_async_generator(function: Callable[..., Any]) -> bool:
     """Whether calling the function gives an async iterator."""
-    return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(getattr(function, "__call__", None))
+    call = getattr(function, "__call__", None)  # noqa: B004 -- the method itself is wanted, not whether there is one
+    return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(call)

@@ -10,34 +10,59 @@ from typing import Any
 
 import numpy as np
 
-from asyncdata.memory.advance import Advance, Rows
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage
 from asyncdata.runtime.stages.arrays import block_of_elements
-from asyncdata.runtime.usercode import UserFunction
-from asyncdata.workers.failure import annotate
-
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+from asyncdata.runtime.usercode import UserFunction, call_rows
+from asyncdata.workers.failure import annotate, as_raisable
+from asyncdata.workers.program import generator
 
 
 class InlineMapStage(Stage):
-    """Calls a plain function for every element of a block."""
+    """Calls a plain function for every element of a block.
+
+    A slow function is called for some rows at a time: what is done is passed on, and the loop is left to others.
+    """
 
     def __init__(self, label: str, upstream: Stage, function: UserFunction) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
         self._function = function
+        self._block: Block | None = None
+        self._error: Exception | None = None
+        self._pause = Pause()
 
     async def pull(self, limit: int) -> Block | None:
-        block = await self._upstream.pull(limit)
-        if block is None or not len(block):
-            return block
-        try:
-            values = [self._function(block.element(row), block.origin[row]) for row in range(len(block))]
-        finally:
-            block.release()
+        if self._error is not None:
+            raise self._error
+        await self._pause()
+        if self._block is None:
+            self._block = await self._upstream.pull(limit)
+        block = self._block
+        if block is None:
+            return None
+        values, self._error = call_rows(self._function, block, limit)
+        if len(values) < len(block):
+            block, self._block = block.split(len(values))
+        else:
+            self._block = None
+        block.release()
+        if self._error is not None and not values:
+            raise self._error
         return block_of_elements(values, block.origin, block.advance)
+
+    @property
+    def draining(self) -> bool:
+        """When nothing is left over, and the input drains."""
+        return self._block is None and super().draining
+
+    async def aclose(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+        await super().aclose()
 
 
 class _Call:
@@ -65,6 +90,7 @@ class AsyncMapStage(Stage):
         setup: Makes an async context manager that is entered before the first call and left at the end.
         sources: For naming the element that failed.
         spawn: Starts a task of the pipeline.
+        keys: Key of the random generators, when the function takes one.
     """
 
     def __init__(
@@ -78,6 +104,7 @@ class AsyncMapStage(Stage):
         setup: Callable[[], AbstractAsyncContextManager[Any]] | None,
         sources: SourceTable,
         spawn: Spawn,
+        keys: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
@@ -86,9 +113,10 @@ class AsyncMapStage(Stage):
         self._ordered = ordered
         self._setup = setup
         self._entered: AbstractAsyncContextManager[Any] | None = None
-        self._resource: Any = None
+        self._resources: tuple[Any, ...] = ()
         self._sources = sources
         self._spawn = spawn
+        self._keys = keys
         self._calls: deque[_Call] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeder: asyncio.Task[None] | None = None
@@ -97,60 +125,67 @@ class AsyncMapStage(Stage):
         self._ended = False
         self._news = asyncio.Event()
         self._room = asyncio.Event()
+        self._pause = Pause()
+
+    # --- calling -----------------------------------------------------------------------------------------------
 
     async def _feed(self) -> None:
         try:
             if self._setup is not None:
                 manager = self._setup()
-                self._resource = await manager.__aenter__()
+                self._resources = (await manager.__aenter__(),)
                 self._entered = manager
-            while (block := await self._upstream.pull(min(BLOCK_ROWS, self._parallelism))) is not None:
-                self._block = block
-                if not len(block):
-                    self._finished(_Call(block.origin, block.advance))
-                for row in range(len(block)):
-                    while len(self._calls) >= self._parallelism:
-                        self._room.clear()
-                        await self._room.wait()
-                    self._begin(block, row)
-                self._block = None
+            while True:
+                await self._wait_for_room()
+                await self._pause()
+                self._block = await self._upstream.pull(min(BLOCK_ROWS, self._parallelism))
+                if self._block is None:
+                    break
+                await self._begin_all(self._block)
+                block, self._block = self._block, None
                 block.release()
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that reaches this point
-            self._error = error
+            self._error = _raisable(error)
         finally:
             self._ended = True
             self._news.set()
 
-    def _finished(self, call: _Call) -> None:
-        call.done = True
-        self._calls.append(call)
-        self._news.set()
+    async def _wait_for_room(self) -> None:
+        while len(self._calls) >= self._parallelism:
+            self._room.clear()
+            await self._room.wait()
 
-    def _begin(self, block: Block, row: int) -> None:
-        call = _Call(block.origin[row : row + 1], block.advance.split(row)[1].split(1)[0])
-        if row == len(block) - 1:
-            call.advance = block.advance.split(row)[1]
-        self._calls.append(call)
-        task = self._spawn(self._run(call, block.element(row)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _begin_all(self, block: Block) -> None:
+        rest = block.advance
+        for row in range(len(block)):
+            await self._wait_for_room()
+            advance, rest = rest.split(1)
+            call = _Call(block.origin[row : row + 1], advance)
+            self._calls.append(call)
+            task = self._spawn(self._run(call, block.element(row)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if rest.has_news:
+            news = _Call(NO_ORIGINS, rest)
+            news.done = True
+            self._calls.append(news)
+            self._news.set()
 
     async def _run(self, call: _Call, element: Any) -> None:
+        arguments = element if isinstance(element, tuple) else (element,)
         try:
-            arguments = element if isinstance(element, tuple) else (element,)
-            if self._setup is not None:
-                call.value = await self._function(*arguments, self._resource)
+            if self._keys is None:
+                call.value = await self._function(*arguments, *self._resources)
             else:
-                call.value = await self._function(*arguments)
-        except asyncio.CancelledError:
-            raise
+                rng = generator(self._keys, call.origin[0], 0)
+                call.value = await self._function(*arguments, *self._resources, rng=rng)
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this element
-            annotate(error, f"in {self.label}, {self._sources.name_element(call.origin[0])}")
-            call.error = error
+            call.error = _raisable(error)
+            annotate(call.error, f"in {self.label}, {self._sources.name_element(call.origin[0])}")
         call.done = True
         self._news.set()
+
+    # --- delivering --------------------------------------------------------------------------------------------
 
     async def pull(self, limit: int) -> Block | None:
         if self._feeder is None:
@@ -159,7 +194,9 @@ class AsyncMapStage(Stage):
             ready = self._ready(limit)
             if ready:
                 self._room.set()
-                return self._deliver(ready)
+                return self._block_of(ready)
+            if self._calls and self._calls[0].error is not None:
+                raise self._calls[0].error
             if self._ended and not self._calls:
                 if self._error is not None:
                     raise self._error
@@ -168,22 +205,22 @@ class AsyncMapStage(Stage):
             await self._news.wait()
 
     def _ready(self, limit: int) -> list[_Call]:
+        """Takes finished calls out of the list; a failed one stays at its head once those before it are delivered."""
         ready: list[_Call] = []
         if self._ordered:
-            while self._calls and self._calls[0].done and len(ready) < limit:
-                if self._calls[0].error is not None and ready:
-                    break
+            while self._calls and self._calls[0].done and self._calls[0].error is None and len(ready) < limit:
                 ready.append(self._calls.popleft())
             return ready
-        ready = [call for call in self._calls if call.done][:limit]
+        ready = [call for call in self._calls if call.done and call.error is None][:limit]
         for call in ready:
             self._calls.remove(call)
+        failed = next((call for call in self._calls if call.error is not None), None)
+        if failed is not None:
+            self._calls.remove(failed)
+            self._calls.appendleft(failed)
         return ready
 
-    def _deliver(self, calls: list[_Call]) -> Block:
-        for call in calls:
-            if call.error is not None:
-                raise call.error
+    def _block_of(self, calls: list[_Call]) -> Block:
         values = [call.value for call in calls if len(call.origin)]
         advance = Advance.concat([call.advance for call in calls])
         if not values:
@@ -199,7 +236,21 @@ class AsyncMapStage(Stage):
         if self._block is not None:
             self._block.release()
             self._block = None
-        if self._entered is not None:
-            manager, self._entered = self._entered, None
-            await manager.__aexit__(None, None, None)
-        await super().aclose()
+        try:
+            if self._entered is not None:
+                manager, self._entered = self._entered, None
+                await manager.__aexit__(None, None, None)
+        finally:
+            await super().aclose()
+
+
+def _raisable(error: BaseException) -> Exception:
+    """What a pull raises for an error of a task of the stage; a cancellation by the pipeline goes on at once.
+
+    A function may also raise ``CancelledError`` of its own accord, by awaiting something that was cancelled: this is an
+    error like any other.
+    """
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
+    return as_raisable(error)

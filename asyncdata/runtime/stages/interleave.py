@@ -6,26 +6,27 @@ Deterministic: the rotation waits for the slot whose turn it is; the order is tf
 slot that has nothing at hand is passed over; the order within an inner dataset is kept, and a pull waits only while
 no slot has anything.
 
-What is opened ahead neither changes the order nor counts for the state: an inner dataset begins when it gets its slot.
+What is opened ahead neither changes the order nor counts for the state: an inner dataset begins when it gets its slot,
+and an error in opening it is raised when it would have got it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncdata.memory.advance import Advance, Fold, Rows, State
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.rotation import Turn, next_turn, plan_rows
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage, close_all, row_marks
 from asyncdata.types import Element
 
 MakeInner = Callable[[Element, Rows], Stage]
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class _Waiting(NamedTuple):
@@ -59,12 +60,17 @@ class _Slot:
             self.block = block if self.block is None else Block.concat([self.block, block])
 
     def take(self, rows: int) -> Block:
+        """The first rows; what follows the last one stays with the rows that come next."""
         assert self.block is not None
-        if rows == len(self.block):
+        if rows == len(self.block) and not self.block.advance.has_news:
             head, self.block = self.block, None
         else:
             head, self.block = self.block.split(rows)
         return head
+
+    def left_over(self) -> Rows:
+        """Source rows that were used up behind the last element."""
+        return NO_ORIGINS if self.block is None else self.block.advance.used_rows
 
     def state(self, advance: Advance | None, row: int) -> dict[str, Any]:
         """JSON-able once origins are: which inner dataset, and how far it was read."""
@@ -110,37 +116,56 @@ class InterleaveStage(Stage):
         self._input_fold = Fold()
         self._input_state = self._input_fold.state
         self._out = 0
+        self._tail = NO_ORIGINS
         self._arrived = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
-        self._input_error: BaseException | None = None
-        self._closed = False
+        self._failure: Exception | None = None
+        self._pause = Pause()
 
     # --- input -------------------------------------------------------------------------------------------------
 
-    async def _next_inner(self) -> _Waiting | None:
-        """The inner dataset for the next free slot."""
+    async def _fill_slot(self, index: int) -> bool:
+        """Gives a free slot the next inner dataset; False when there is none."""
         await self._open_ahead(1)
         if not self._waiting:
-            return None
-        found = self._waiting.popleft()
+            if self._failure is not None:
+                raise self._failure
+            return False
+        self._give_slot(index)
         await self._open_ahead(0)
+        return True
+
+    def _give_slot(self, index: int) -> None:
+        found = self._waiting.popleft()
         self._input_state = found.state
-        return found
+        self._slots[index] = _Slot(found.inner, found.origin)
 
     async def _open_ahead(self, at_least: int) -> None:
         """Prepares inner datasets; waits for input only as long as fewer than `at_least` are there."""
-        free = sum(slot is None for slot in self._slots)
-        target = free + self._ahead
-        while len(self._waiting) < target:
-            if not self._elements:
-                if self._input_ended or len(self._waiting) >= at_least:
+        target = sum(slot is None for slot in self._slots) + self._ahead
+        try:
+            while len(self._waiting) < target and self._failure is None:
+                await self._pause()
+                if self._elements:
+                    element, origin, state = self._elements.popleft()
+                    self._waiting.append(_Waiting(self._make_inner(element, origin), origin, state))
+                elif self._input_ended or len(self._waiting) >= at_least:
                     return
-                await self._read_input(target - len(self._waiting))
-                continue
-            element, origin, state = self._elements.popleft()
-            inner = self._make_inner(element, origin)
-            self._waiting.append(_Waiting(inner, origin, state))
-            inner.prepare()
+                else:
+                    await self._read_input(target - len(self._waiting))
+        except Exception as error:  # noqa: BLE001 -- raised when those opened before have got their slots
+            self._failure = error
+        finally:
+            self._prepare_soon()
+
+    def _prepare_soon(self) -> None:
+        """Starts reading what will be needed soon: one waiting dataset per slot that is free, or in its last piece.
+
+        No more than that: what is read for later takes memory from what is read for now.
+        """
+        soon = sum(slot is None or slot.inner.draining for slot in self._slots)
+        for waiting in itertools.islice(self._waiting, soon):
+            waiting.inner.prepare()
 
     async def _read_input(self, limit: int) -> None:
         block = await self._upstream.pull(limit)
@@ -149,8 +174,10 @@ class InterleaveStage(Stage):
             return
         states = [self._input_fold.at(block.advance, row + 1) for row in range(len(block))]
         self._input_fold.feed(block.advance)
-        self._elements.extend(zip(block.elements(), block.origin, states, strict=True))
-        block.release()
+        try:
+            self._elements.extend(zip(block.elements(), block.origin, states, strict=True))
+        finally:
+            block.release()
 
     def prepare(self) -> None:
         """Input elements are asked for at the first pull."""
@@ -167,48 +194,56 @@ class InterleaveStage(Stage):
     async def pull(self, limit: int) -> Block | None:
         while True:
             if self._spawn is not None:
-                if not await self._fill_sloppy():
-                    return None
-            elif not await self._fill_ordered():
-                return None
+                filled = await self._fill_sloppy()
+            else:
+                filled = await self._fill_ordered()
+            if not filled:
+                return self._last_news()
+            self._prepare_soon()
             block = self._emit(limit)
             if block is not None:
                 return block
+
+    def _last_news(self) -> Block | None:
+        tail, self._tail = self._tail, NO_ORIGINS
+        return Block.empty(Advance(0, tail)) if len(tail) else None
 
     async def _fill_ordered(self) -> bool:
         """Makes sure that the slot whose turn it is has rows; False at the end."""
         cycle = len(self._slots)
         passed = 0
         while passed < cycle:
-            slot = self._slots[self._turn.slot]
-            if slot is None:
-                found = await self._next_inner()
-                if found is None:
-                    self._turn = next_turn(self._turn, cycle)
-                    passed += 1
-                    continue
-                slot = self._slots[self._turn.slot] = _Slot(found.inner, found.origin)
+            index = self._turn.slot
+            if self._slots[index] is None and not await self._fill_slot(index):
+                self._turn = next_turn(self._turn, cycle)
+                passed += 1
+                continue
+            slot = self._slots[index]
+            assert slot is not None
             passed = 0
-            while not slot.rows and not slot.ended:
-                slot.add(await slot.inner.pull(BLOCK_ROWS))
+            await self._pull_rows(slot)
             if slot.rows:
                 return True
-            await self._vacate(self._turn.slot)
+            await self._vacate(index)
             self._turn = next_turn(self._turn, cycle)
         return False
+
+    async def _pull_rows(self, slot: _Slot) -> None:
+        while not slot.rows and not slot.ended:
+            await self._pause()
+            slot.add(await slot.inner.pull(BLOCK_ROWS))
 
     async def _vacate(self, index: int) -> None:
         slot = self._slots[index]
         assert slot is not None
-        self._slots[index] = None
         await slot.inner.aclose()
+        self._tail = np.concatenate((self._tail, slot.left_over()))
+        self._slots[index] = None
 
     async def _fill_sloppy(self) -> bool:
         """Keeps every slot pulling; waits until one has rows; False at the end."""
         while True:
             self._arrived.clear()
-            if self._input_error is not None:
-                raise self._input_error
             for index, slot in enumerate(self._slots):
                 if slot is None:
                     continue
@@ -220,6 +255,8 @@ class InterleaveStage(Stage):
             slots = [slot for slot in self._slots if slot is not None]
             if any(slot.rows for slot in slots):
                 return True
+            if not slots and self._failure is not None:
+                raise self._failure
             if not slots and self._input_ended and not self._elements:
                 return False
             await self._arrived.wait()
@@ -227,14 +264,13 @@ class InterleaveStage(Stage):
     def _give_slots(self) -> None:
         """Free slots get what was opened ahead; more is opened in the background, so that no slot waits for input."""
         assert self._spawn is not None
-        for index, slot in enumerate(self._slots):
-            if slot is None and self._waiting:
-                found = self._waiting.popleft()
-                self._input_state = found.state
-                slot = self._slots[index] = _Slot(found.inner, found.origin)
-            if slot is not None:
-                self._start_pull(slot)
-        if self._opening is None and not self._closed and not (self._input_ended and not self._elements):
+        for index in range(len(self._slots)):
+            if self._slots[index] is None and self._waiting:
+                self._give_slot(index)
+            slot = self._slots[index]
+            if slot is not None and slot.pulling is None and not slot.rows and not slot.ended:
+                slot.pulling = self._spawn(self._pull_into(slot))
+        if self._opening is None and self._failure is None and not (self._input_ended and not self._elements):
             free = sum(slot is None for slot in self._slots)
             if len(self._waiting) < free + self._ahead:
                 self._opening = self._spawn(self._open_in_background())
@@ -242,27 +278,14 @@ class InterleaveStage(Stage):
     async def _open_in_background(self) -> None:
         try:
             await self._open_ahead(len(self._waiting) + 1)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 -- raised by the next pull
-            self._input_error = error
         finally:
             self._opening = None
             self._arrived.set()
 
-    def _start_pull(self, slot: _Slot) -> None:
-        if slot.rows or slot.ended or slot.pulling is not None or self._closed:
-            return
-        assert self._spawn is not None
-        slot.pulling = self._spawn(self._pull_into(slot))
-
     async def _pull_into(self, slot: _Slot) -> None:
         try:
-            while not slot.rows and not slot.ended:
-                slot.add(await slot.inner.pull(BLOCK_ROWS))
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 -- raised by the pull that meets this slot
+            await self._pull_rows(slot)
+        except Exception as error:  # noqa: BLE001 -- raised by the pull that meets this slot
             slot.error = error
         finally:
             slot.pulling = None
@@ -300,10 +323,15 @@ class InterleaveStage(Stage):
         joined = Block.concat(heads)
         if len(present) == 1:
             joined.advance = joined.advance.with_marks(marks)
-            return joined
-        back = np.empty(len(order), np.int64)
-        back[np.argsort(order, kind="stable")] = np.arange(len(order))
-        return joined.reorder(back, joined.advance.reorder(back, marks))
+        else:
+            back = np.empty(len(order), np.int64)
+            back[np.argsort(order, kind="stable")] = np.arange(len(order))
+            joined = joined.reorder(back, joined.advance.reorder(back, marks))
+        if len(self._tail):
+            # What inner datasets used up behind their last element goes with the element that comes next.
+            joined.advance = Advance.concat([Advance(0, self._tail), joined.advance])
+            self._tail = NO_ORIGINS
+        return joined
 
     def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> tuple[Any, ...]:
         marks = []
@@ -320,19 +348,17 @@ class InterleaveStage(Stage):
         return tuple(marks)
 
     async def aclose(self) -> None:
-        self._closed = True
         tasks = [slot.pulling for slot in self._slots if slot is not None and slot.pulling is not None]
         tasks += [self._opening] if self._opening is not None else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for index, slot in enumerate(self._slots):
-            if slot is not None:
-                if slot.block is not None:
-                    slot.block.release()
-                    slot.block = None
-                await self._vacate(index)
-        while self._waiting:
-            await self._waiting.popleft().inner.aclose()
+        for slot in self._slots:
+            if slot is not None and slot.block is not None:
+                slot.block.release()
+                slot.block = None
+        inner = [slot.inner for slot in self._slots if slot is not None]
+        await close_all([*inner, *(waiting.inner for waiting in self._waiting), *self.inputs])
+        self._slots = [None] * len(self._slots)
+        self._waiting.clear()
         self._elements.clear()
-        await super().aclose()

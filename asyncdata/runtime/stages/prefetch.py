@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Stage
-
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+from asyncdata.runtime.stage import Spawn, Stage
 
 
 class PrefetchStage(Stage):
@@ -39,7 +35,8 @@ class PrefetchStage(Stage):
     async def _run(self) -> None:
         try:
             while True:
-                while self._rows >= self._limit:
+                # Blocks without rows count too: news must not pile up while nobody asks.
+                while self._rows >= self._limit or len(self._blocks) > self._limit:
                     self._room.clear()
                     await self._room.wait()
                 block = await self._upstream.pull(self._limit - self._rows)

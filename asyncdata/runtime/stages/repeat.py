@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncdata.memory.advance import Fold
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Stage, row_marks
+from asyncdata.runtime.stage import Stage, close_all, row_marks
 
 MakeEpoch = Callable[[int], Stage]
 
@@ -24,8 +24,8 @@ class RepeatStage(Stage):
     """
 
     def __init__(self, label: str, make: MakeEpoch, count: int | None) -> None:
+        super().__init__(label)
         self._current: Stage | None = make(0) if count != 0 else None
-        super().__init__(label, () if self._current is None else (self._current,))
         self._make = make
         self._count = count
         self._epoch = 0
@@ -60,18 +60,17 @@ class RepeatStage(Stage):
         return None
 
     async def _turn_over(self) -> None:
-        finished, following = self._current, self._next
-        assert finished is not None
+        assert self._current is not None
         more = self._more() and self._rows_of_epoch > 0
-        self._current, self._next = None, None
-        await finished.aclose()
+        # Both stay where `aclose` finds them until they are closed.
+        await self._current.aclose()
         if not more:
-            if following is not None:
-                await following.aclose()
+            if self._next is not None:
+                await self._next.aclose()
+            self._current = self._next = None
             return
         self._epoch += 1
-        self._current = following if following is not None else self._make(self._epoch)
-        self.inputs = (self._current,)
+        self._current, self._next = self._next or self._make(self._epoch), None
         self._rows_of_epoch = 0
         self._fold = Fold()
 
@@ -86,8 +85,5 @@ class RepeatStage(Stage):
         return block
 
     async def aclose(self) -> None:
-        current, following = self._current, self._next
+        await close_all(stage for stage in (self._current, self._next) if stage is not None)
         self._current = self._next = None
-        for stage in (current, following):
-            if stage is not None:
-                await stage.aclose()

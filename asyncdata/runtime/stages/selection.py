@@ -6,28 +6,54 @@ import numpy as np
 
 from asyncdata.memory.advance import Advance, Fold
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Stage, row_marks
-from asyncdata.runtime.usercode import UserFunction
+from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.usercode import UserFunction, call_rows
 
 
 class FilterStage(Stage):
-    """Elements for which the predicate is true. What it drops stays in the advance."""
+    """Elements for which the predicate is true. What it drops stays in the advance.
+
+    A slow predicate is asked about some rows at a time, and the loop is left to others in between.
+    """
 
     def __init__(self, label: str, upstream: Stage, predicate: UserFunction) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
         self._predicate = predicate
+        self._block: Block | None = None
+        self._error: Exception | None = None
+        self._pause = Pause()
 
     async def pull(self, limit: int) -> Block | None:
-        block = await self._upstream.pull(limit)
-        if block is None or not len(block):
+        if self._error is not None:
+            raise self._error
+        await self._pause()
+        if self._block is None:
+            self._block = await self._upstream.pull(limit)
+        block = self._block
+        if block is None:
+            return None
+        answers, self._error = call_rows(self._predicate.holds, block, limit)
+        if len(answers) < len(block):
+            block, self._block = block.split(len(answers))
+        else:
+            self._block = None
+        if self._error is not None and not answers:
+            raise self._error
+        if all(answers):
             return block
-        try:
-            kept = [row for row in range(len(block)) if self._predicate(block.element(row), block.origin[row])]
-        except BaseException:
-            block.release()
-            raise
-        return block if len(kept) == len(block) else block.select(np.array(kept, np.int64))
+        return block.select(np.flatnonzero(answers))
+
+    @property
+    def draining(self) -> bool:
+        """When nothing is left over, and the input drains."""
+        return self._block is None and super().draining
+
+    async def aclose(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+        await super().aclose()
 
 
 class _Counter:
@@ -63,7 +89,13 @@ class TakeStage(Stage):
         if left <= 0:
             return None
         block = await self._upstream.pull(min(limit, left))
-        return None if block is None else self._counter.mark(block, block.advance, 0)
+        if block is None:
+            return None
+        self._counter.mark(block, block.advance, 0)
+        if len(block) == left:
+            # What would follow the last element is not used up, wherever the block happened to end.
+            block.advance = block.advance.split(left)[0]
+        return block
 
     @property
     def draining(self) -> bool:

@@ -7,23 +7,25 @@ function of (seed, epoch, i), so blocks may be cut anywhere.
 Draws are made for a whole block of inputs at once. Within the block a slot may be drawn twice; then the later output
 is the input that was put there by the earlier draw, which a stable sort by slot finds.
 
-The provenance of the rows, and the source rows they use up, travel through the buffer as columns like the others.
+The provenance of the rows, and the source rows they use up, travel through the buffer as columns like the others. What
+the input used up behind its last row leaves with the last row of the output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import numpy as np
 
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Advance, Fold, Mark, Rows
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Fold, Mark, Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, concat, merge
-from asyncdata.memory.structure import Structure
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
+from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.randomness import below
-from asyncdata.runtime.stage import BLOCK_ROWS, MARK_EVERY, Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_ROWS, MARK_EVERY, Pause, Stage, row_marks
 
 Evacuate = Callable[[list[RefColumn]], Awaitable[None]]
 
@@ -53,46 +55,30 @@ def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
     return source, ordered[ends], order[ends]
 
 
-class _Buffer:
-    """The rows that wait, column by column; the last two columns are provenance and used source rows."""
+def with_history(block: Block) -> list[Column]:
+    """The block's columns, then its provenance, then the source rows that each row uses up.
 
-    def __init__(self, structure: Structure, columns: list[Column]) -> None:
-        self.structure = structure
-        self.columns = columns
-
-    def __len__(self) -> int:
-        return len(self.columns[-1])
-
-    @property
-    def origins(self) -> Rows:
-        column = self.columns[-2]
-        assert isinstance(column, ArrayColumn)
-        return column.array
-
-    def block(self, columns: list[Column], marks: tuple[tuple[int, Mark], ...]) -> Block:
-        """A block of rows that leave the buffer."""
-        origin, used = columns[-2], columns[-1]
-        assert isinstance(origin, ArrayColumn)
-        assert isinstance(used, ObjectColumn)
-        return Block(self.structure, tuple(columns[:-2]), origin.array, _advance(origin.array, used.items, marks))
-
-
-def _with_history(block: Block) -> list[Column]:
-    """The block's columns, then its provenance, then per row what it uses up (None: just itself)."""
+    The last is an array of one row each, or, where that is not so, objects: an array of rows each.
+    """
     advance = block.advance
-    used: list[Rows | None] = [None] * len(block)
+    used: Column = ArrayColumn(advance.used_rows)
     if advance.ends is not None:
-        starts = [0, *advance.ends.tolist()]
-        used = [advance.used_rows[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
-    return [*block.columns, ArrayColumn(block.origin), ObjectColumn(used)]
+        used = ObjectColumn([advance.used_rows[a:b] for a, b in pairwise((0, *advance.ends.tolist()))])
+    return [*block.columns, ArrayColumn(block.origin), used]
 
 
-def _advance(origin: Rows, used: list[Rows | None], marks: tuple[tuple[int, Mark], ...]) -> Advance:
-    if all(rows is None for rows in used):
-        return Advance(len(origin), origin, None, marks)
-    parts = [origin[i : i + 1] if rows is None else rows for i, rows in enumerate(used)]
-    ends = np.cumsum([len(part) for part in parts]).astype(np.int64)
-    return Advance(len(origin), np.concatenate(parts), ends, marks)
+def from_history(structure: Structure, columns: list[Column], marks: tuple[tuple[int, Mark], ...]) -> Block:
+    """The inverse: a block of rows that have been moved about."""
+    origin, used = columns[-2:]
+    assert isinstance(origin, ArrayColumn)
+    if isinstance(used, ArrayColumn):
+        advance = Advance(len(used), used.array, None, marks)
+    else:
+        assert isinstance(used, ObjectColumn)
+        parts = [rows.reshape(-1, ORIGIN_WIDTH) for rows in used.items]
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        advance = Advance(len(parts), np.concatenate([NO_ORIGINS, *parts]), ends, marks)
+    return Block(structure, tuple(columns[:-2]), origin.array, advance)
 
 
 class ShuffleStage(Stage):
@@ -127,101 +113,128 @@ class ShuffleStage(Stage):
         self._account = account
         self._since_evacuation = 0
         self._filling: list[Block] = []
-        self._buffer: _Buffer | None = None
+        self._structure: Structure = LEAF
+        self._columns: list[Column] = []
+        self._places: list[int] = []
+        self._tail = EMPTY
         self._out = 0
+        self._full = False
+        self._draining = False
         self._ended = False
         self._fold = Fold()
         self._mark_every = max(MARK_EVERY, buffer_size)
+        self._pause = Pause()
 
     def __len__(self) -> int:
-        held = sum(len(block) for block in self._filling)
-        return held + (len(self._buffer) if self._buffer is not None else 0)
+        """Rows in the buffer, until the input has ended."""
+        return sum(len(block) for block in self._filling) + (len(self._columns[-1]) if self._columns else 0)
+
+    @property
+    def draining(self) -> bool:
+        """When the input has nothing left to begin."""
+        return self._ended or super().draining
 
     async def pull(self, limit: int) -> Block | None:
-        if self._buffer is None and not self._ended:
+        if not self._full:
             await self._fill()
+            self._full = True
         if not self._ended:
             await self._evacuate_now_and_then()
-            block = await self._pull(limit)
+            block = await self._next_input(limit)
             if block is not None:
                 self._since_evacuation += len(block)
-                return self._swap(block)
-            self._ended = True
+                return self._swap(block) if len(block) else Block.empty(EMPTY)
+        if not self._draining:
+            self._draining = True
+            self._places = list(range(len(self)))
         return self._drain(limit)
 
-    async def _pull(self, limit: int) -> Block | None:
-        if self._budget is None or self._account is None:
-            return await self._upstream.pull(limit)
-        self._budget.wait(self._account)
+    async def _next_input(self, limit: int) -> Block | None:
+        """The next block, whose first row uses up what was used up before it; one without rows is kept back."""
+        await self._pause()
+        if self._budget is not None and self._account is not None:
+            self._budget.wait(self._account)
         try:
-            return await self._upstream.pull(limit)
+            block = await self._upstream.pull(limit)
         finally:
-            self._budget.wait(self._account, False)
+            if self._budget is not None and self._account is not None:
+                self._budget.wait(self._account, False)
+        if block is None:
+            self._ended = True
+            return None
+        advance = Advance.concat([self._tail, block.advance]) if self._tail.has_news else block.advance
+        block.advance, self._tail = advance.split(advance.rows) if advance.has_news else (advance, EMPTY)
+        return block
 
     async def _fill(self) -> None:
         while (missing := self._size - len(self)) > 0:
-            block = await self._pull(min(BLOCK_ROWS, missing))
+            block = await self._next_input(min(BLOCK_ROWS, missing))
             if block is None:
-                self._ended = True
                 break
-            self._fold.feed(block.advance)
             if len(block):
+                self._fold.feed(block.advance)
                 self._filling.append(block)
                 await self._evacuate_while_filling(len(block))
         if self._filling:
-            blocks, self._filling = self._filling, []
-            structure = blocks[0].structure
-            columns = [concat(parts).owned() for parts in zip(*map(_with_history, blocks), strict=True)]
-            self._buffer = _Buffer(structure, columns)
+            whole = Block.concat(self._filling)
+            self._filling = []
+            self._structure = whole.structure
+            self._columns = [column.owned() for column in with_history(whole)]
 
     def _swap(self, block: Block) -> Block:
         """Every input row takes the place of an output row."""
-        buffer = self._buffer
+        if block.structure != self._structure:
+            block = self._without_structure(block)
         count = len(block)
-        if buffer is None or not count:
-            self._fold.feed(block.advance)
-            return Block.empty(Advance(0, block.advance.used_rows))
-        size = len(buffer)
+        size = len(self)
         slots = below(self._key, self._out, np.full(count, size, np.int64))
         marks = []
         for row in row_marks(self._out, count, self._mark_every):
-            contents = buffer.origins.copy()
+            contents = self._origins().copy()
             contents[slots[:row]] = block.origin[:row]
             marks.append((row, self._mark(row, self._fold.at(block.advance, row), contents)))
         source, written, last = exchange(slots, size)
         out: list[Column] = []
-        for index, fresh in enumerate(_with_history(block)):
-            held, fresh_alike = alike(buffer.columns[index], fresh)
+        for index, fresh in enumerate(with_history(block)):
+            held, fresh_alike = alike(self._columns[index], fresh)
             out.append(merge(held, fresh_alike, source))
             held.put(written, fresh_alike, last)  # type: ignore[arg-type]  # `alike` made them of one kind
-            buffer.columns[index] = held
+            self._columns[index] = held
         self._fold.feed(block.advance)
         self._out += count
-        return buffer.block(out, tuple(marks))
+        return from_history(self._structure, out, tuple(marks))
+
+    def _without_structure(self, block: Block) -> Block:
+        """Makes bare objects of the block, and of the buffer, which differ in structure."""
+        held = from_history(self._structure, self._columns, ()).as_objects()
+        self._structure = held.structure
+        self._columns = [*held.columns, *self._columns[-2:]]
+        return block.as_objects()
+
+    def _origins(self) -> Rows:
+        column = self._columns[-2]
+        assert isinstance(column, ArrayColumn)
+        return column.array
 
     def _drain(self, limit: int) -> Block | None:
-        """The input has ended: draws from what is left, the last slot moving into the one that was drawn."""
-        buffer = self._buffer
-        if buffer is None or not len(buffer):
-            return None
-        left = len(buffer)
-        count = min(limit, left)
-        draws = below(self._key, self._out, np.arange(left, left - count, -1, dtype=np.int64))
-        places = list(range(left))
+        """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""
+        places = self._places
+        count = min(limit, len(places))
+        if not count:
+            tail, self._tail = self._tail, EMPTY
+            return Block.empty(Advance(0, tail.used_rows)) if len(tail.used_rows) else None
+        draws = below(self._key, self._out, np.arange(len(places), len(places) - count, -1, dtype=np.int64))
         marked = set(row_marks(self._out, count, self._mark_every))
         marks = []
-        chosen = []
+        gone = np.empty(count, np.int64)
         for row, slot in enumerate(draws.tolist()):
             if row in marked:
-                marks.append((row, self._mark(row, self._fold.state, buffer.origins[places[: left - row]])))
-            chosen.append(places[slot])
-            places[slot] = places[left - 1 - row]
-        rest = np.array(places[: left - count], np.int64)
-        gone = np.array(chosen, np.int64)
-        out = buffer.block([column.pick(gone) for column in buffer.columns], tuple(marks))
-        buffer.columns = [column.pick(rest) for column in buffer.columns]
+                marks.append((row, self._mark(row, self._fold.state, self._origins()[places])))
+            gone[row] = places[slot]
+            places[slot] = places[-1]
+            places.pop()
         self._out += count
-        return out
+        return from_history(self._structure, [column.pick(gone) for column in self._columns], tuple(marks))
 
     def _mark(self, row: int, state: object, contents: Rows) -> Mark:
         return {"drawn": self._out + row, "input": state, "buffer": contents}
@@ -234,20 +247,15 @@ class ShuffleStage(Stage):
             await self._evacuate(refs)
 
     async def _evacuate_now_and_then(self) -> None:
-        buffer = self._buffer
-        if self._evacuate is not None and buffer and self._since_evacuation >= max(BLOCK_ROWS, self._size // 8):
+        if self._evacuate is not None and self._since_evacuation >= max(BLOCK_ROWS, self._size // 8):
             self._since_evacuation = 0
-            await self._evacuate([column for column in buffer.columns if isinstance(column, RefColumn)])
+            await self._evacuate([column for column in self._columns if isinstance(column, RefColumn)])
 
     async def aclose(self) -> None:
         for block in self._filling:
             block.release()
-        self._filling = []
-        if self._buffer is not None:
-            for column in self._buffer.columns:
-                column.release()
-            self._buffer = None
-        self._ended = True
+        for column in self._columns:
+            (column.pick(np.array(self._places, np.int64)) if self._draining else column).release()
+        self._filling, self._columns, self._places = [], [], []
+        self._full = self._draining = self._ended = True
         await super().aclose()
-
-

@@ -1,0 +1,164 @@
+"""One leaf of some elements becomes one leaf of their batches: what is written into the batch slab, and how.
+
+| rows of the column         | leaf of the batch | written                                                           |
+|----------------------------|-------------------|-------------------------------------------------------------------|
+| one array                  | array             | in one assignment (`Values`)                                      |
+| arrays, here and there     | array             | row by row (`Pieces`)                                             |
+| byte strings in the arena  | table             | their references; the payloads stay where they are (`Kept`)       |
+| byte strings elsewhere     | table             | their references, and the payloads behind all leaves (`Payloads`) |
+
+Rows are alike or a `Misfit` says which is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.layout import mismatch, structure_mismatch, value_leaf
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import LEAF, flatten, flatten_as, leaf_count
+
+_NO_ARRAYS: Final = "OUSV"
+"""Kinds of dtype whose values are batched one by one, or not at all."""
+
+
+class Misfit(Exception):  # noqa: N818 -- a signal: says at which row a batch must end
+    """A row that does not go with the rows before it.
+
+    Attributes:
+        row: Which.
+        error: What to tell the user if they belong to one batch.
+    """
+
+    def __init__(self, row: int, error: UnbatchableError) -> None:
+        super().__init__(row)
+        self.row = row
+        self.error = error
+
+
+class Values(NamedTuple):
+    """All rows in one array."""
+
+    leaf: Leaf
+    array: npt.NDArray[Any]
+
+
+class Pieces(NamedTuple):
+    """An array per row."""
+
+    leaf: Leaf
+    rows: list[npt.NDArray[Any]]
+
+
+class Kept(NamedTuple):
+    """References to byte strings that stay where they are; their holds move into the batch."""
+
+    leaf: Leaf
+    table: Rows
+
+
+class Payloads(NamedTuple):
+    """Byte strings to copy."""
+
+    leaf: Leaf
+    items: list[bytes]
+
+
+Stack: TypeAlias = Values | Pieces | Kept | Payloads
+
+
+def stack_of(column: Column, size: int) -> Stack:
+    """How the rows of a column are stacked into batches of `size`.
+
+    Raises:
+        Misfit: A row is not like the first one, or cannot be batched at all.
+    """
+    if isinstance(column, ArrayColumn):
+        array = column.array
+        if array.dtype.kind in _NO_ARRAYS:
+            return _of_objects(list(array), size)
+        return Values(Leaf("array", array.dtype.str, (size, *array.shape[1:])), array)
+    if isinstance(column, RefColumn):
+        return _of_references(column, size)
+    return _of_objects(column.items, size)
+
+
+def _of_references(column: RefColumn, size: int) -> Stack:
+    first = column.leaf_at(0)
+    if column.leaf is None and any(column.leaf_at(row) != first for row in range(len(column))):
+        return _of_objects(_elements(column), size)
+    if first.kind in ("object", "table"):
+        return _of_objects(_elements(column), size)
+    if first.kind in ("bytes", "str"):
+        return Kept(Leaf("table", shape=(size,), text=first.kind == "str"), column.rows)
+    arena = column.slabs.arena.array
+    dtype, shape, nbytes = np.dtype(first.dtype), first.shape, first.nbytes
+    rows = [arena[at : at + nbytes].view(dtype).reshape(shape) for at in column.rows[:, 0].tolist()]
+    return Pieces(Leaf("array", first.dtype, (size, *shape)), rows)
+
+
+def _elements(column: RefColumn) -> list[Any]:
+    return [column.element(row) for row in range(len(column))]
+
+
+def structured(block: Block) -> Block:
+    """Bare objects that are nests, taken apart into leaves as the first of them is.
+
+    Raises:
+        Misfit: An element nests differently.
+    """
+    column = block.columns[0]
+    assert isinstance(column, ObjectColumn)
+    structure = flatten(column.items[0])[1]
+    columns: list[list[Any]] = [[] for _ in range(leaf_count(structure))]
+    for row, item in enumerate(column.items):
+        leaves: list[Any] = []
+        if not flatten_as(structure, item, leaves):
+            raise Misfit(row, structure_mismatch(structure, flatten(item)[1], row))
+        for leaf, part in zip(leaves, columns, strict=True):
+            part.append(leaf)
+    return Block(structure, tuple(map(ObjectColumn, columns)), block.origin, block.advance)
+
+
+def has_nests(block: Block) -> bool:
+    """Whether elements of a block without structure are nests all the same, because they are not all alike."""
+    column = block.columns[0] if block.columns else None
+    if block.structure is not LEAF or not isinstance(column, ObjectColumn):
+        return False
+    return any(isinstance(item, tuple | dict) for item in column.items)
+
+
+def _of_objects(items: list[Any], size: int) -> Stack:
+    array = _numbers(items)
+    if array is not None:
+        return Values(Leaf("array", array.dtype.str, (size,)), array)
+    first: Leaf | None = None
+    for row, item in enumerate(items):
+        try:
+            leaf = value_leaf(item, size)
+        except UnbatchableError as error:
+            raise Misfit(row, error) from error
+        first = first or leaf
+        if leaf != first:
+            raise Misfit(row, mismatch(LEAF, [first], [leaf], row % size))
+    assert first is not None
+    if first.kind == "table":
+        return Payloads(first, [item.encode() if isinstance(item, str) else bytes(item) for item in items])
+    return Pieces(first, [np.asarray(item) for item in items])
+
+
+def _numbers(items: list[Any]) -> npt.NDArray[Any] | None:
+    """All items in one array, if they are numbers of one type that numpy knows at once."""
+    kinds = set(map(type, items))
+    kind = kinds.pop()
+    if kinds or not (kind in (int, float, bool) or issubclass(kind, np.number | np.bool_)):
+        return None
+    array = np.array(items)
+    return None if kind is int and array.dtype != np.int64 else array
