@@ -27,9 +27,9 @@ from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.workers import program as work
+from asyncdata.workers import tasks as work
 from asyncdata.workers.failure import annotate, decode_failure
-from asyncdata.workers.program import NO_SPAN, RaggedRows, Reply, Task, encode_shape
+from asyncdata.workers.tasks import NO_SPAN, RaggedRows, Reply, Task, encode_shape
 
 
 class Executor(Protocol):

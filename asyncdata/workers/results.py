@@ -1,0 +1,221 @@
+"""Where the results of a task go: in place as long as they are alike, aside once they turn out not to be.
+
+Memory is asked for with ``need(nbytes)``: the first call is for the slab of the whole batch (every task of one batch
+asks for the same number and is given the same slab), the second for payloads of this task alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.memory.layout import Layout, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import Structure, flatten, flatten_as
+from asyncdata.memory.wire import aligned
+from asyncdata.workers.tasks import DONE, NO_SPAN, RAGGED, RaggedRows, Task
+
+Need = Callable[[int], tuple[int, int]]
+
+
+def write_columns(
+    array: npt.NDArray[np.uint8], task: Task, structure: Structure, columns: list[Any], need: Need
+) -> tuple[int, int, bytes]:
+    """Writes columns of many rows at once; returns the offsets of results and payloads, and the pickled layout."""
+    leaves = []
+    for column in columns:
+        if isinstance(column, np.ndarray):
+            leaves.append(Leaf("array", column.dtype.str, (task.batch_size, *column.shape[1:])))
+        else:
+            leaves.append(Leaf("table", shape=(task.batch_size,), text=isinstance(column[0], str)))
+    layout = plan_layout(structure, leaves)
+    offset, _ = need(layout.nbytes)
+    rows = slice(task.batch_start, task.batch_start + task.count)
+    tables = []
+    for part, column in zip(parts_of(array, offset, layout), columns, strict=True):
+        if isinstance(column, np.ndarray):
+            part[rows] = column
+        else:
+            tables.append((part[rows], list(column)))
+    return offset, _write_payloads(array, tables, need), pickle.dumps(layout, 5)
+
+
+def _write_payloads(
+    array: npt.NDArray[np.uint8], tables: Sequence[tuple[npt.NDArray[Any], list[Any]]], need: Need
+) -> int:
+    """Copies byte strings into a slab of this task's own, and their places into the tables."""
+    if not tables:
+        return NO_SPAN
+    raw = [[item.encode() if isinstance(item, str) else item for item in items] for _, items in tables]
+    total = sum(len(item) for items in raw for item in items)
+    base, _ = need(max(total, 1))
+    position = base
+    for (table, _), items in zip(tables, raw, strict=True):
+        for row, item in enumerate(items):
+            size = len(item)
+            array[position : position + size] = np.frombuffer(item, np.uint8)
+            table[row, 0] = position
+            table[row, 1] = size
+            position += size
+    return base
+
+
+class Results:
+    """Collects results: in place as long as they are alike, aside once they turn out not to be."""
+
+    def __init__(self, array: npt.NDArray[np.uint8], task: Task, need: Need, *, stack: bool) -> None:
+        self._array = array
+        self._task = task
+        self._need = need
+        self._stack = stack
+        self._layout: Layout | None = None
+        self._offset = NO_SPAN
+        self._parts: list[npt.NDArray[Any]] = []
+        self._texts: list[list[Any]] = []
+        self._done = 0
+        self._aside: list[list[Any]] | None = None
+
+    def add(self, value: Any) -> None:
+        """Takes the result for the next row."""
+        if self._layout is None:
+            leaves, structure = flatten(value)
+            self._structure = structure
+            if self._stack or self._all_plain(leaves):
+                self._begin(structure, leaves)
+            else:
+                self._aside = [[] for _ in leaves]
+        else:
+            leaves = []
+            if not flatten_as(self._structure, value, leaves):
+                raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
+        if self._aside is not None:
+            self._put_aside(leaves)
+        else:
+            self._put(leaves)
+        self._done += 1
+
+    def _all_plain(self, leaves: list[Any]) -> bool:
+        try:
+            for value in leaves:
+                value_leaf(value, 1)
+        except UnbatchableError:
+            return False
+        return True
+
+    def _begin(self, structure: Structure, leaves: list[Any]) -> None:
+        size = self._task.batch_size
+        self._layout = plan_layout(structure, [value_leaf(value, size) for value in leaves])
+        self._offset, _ = self._need(self._layout.nbytes)
+        self._parts = parts_of(self._array, self._offset, self._layout)
+        self._texts = [[] for _ in leaves]
+
+    def _put(self, leaves: list[Any]) -> None:
+        assert self._layout is not None
+        row = self._task.batch_start + self._done
+        for column, (leaf, value) in enumerate(zip(self._layout.leaves, leaves, strict=True)):
+            if leaf.kind == "table":
+                if isinstance(value, str) != leaf.text or not isinstance(value, bytes | bytearray | memoryview | str):
+                    return self._misfit(leaves)
+                # A view of the record is valid during the call only: what is kept is a copy.
+                self._texts[column].append(bytes(value) if isinstance(value, memoryview | bytearray) else value)
+            else:
+                part = self._parts[column]
+                item = value if isinstance(value, np.ndarray) else np.asarray(value)
+                if item.shape != leaf.shape[1:] or item.dtype.str != leaf.dtype:
+                    return self._misfit(leaves)
+                part[row] = item
+        return None
+
+    def _misfit(self, leaves: list[Any]) -> None:
+        assert self._layout is not None
+        if self._stack:
+            size = self._task.batch_size
+            found = [value_leaf(value, size) for value in leaves]
+            raise mismatch(self._structure, self._layout.leaves, found, self._task.batch_start + self._done)
+        self._aside = self._taken_back()
+        self._put_aside(leaves)
+
+    def _taken_back(self) -> list[list[Any]]:
+        """What was written in place so far, as one list per leaf."""
+        assert self._layout is not None
+        start = self._task.batch_start
+        return [
+            text[: self._done] if leaf.kind == "table" else [part[start + i].copy() for i in range(self._done)]
+            for leaf, part, text in zip(self._layout.leaves, self._parts, self._texts, strict=True)
+        ]
+
+    def _put_aside(self, leaves: list[Any]) -> None:
+        assert self._aside is not None
+        if self._layout is None:
+            self._layout = plan_layout(self._structure, ())
+        for column, value in zip(self._aside, leaves, strict=True):
+            column.append(bytes(value) if isinstance(value, memoryview | bytearray) else value)
+
+    def finish(self) -> tuple[int, int, int, bytes]:
+        """The reply's status, offsets of results and payloads, and body."""
+        if self._aside is not None:
+            return self._finish_ragged()
+        assert self._layout is not None
+        start = self._task.batch_start
+        tables = [
+            (part[start : start + self._done], texts)
+            for leaf, part, texts in zip(self._layout.leaves, self._parts, self._texts, strict=True)
+            if leaf.kind == "table"
+        ]
+        payloads = _write_payloads(self._array, tables, self._need)
+        return DONE, self._offset, payloads, pickle.dumps(self._layout, 5)
+
+    def _finish_ragged(self) -> tuple[int, int, int, bytes]:
+        assert self._aside is not None
+        kinds: list[tuple[Leaf, ...]] = []
+        payloads: list[list[npt.NDArray[Any] | bytes]] = []
+        for column in self._aside:
+            parts = [_payload(value) for value in column]
+            kinds.append(tuple(leaf for leaf, _ in parts))
+            payloads.append([data for _, data in parts])
+        table_bytes = aligned(16 * self._done)
+        if self._offset == NO_SPAN:
+            self._offset, _ = self._need(max(1, table_bytes * len(kinds)))
+            tables_at, base = self._offset, NO_SPAN
+            extra = 0
+        else:
+            # The batch slab was taken for a layout that did not last: tables and payloads share the second slab.
+            tables_at, extra, base = NO_SPAN, table_bytes * len(kinds), NO_SPAN
+        total = sum(aligned(_size(data)) for column in payloads for data in column)
+        base, _ = self._need(max(1, total + extra))
+        if tables_at == NO_SPAN:
+            tables_at, position = base, base + extra
+        else:
+            position = base
+        for index, column in enumerate(payloads):
+            at = tables_at + index * table_bytes
+            table = self._array[at : at + 16 * self._done].view(np.int64).reshape(self._done, 2)
+            for row, data in enumerate(column):
+                size = _size(data)
+                raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
+                self._array[position : position + size] = raw
+                table[row] = position, size
+                position += aligned(size)
+        body = pickle.dumps((tables_at, RaggedRows(self._structure, tuple(kinds))), 5)
+        return RAGGED, self._offset, base, body
+
+
+def _payload(value: Any) -> tuple[Leaf, npt.NDArray[Any] | bytes]:
+    if isinstance(value, bytes):
+        return Leaf("bytes"), value
+    if isinstance(value, str):
+        return Leaf("str"), value.encode()
+    if isinstance(value, np.ndarray | np.generic | int | float | bool | complex):
+        array = np.asarray(value)
+        if array.dtype.kind not in "OUS":
+            return Leaf("array", array.dtype.str, array.shape), np.ascontiguousarray(array)
+    return Leaf("object"), pickle.dumps(value, 5)
+
+
+def _size(data: npt.NDArray[Any] | bytes) -> int:
+    return len(data) if isinstance(data, bytes) else int(data.nbytes)
