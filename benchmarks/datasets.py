@@ -1,0 +1,113 @@
+"""TFRecord shards to measure with: written once, the same for every reader, each record with a number to be checked.
+
+    raw     40,000 bytes: the number in 8 bytes, then noise
+    small   tf.train.Examples of 158 bytes on average: five integers (the first is the number) and five floats
+    jpeg    tf.train.Examples with a picture of about 44 KB and its number as the label
+
+Shards of `small` are copies of one another, for making a million of them would take longer than reading them: its
+numbers come once per shard.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+import asyncdata as ad
+from asyncdata.formats.serialize import serialize_example
+from benchmarks.conditions import SEED
+from benchmarks.pictures import make_example
+
+RAW_BYTES: Final = 40_000
+_NOISE_BYTES: Final = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """A set of files.
+
+    Attributes:
+        kind: "raw", "small" or "jpeg".
+        shards: Number of files.
+        records: Records in each.
+    """
+
+    kind: str
+    shards: int
+    records: int
+
+    @property
+    def name(self) -> str:
+        """Of the folder, or bucket."""
+        return f"{self.kind}-{self.shards}x{self.records}"
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers there are; each comes `repeats` times."""
+        return self.records if self.kind == "small" else self.shards * self.records
+
+    @property
+    def repeats(self) -> int:
+        """How often each number comes."""
+        return self.shards if self.kind == "small" else 1
+
+
+def write_shards(root: Path, wanted: Shards) -> Path:
+    """Writes a set below `root`, unless it is there already; returns its folder."""
+    folder = root / wanted.name
+    mark = root / f"{wanted.name}.json"
+    text = json.dumps(asdict(wanted) | {"seed": SEED})
+    if mark.exists() and mark.read_text() == text:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    paths = [folder / f"shard-{number:05d}.tfrecord" for number in range(wanted.shards)]
+    if wanted.kind == "small":
+        _write(paths[0], small_records(wanted.records))
+        for path in paths[1:]:
+            shutil.copyfile(paths[0], path)
+    elif wanted.kind == "raw":
+        noise = np.random.default_rng(SEED).bytes(_NOISE_BYTES)
+        for shard, path in enumerate(paths):
+            _write(path, raw_records(noise, shard * wanted.records, wanted.records))
+    else:
+        make = functools.partial(make_example, seed=SEED)
+        numbers = ad.Dataset.range(wanted.shards * wanted.records)
+        for path, batch in zip(paths, numbers.map(make, ad.AUTOTUNE).batch(wanted.records), strict=True):
+            _write(path, batch)
+    mark.write_text(text)
+    return folder
+
+
+def raw_records(noise: bytes, first: int, count: int) -> Iterator[bytes]:
+    """The records of one shard of `raw`."""
+    size = RAW_BYTES - 8
+    for number in range(first, first + count):
+        at = number * 7919 % (len(noise) - size)
+        yield number.to_bytes(8, "little") + noise[at : at + size]
+
+
+def small_records(count: int) -> Sequence[bytes]:
+    """The records of a shard of `small`."""
+    random = np.random.default_rng(SEED)
+    integers = random.integers(0, 1 << 24, (count, 4))
+    floats = random.random((count, 5), np.float32)
+    records = []
+    for number in range(count):
+        values: dict[str, object] = {"i0": number}
+        values |= {f"i{column + 1}": int(value) for column, value in enumerate(integers[number])}
+        values |= {f"f{column}": float(value) for column, value in enumerate(floats[number])}
+        records.append(serialize_example(values))
+    return records
+
+
+def _write(path: Path, records: Iterator[bytes] | Sequence[bytes]) -> None:
+    with ad.TFRecordWriter(path) as writer:
+        writer.write_many(records)

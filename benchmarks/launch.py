@@ -1,0 +1,68 @@
+"""Runs one piece of work in a process of its own, and finds the interpreters that have a peer installed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.servers import REPOSITORY
+from benchmarks.workloads import Epoch, Work
+
+PEERS_PYTHON: Final = REPOSITORY / ".venv-peers" / "bin" / "python"
+"""Where ``python -m benchmarks.end_to_end`` looks for peers that the environment it runs in lacks."""
+
+_TIMEOUT_S: Final = 300
+
+
+def run_here(work: Work) -> list[Epoch]:
+    """The work done by this library, one result per epoch."""
+    command = [sys.executable, "-m", "benchmarks.workloads", json.dumps(dataclasses.asdict(work))]
+    return [Epoch(**values) for values in _run(command)]
+
+
+def run_peer(python: str, script: str, work: Work) -> Epoch:
+    """The work done by a peer.
+
+    Args:
+        python: An interpreter that has the peer.
+        script: Name of a file in ``benchmarks/peers``.
+        work: What to do.
+    """
+    path = REPOSITORY / "benchmarks" / "peers" / script
+    values = _run([python, str(path), json.dumps(dataclasses.asdict(work))])
+    expected = work.shards * work.records
+    if values["records"] != expected:
+        raise RuntimeError(f"{script} read {values['records']} of {expected} records")
+    names = {field.name for field in dataclasses.fields(Epoch)}
+    return Epoch(**{name: value for name, value in values.items() if name in names})
+
+
+def _run(command: list[str]) -> Any:
+    search = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=True,
+        env={**os.environ, "PYTHONPATH": search},
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def find_python(modules: tuple[str, ...], wish: str | None) -> str | None:
+    """An interpreter that can import all of `modules`: the one wished for, this one, or that of ``.venv-peers``."""
+    if wish is None and all(importlib.util.find_spec(module) for module in modules):
+        return sys.executable
+    python = Path(wish) if wish is not None else PEERS_PYTHON
+    if not python.exists():
+        return None
+    looks = "; ".join(f"assert importlib.util.find_spec({module!r})" for module in modules)
+    found = subprocess.run([str(python), "-c", f"import importlib.util; {looks}"], capture_output=True, check=False)
+    return str(python) if found.returncode == 0 else None

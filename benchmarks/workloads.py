@@ -1,0 +1,197 @@
+"""One pipeline of this library in a process of its own, as the peers have theirs.
+
+It reads a set of shards, checks that every number came, and prints what it cost as one line of JSON::
+
+    python -m benchmarks.workloads '{"kind": "raw", "pattern": "gs://bucket/*", "endpoint": "http://…", …}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+import asyncdata as ad
+from asyncdata.options import MIB
+from benchmarks.datasets import Shards
+from benchmarks.measure import Sampler, cpu_s, tree_cpu_s, tree_pss_bytes
+from benchmarks.runtime_stats import read_stats
+
+Numbers = npt.NDArray[np.int64]
+
+_SMALL_SPEC: Final = {
+    **{f"i{number}": ad.FixedLenFeature((), np.int64) for number in range(5)},
+    **{f"f{number}": ad.FixedLenFeature((), np.float32) for number in range(5)},
+}
+_JPEG_SPEC: Final = {"image": ad.FixedLenFeature((), bytes), "label": ad.FixedLenFeature((), np.int64)}
+_PSS_INTERVAL_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What to read, and how.
+
+    Attributes:
+        kind: "raw", "small" or "jpeg".
+        shards: Number of files.
+        records: Records in each.
+        pattern: Where they are.
+        endpoint: URL of the GCS server; empty for local files.
+        deterministic: Whether the order is kept.
+        parse: Whether small records are parsed, or handed over as bytes.
+        batch: Elements of a batch.
+        cycle: Shards read in turn.
+        shuffle: Size of the shuffle buffer; 0 for none.
+        epochs: Passes on one Runtime; the first one also starts it.
+        memory: Whether memory is sampled.
+        memory_limit_bytes: See ``Options``.
+    """
+
+    kind: str
+    shards: int
+    records: int
+    pattern: str
+    endpoint: str = ""
+    deterministic: bool = True
+    parse: bool = True
+    batch: int = 64
+    cycle: int = 16
+    shuffle: int = 0
+    epochs: int = 1
+    memory: bool = False
+    memory_limit_bytes: int = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """What one pass cost.
+
+    Attributes:
+        first_s: From making the iterator to the first batch.
+        wall_s: To the last batch.
+        first_records: Records in the first batch.
+        records: Records in all of them.
+        nbytes: Received from storage.
+        cpu_s: Of the process and its workers.
+        parent_cpu_s: Of the process without its workers.
+        tasks: Tasks that workers did.
+        peak_bytes: Memory of all processes; 0 unless asked for.
+    """
+
+    first_s: float
+    wall_s: float
+    first_records: int
+    records: int
+    nbytes: int
+    cpu_s: float
+    parent_cpu_s: float
+    tasks: int
+    peak_bytes: int = 0
+
+    @property
+    def steady_records_per_s(self) -> float:
+        """Rate behind the first batch."""
+        return (self.records - self.first_records) / max(self.wall_s - self.first_s, 1e-9)
+
+
+def pipeline(work: Work) -> ad.Dataset:
+    """The dataset that does the work."""
+    ds = ad.Dataset.list_files(work.pattern, shuffle=False).interleave(
+        ad.TFRecordDataset, cycle_length=work.cycle, deterministic=work.deterministic
+    )
+    if work.shuffle:
+        ds = ds.shuffle(work.shuffle, seed=1)
+    if work.kind == "jpeg":
+        ds = ds.map(ad.parse_example(_JPEG_SPEC), ad.AUTOTUNE)
+        ds = ds.map(ad.decode_image(size=(224, 224), feature="image"), ad.AUTOTUNE).batch(work.batch)
+    elif work.kind == "small" and work.parse:
+        ds = ds.batch(work.batch).map(ad.parse_example(_SMALL_SPEC), ad.AUTOTUNE)
+    else:
+        ds = ds.batch(work.batch)
+    return ds.prefetch(ad.AUTOTUNE)
+
+
+def numbers_of(batch: Any, kind: str, *, parsed: bool) -> Numbers:
+    """The numbers of a batch's records; empty for small records that were not parsed."""
+    if kind == "raw":
+        return np.array([int.from_bytes(view[:8], "little") for view in batch.views()], np.int64)
+    if not parsed:
+        return np.empty(0, np.int64)
+    found: Numbers = batch["label" if kind == "jpeg" else "i0"]
+    return found
+
+
+def run(work: Work) -> list[Epoch]:
+    """Does the work.
+
+    Raises:
+        RuntimeError: A record is missing, or came more often than it should.
+    """
+    storage = {"gs": {"endpoint_url": work.endpoint, "token": "anon"}} if work.endpoint else {}
+    options = ad.Options(deterministic=work.deterministic, storage=storage, memory_limit_bytes=work.memory_limit_bytes)
+    ds = pipeline(work)
+    epochs = []
+    with ad.Runtime(options) as runtime:
+        for _ in range(work.epochs):
+            if work.memory:
+                with Sampler(lambda: tree_pss_bytes(os.getpid()), _PSS_INTERVAL_S) as sampler:
+                    epoch = _run_epoch(work, ds, runtime)
+                values = asdict(epoch) | {"peak_bytes": max(sampler.samples)}
+                epochs.append(Epoch(**values))
+            else:
+                epochs.append(_run_epoch(work, ds, runtime))
+    return epochs
+
+
+def _run_epoch(work: Work, ds: ad.Dataset, runtime: ad.Runtime) -> Epoch:
+    shards = Shards(kind=work.kind, shards=work.shards, records=work.records)
+    checked = work.kind != "small" or work.parse
+    seen: Numbers = np.zeros(shards.numbers, np.int64)
+    before = read_stats(runtime)
+    parent, cpu = cpu_s(os.getpid()), tree_cpu_s(os.getpid())
+    first_s, first_records, records = 0.0, 0, 0
+    began = time.perf_counter()
+    with ds.iterator() as batches:
+        for batch in batches:
+            if not first_s:
+                first_s = time.perf_counter() - began
+            numbers = numbers_of(batch, work.kind, parsed=checked)
+            if checked:
+                np.add.at(seen, numbers, 1)
+            count = len(numbers) if checked else len(batch)
+            records += count
+            first_records = first_records or count
+        wall_s = time.perf_counter() - began
+        after = read_stats(runtime)
+        cpu_after, parent_after = tree_cpu_s(os.getpid()), cpu_s(os.getpid())
+    wrong = int((seen != shards.repeats).sum()) if checked else int(records != shards.shards * shards.records)
+    if wrong:
+        raise RuntimeError(f"{wrong} records are missing or came too often")
+    return Epoch(
+        first_s=first_s,
+        wall_s=wall_s,
+        first_records=first_records,
+        records=records,
+        nbytes=after.fetch.bytes - before.fetch.bytes,
+        cpu_s=cpu_after - cpu,
+        parent_cpu_s=parent_after - parent,
+        tasks=after.tasks - before.tasks,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: one argument, the work as JSON."""
+    (text,) = sys.argv[1:] if arguments is None else arguments
+    print(json.dumps([asdict(epoch) for epoch in run(Work(**json.loads(text)))]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
