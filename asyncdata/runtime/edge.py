@@ -155,7 +155,10 @@ class Edge:
                 return True, delivery
             if self._error is not None:
                 error, self._error = self._error, None
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback leads back to this frame
             return self._ended or self._closed, None
 
     def _begin_waiting(self) -> None:

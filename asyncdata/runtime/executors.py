@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from asyncdata.errors import FunctionTransferError, PipelineClosedError
 from asyncdata.memory.arena import Arena
 from asyncdata.runtime.offload import Offload
 from asyncdata.workers.pool import WorkerPool
@@ -27,7 +28,7 @@ class ProcessExecutor:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(dump_program(program))
+        self._program_id = pool.register(_dump(program))
 
     def close(self) -> None:
         """Lets the workers forget the program."""
@@ -39,6 +40,16 @@ class ProcessExecutor:
             await self._start()
             self._started = True
         return await self._pool.run(self._program_id, payload, grant=grant, restart=restart)
+
+
+def _dump(program: Program) -> bytes:
+    """The program's bytes. An error names the user's function that is in the way, not what it is wrapped in."""
+    try:
+        return dump_program(program)
+    except FunctionTransferError:
+        for function in program.functions:
+            dump_program(function)
+        raise
 
 
 class ThreadExecutor:
@@ -64,6 +75,11 @@ class ThreadExecutor:
             return await grant(nbytes)
 
         def need(nbytes: int) -> tuple[int, int]:
-            return asyncio.run_coroutine_threadsafe(granted(nbytes), loop).result()
+            asking = granted(nbytes)
+            try:
+                return asyncio.run_coroutine_threadsafe(asking, loop).result()
+            except RuntimeError:
+                asking.close()  # the loop has ended: this thread was left behind in the user's function
+                raise PipelineClosedError("the Runtime was closed") from None
 
         return await self._threads.run(execute, self._arena.view, self._program, payload, need)

@@ -57,6 +57,7 @@ class Read:
     def finish(self, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
         """Called on the stage loop once the I/O loop has let go."""
         self.done = True
+        self.on_cancel = None  # leads to the transfer, and back
         self.info = info
         self.filled = filled
         self._error = error
@@ -123,6 +124,7 @@ class _Transfer:
             self._outcome = (None, 0, error)
 
     def _report(self) -> None:
+        self._task = None  # a cancelled one keeps its traceback, which leads back here and to the buffer
         self._io.stage_loop.call_soon_threadsafe(self._io.finish, self._read, *self._outcome)
 
 

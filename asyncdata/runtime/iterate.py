@@ -10,7 +10,6 @@ Waiting and taking are two steps, and only waiting can be cancelled or interrupt
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -27,7 +26,7 @@ from asyncdata.plan.transformations import WithOptions
 from asyncdata.runtime.delivery import Delivery
 from asyncdata.runtime.edge import Edge
 from asyncdata.runtime.pipeline import Pipeline
-from asyncdata.runtime.runtime import Joiner, Runtime, active_runtime
+from asyncdata.runtime.runtime import Runtime, active_runtime, in_thread
 from asyncdata.types import Element
 
 _NOTHING: Final = object()
@@ -84,7 +83,7 @@ class _Running:
     async def aclose(self) -> None:
         """As `close`, without blocking the loop. Cancelled, it goes on all the same."""
         self.edge.close()
-        await asyncio.get_running_loop().run_in_executor(Joiner(), self.close)
+        await in_thread(self.close)
 
 
 class PipelineIterator(Iterator[Element], AsyncIterator[Element]):

@@ -179,11 +179,15 @@ async def _settle(coroutine: Coroutine[Any, Any, T], result: concurrent.futures.
 
 
 def describe_tasks(loop: asyncio.AbstractEventLoop, without: set[asyncio.Task[Any]]) -> str:
-    """The tasks of a loop and where each of them waits, in words; on that loop."""
-    lines: list[str] = []
+    """The tasks of a loop that wait for something, and where: one paragraph each, from any thread."""
+    paragraphs: list[str] = []
     for task in asyncio.all_tasks(loop) - without:
-        stack = "".join(
-            line for frame in task.get_stack(limit=_STACK_LIMIT) for line in traceback.format_stack(frame, 1)
-        )
-        lines.append(f"task {task.get_name()!r} ({task.get_coro()!r}):\n{stack}")
-    return "\n".join(lines)
+        awaited: Any = task.get_coro()
+        lines: list[str] = []
+        while awaited is not None and len(lines) < _STACK_LIMIT:
+            frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
+            if frame is not None:
+                lines += traceback.format_stack(frame, 1)
+            awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
+        paragraphs.append(f"task {task.get_name()!r}:\n{''.join(lines)}")
+    return "\n".join(paragraphs)

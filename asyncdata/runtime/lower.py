@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from asyncdata.errors import PipelineError
+from asyncdata.errors import FunctionTransferError, PipelineError
 from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import Rows
@@ -252,10 +252,15 @@ def _worker_stage(
     if outcome == "batch":
         collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder)
         first_rows = max(1, -(-node.size // workers))
+    try:
+        executor = services.executor(scope.place, kind, program)
+    except FunctionTransferError as error:
+        error.stage = label
+        raise
     return WorkerStage(
         label,
         upstream,
-        executor=services.executor(scope.place, kind, program),
+        executor=executor,
         outcome=outcome,
         parallelism=services.parallelism(AUTOTUNE if parallelism is None else parallelism, kind),
         ordered=scope.is_ordered(deterministic),

@@ -90,7 +90,7 @@ class Pipeline:
                         self._runtime,
                         self._options,
                         self._seed,
-                        lambda coroutine: group.create_task(_raisable_only(coroutine)),
+                        lambda coroutine: _spawn(group, coroutine),
                     )
                 )
                 error = await self._work(services[0])
@@ -170,6 +170,13 @@ class Pipeline:
         services.clear()
         self._edge.finish(error or (as_raisable(closed[0]) if closed else None))
         self._ended()
+
+
+def _spawn(group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    task = group.create_task(_raisable_only(coroutine))
+    # Cancelled before its first step, the task does not touch the coroutine.
+    task.add_done_callback(lambda _task: coroutine.close())
+    return task
 
 
 async def _raisable_only(coroutine: Coroutine[Any, Any, None]) -> None:

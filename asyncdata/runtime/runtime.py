@@ -222,9 +222,8 @@ class Runtime:
                 )
 
     async def aclose(self) -> None:
-        """As `close`, for asyncio programs: does not block the loop."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(Joiner(), self.close)
+        """As `close`, for asyncio programs: does not block the loop. Cancelled, it goes on all the same."""
+        await in_thread(self.close)
 
     def is_usable(self) -> bool:
         """Whether pipelines can be started on it, from this process."""
@@ -440,24 +439,37 @@ class Threads:
         await self._pool.aclose()
 
 
-class Joiner(concurrent.futures.Executor):
-    """Runs one blocking call in a thread that ends with it."""
+async def in_thread(function: Callable[[], None]) -> None:
+    """Awaits one blocking call in a thread that has ended when this returns. Cancelled, the call goes on."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
-        """Starts the thread."""
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()  # nobody can cancel it: what has begun to close is closed
-
-        def run() -> None:
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 -- handed over through the future
-                future.set_exception(error)
+    def settle(error: BaseException | None) -> None:
+        if not ended.done():
+            if error is None:
+                ended.set_result(None)
             else:
-                future.set_result(result)
+                ended.set_exception(error)
 
-        threading.Thread(target=run, name="asyncdata-close", daemon=True).start()
-        return future
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            function()
+        except BaseException as caught:  # noqa: BLE001 -- handed over through the future
+            error = caught
+        with contextlib.suppress(RuntimeError):  # that loop was closed in the meantime
+            loop.call_soon_threadsafe(settle, error)
+
+    thread = threading.Thread(target=run, name="asyncdata-close", daemon=True)
+    thread.start()
+    try:
+        await ended
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        thread.join()
+        raise
+    thread.join()  # it has nothing left to do
 
 
 def active_runtime() -> Runtime | None:

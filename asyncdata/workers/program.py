@@ -117,16 +117,16 @@ _MASK: Final = (1 << 64) - 1
 def _call_batched(program: Program, rows: Rowset, array: npt.NDArray[np.uint8]) -> tuple[Structure, list[Any]] | None:
     """Columns from a function that takes many records at once, or None without one.
 
-    Such a function has a method ``rows(array, rows)`` that takes references instead of payloads, as the parsers of
-    `formats.example` do.
+    Such a function says so with ``accepts_rows = True`` and has a method ``rows(array, rows)`` that takes references
+    instead of payloads, as the parsers of `formats.example` do.
     """
     if len(program.functions) != 1 or not program.stack or len(rows.refs) != 1 or rows.refs[0] is None or not len(rows):
         return None
-    parse_rows = getattr(program.functions[0], "rows", None)
-    if parse_rows is None:
+    function: Any = program.functions[0]
+    if getattr(function, "accepts_rows", False) is not True:
         return None
     try:
-        result = parse_rows(array, rows.refs[0])
+        result = function.rows(array, rows.refs[0])
     except Exception:  # noqa: BLE001 -- element by element the same error names its row
         return None
     leaves, structure = flatten(result)
