@@ -59,6 +59,8 @@ def find_route(method: str, path: str, query: dict[str, str], host: str = "") ->
     Raises:
         GCSError: 404 for a path that means nothing, 405 for a method it does not know.
     """
+    if not path.startswith("/"):
+        raise _unknown(method)
     segments = path.split("/")[1:]
     first = segments[0]
     if first == "storage" and segments[1:2] == ["v1"]:

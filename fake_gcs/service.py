@@ -43,9 +43,9 @@ class Pending(Generic[T]):
         """Forget the item."""
         self._items.pop(key, None)
 
-    def items(self) -> list[tuple[str, T]]:
+    def values(self) -> list[T]:
         """Everything kept, oldest first."""
-        return list(self._items.items())
+        return list(self._items.values())
 
 
 @dataclass(slots=True)
@@ -144,9 +144,9 @@ class Service:
 
     def close(self) -> None:
         """Forget the work in progress and what it holds open."""
-        for _, session in self.resumable.items():
+        for session in self.resumable.values():
             session.writer.abort()
-        for _, upload in self.multipart.items():
+        for upload in self.multipart.values():
             for part in upload.parts.values():
                 self.catalogue.discard(part.body)
 

@@ -46,12 +46,12 @@ def list_objects(service: Service, request: Request) -> Response:
         start=query.get("startOffset", ""),
         end=query.get("endOffset", ""),
         glob=query.get("matchGlob", ""),
-        trailing=query.get("includeTrailingDelimiter") == "true",
+        trailing=query.get("includeTrailingDelimiter", "").lower() == "true",
         limit=page_size(request, "maxResults"),
         token=query.get("pageToken", ""),
     )
     bucket = request.params["bucket"]
-    if query.get("versions") == "true":
+    if query.get("versions", "").lower() == "true":  # Google's Python client sends "True".
         page = list_versions(service.catalogue.all_versions(bucket), asked)
     else:
         page = list_live(*service.catalogue.live_names(bucket, refresh=not asked.token), asked)

@@ -207,8 +207,10 @@ class DirectoryBacking:
             raise TypeError("a body of another backing")
         if body.path != data:
             data.parent.mkdir(parents=True, exist_ok=True)
-            if body.path.parent == self._tmp or body.stamp is not None:
+            if body.path in {self._tmp / body.path.name, self._root / version.bucket / version.name}:
                 body.path.rename(data)
+            elif body.stamp is not None:
+                shutil.copyfile(body.path, data)  # Not a link: the file may be written to from outside.
             else:
                 _link_or_copy(body.path, data)
             version = replace(version, body=DirectoryBody(data, body.size))

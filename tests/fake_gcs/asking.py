@@ -5,12 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from fake_gcs import FakeGCS, FakeGCSProcess
+from fake_gcs.errors import GCSError
+from fake_gcs.http1 import BadRequest
+
+TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,10 @@ def ask(
     method: str,
     path: str,
     body: bytes | None = None,
-    *,
-    timeout_s: float = 30.0,
     **headers: str,
 ) -> Answer:
     """One request on a connection of its own; header names are written with underscores for hyphens."""
-    connection = http.client.HTTPConnection(server.endpoint, timeout=timeout_s)
+    connection = http.client.HTTPConnection(server.endpoint, timeout=TIMEOUT_S)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body=body, headers=named)
@@ -53,11 +55,11 @@ def send(server: FakeGCS | FakeGCSProcess, method: str, path: str, value: Any = 
     return ask(server, method, path, json.dumps(value).encode(), Content_Type="application/json", **headers)
 
 
-def raw(server: FakeGCS | FakeGCSProcess, data: bytes, *, timeout_s: float = 30.0) -> bytes:
+def raw(server: FakeGCS | FakeGCSProcess, data: bytes) -> bytes:
     """Send bytes as they are and return everything that comes until the server closes."""
     host, _, port = server.endpoint.rpartition(":")
     out = bytearray()
-    with socket.create_connection((host, int(port)), timeout=timeout_s) as sock:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as sock:
         try:
             sock.sendall(data)
             while piece := sock.recv(1 << 16):
@@ -71,6 +73,15 @@ def status_of(answer: bytes) -> int:
     """The status in a raw answer; 0 for none."""
     words = answer.split(b" ", 2)
     return int(words[1]) if len(words) > 1 else 0
+
+
+def refusal_of(action: Callable[[], object]) -> int:
+    """The status with which an action refuses; 0 when it does not."""
+    try:
+        action()
+    except (GCSError, BadRequest) as error:
+        return error.status
+    return 0
 
 
 def o(name: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from asyncdata.testing import VirtualClockLoop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncdata.testing import VirtualClockLoop
 from fake_gcs.pacing import CATCH_UP_S, DebtClock, Pacer, slice_bytes
 
 

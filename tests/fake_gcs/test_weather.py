@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 from fake_gcs.faults import Fault, Rule
 from fake_gcs.profiles import Latency, Profile, regional
@@ -33,17 +34,13 @@ def test_the_order_of_arrival_changes_nothing(samples: Callable[[int, int], int]
     )
 
     def run(seed: int, order: list[int]) -> dict[int, Verdict]:
-        weather = Weather(Profile(**{**_fields(profile), "seed": seed}))
+        weather = Weather(replace(profile, seed=seed))
         return {number: weather.judge(asked(number), 0.0) for number in order}
 
     numbers = list(range(samples(500, 20_000)))
     shuffled = random.Random(1).sample(numbers, len(numbers))
     assert run(0, numbers) == run(0, shuffled)
     assert run(0, numbers) != run(1, numbers)
-
-
-def _fields(profile: Profile) -> dict[str, object]:
-    return {name: getattr(profile, name) for name in Profile.__dataclass_fields__}
 
 
 def test_the_same_request_again_meets_other_weather() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -153,8 +156,6 @@ def test_a_broken_connection_keeps_what_came(server: FakeGCS) -> None:
     place = start(server)
     head = f"PUT {place} HTTP/1.1\r\nHost: {server.endpoint}\r\nContent-Length: {len(data)}\r\n"
     head += f"Content-Range: bytes 0-{len(data) - 1}/{len(data)}\r\n\r\n"
-    import socket  # noqa: PLC0415
-
     host, _, port = server.endpoint.rpartition(":")
     with socket.create_connection((host, int(port))) as sock:
         sock.sendall(head.encode() + data[:300_000])
@@ -184,8 +185,6 @@ def test_nothing_is_left_in_the_directory_by_what_failed(tmp_path: Path) -> None
         ask(server, "DELETE", place)
         ask(server, "POST", f"{UP}?uploadType=media&name=x&ifGenerationMatch=5", b"1")
         head = f"PUT /bkt/x HTTP/1.1\r\nHost: {server.endpoint}\r\nContent-Length: 100\r\n\r\nabc"
-        import socket  # noqa: PLC0415
-
         host, _, port = server.endpoint.rpartition(":")
         with socket.create_connection((host, int(port))) as sock:
             sock.sendall(head.encode())
@@ -193,14 +192,12 @@ def test_nothing_is_left_in_the_directory_by_what_failed(tmp_path: Path) -> None
         assert list((tmp_path / ".fake_gcs" / "tmp").iterdir()) == []
 
 
-def test_large_objects_stream_in_constant_memory(tmp_path: Path) -> None:
+def test_large_objects_stream_in_constant_memory(tmp_path: Path, samples: Callable[[int, int], int]) -> None:
     """The server's memory does not grow with the object: many times more goes in and out than it may hold."""
-    size = (5 << 30) if False else 192 << 20
+    size = samples(192 << 20, 5 << 30)
     with FakeGCSProcess(tmp_path, buckets=["bkt"]) as server:
         ask(server, "GET", "/storage/v1/b")
         before = peak_memory(server.pid)
-        import http.client  # noqa: PLC0415
-
         piece = bytes(1 << 20)
         connection = http.client.HTTPConnection(server.endpoint, timeout=60)
         connection.request(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from pathlib import Path
+from xml.etree import ElementTree
 
 from fake_gcs import FakeGCS
 from tests.fake_gcs.asking import Answer, ask
@@ -14,7 +14,7 @@ NS = {"s": "http://s3.amazonaws.com/doc/2006-03-01/"}
 def begin(server: FakeGCS, **headers: str) -> str:
     answer = ask(server, "POST", "/bkt/x?uploads", b"", **headers)
     assert answer.status == 200
-    return ET.fromstring(answer.body).findtext("s:UploadId", "", NS)
+    return ElementTree.fromstring(answer.body).findtext("s:UploadId", "", NS)
 
 
 def part(server: FakeGCS, key: str, number: int, data: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
+from xml.etree import ElementTree
 
 from fake_gcs import FakeGCS
 from tests.fake_gcs.asking import ask, o
@@ -11,7 +11,7 @@ NS = {"s": "http://s3.amazonaws.com/doc/2006-03-01/"}
 
 
 def keys(body: bytes) -> list[str | None]:
-    return [node.text for node in ET.fromstring(body).findall("s:Contents/s:Key", NS)]
+    return [node.text for node in ElementTree.fromstring(body).findall("s:Contents/s:Key", NS)]
 
 
 def test_put_get_head_delete(server: FakeGCS) -> None:
@@ -54,7 +54,7 @@ def test_preconditions_as_headers(server: FakeGCS) -> None:
         ({"Range": "bytes=0-0", "If_Range": '"other"'}, 200),
         ({"Range": "bytes=0-0", "If_Range": tag}, 206),
     ):
-        assert ask(server, "GET", "/bkt/x", **headers).status == status, headers
+        assert ask(server, "GET", "/bkt/x", None, **headers).status == status, headers
 
 
 def test_copies_by_header(server: FakeGCS) -> None:
@@ -78,20 +78,20 @@ def test_both_versions_of_the_listing(server: FakeGCS) -> None:
     for name in ("a/1", "a/2", "b&<>", "c\x01", "d"):
         server.put("bkt", name, b"xyz")
     first = ask(server, "GET", "/bkt?list-type=2&max-keys=2&prefix=&delimiter=/").body
-    root = ET.fromstring(first)
+    root = ElementTree.fromstring(first)
     assert root.findtext("s:CommonPrefixes/s:Prefix", "", NS) == "a/"
     assert keys(first) == ["b&<>"]
     assert root.findtext("s:IsTruncated", "", NS) == "true"
     token = o(root.findtext("s:NextContinuationToken", "", NS))
     rest = ask(server, "GET", f"/bkt?list-type=2&delimiter=/&continuation-token={token}").body
     assert keys(rest) == ["c\ufffd", "d"]
-    entry = ET.fromstring(rest).find("s:Contents[2]", NS)
+    entry = ElementTree.fromstring(rest).find("s:Contents[2]", NS)
     assert entry is not None
     assert entry.findtext("s:Size", "", NS) == "3"
     assert entry.findtext("s:LastModified", "", NS).endswith("Z")
     assert keys(ask(server, "GET", "/bkt?list-type=2&start-after=b%26%3C%3E").body) == ["c\ufffd", "d"]
     old = ask(server, "GET", "/bkt?max-keys=3").body
-    assert ET.fromstring(old).findtext("s:NextMarker", "", NS) == "b&<>"
+    assert ElementTree.fromstring(old).findtext("s:NextMarker", "", NS) == "b&<>"
     assert keys(ask(server, "GET", "/bkt?marker=b%26%3C%3E&encoding-type=url").body) == ["c%01", "d"]
 
 
