@@ -54,7 +54,10 @@ class ExampleParser:
     Attributes:
         spec: What was asked for.
         zero_copy: Bytes values are memoryviews into the record, valid as long as it is.
+        accepts_rows: Tells a worker that it may call :meth:`rows` with references instead of payloads.
     """
+
+    accepts_rows = True
 
     def __init__(self, spec: Mapping[str, Feature], *, zero_copy: bool = False) -> None:
         if not spec:

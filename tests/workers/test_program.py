@@ -1,0 +1,247 @@
+"""What a worker executes, called directly: results in place, payloads apart, failures by row."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.formats.example import parse_example
+from asyncdata.formats.features import FixedLenFeature
+from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.tfrecord import check_payloads, encode_many, frame
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.arena import GRANULE, Arena
+from asyncdata.memory.layout import Layout, parts_of
+from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
+from asyncdata.memory.wire import Part, Shape
+from asyncdata.workers.child import GrantDeniedError
+from asyncdata.workers.failure import decode_failure
+from asyncdata.workers.program import Program, execute, generator
+from asyncdata.workers.tasks import CORRUPT, DONE, FAILED, NO_SPAN, RAGGED, Reply, Task, encode_shape
+
+
+class Desk:
+    """An arena with records in it, and memory for whoever needs some."""
+
+    def __init__(self, payloads: list[bytes]) -> None:
+        self.arena = Arena(1024 * GRANULE)
+        raw = encode_many(payloads)
+        self.arena.view[: len(raw)] = raw
+        self.rows: Rows = frame(self.arena.view, 0, len(raw)).rows
+        self.free = GRANULE * (1 + len(raw) // GRANULE)
+        self.needs: list[int] = []
+
+    def need(self, nbytes: int) -> tuple[int, int]:
+        offset = self.free
+        self.free += -(-nbytes // GRANULE) * GRANULE
+        self.needs.append(nbytes)
+        return offset, nbytes
+
+    def task(self, leaf: Leaf, **changes: Any) -> Task:
+        count = len(self.rows)
+        origin = np.zeros((count, 4), np.int64)
+        origin[:, 1] = np.arange(count)
+        rows = np.zeros(-(-16 * count // 64) * 64, np.uint8)
+        rows[: 16 * count] = self.rows.reshape(-1).view(np.uint8)
+        fields: dict[str, Any] = {
+            "offset": NO_SPAN,
+            "count": count,
+            "batch_size": count,
+            "batch_start": 0,
+            "keys": (1, 2),
+            "with_origin": True,
+            "shape": encode_shape(Shape(None, (Part("refs", leaf=leaf),))),
+            "inline": rows.tobytes() + origin.tobytes(),
+        }
+        return Task(**{**fields, **changes})
+
+    def run(self, program: Program, leaf: Leaf = BYTES, **changes: Any) -> Reply:
+        return Reply.decode(execute(self.arena.view, program, self.task(leaf, **changes).encode(), self.need))
+
+    def batch(self, reply: Reply) -> list[Any]:
+        """The leaves of a finished batch, tables as lists of bytes."""
+        layout: Layout = pickle.loads(reply.body)
+        parts = parts_of(self.arena.array, reply.offset, layout)
+        return [
+            [self.arena.array[o : o + n].tobytes() for o, n in part.tolist()] if leaf.kind == "table" else part
+            for leaf, part in zip(layout.leaves, parts, strict=True)
+        ]
+
+
+@pytest.fixture
+def desk() -> Iterator[Callable[[list[bytes]], Desk]]:
+    made: list[Desk] = []
+
+    def make(payloads: list[bytes]) -> Desk:
+        made.append(Desk(payloads))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.arena.close()
+
+
+PAYLOADS = [b"", b"a", b"bc" * 40]
+
+
+def test_numbers_and_arrays_are_written_in_place(desk: Callable[[list[bytes]], Desk]) -> None:
+    """A function's numbers and arrays become the rows of the batch slab, whose size is asked for once."""
+    at = desk(PAYLOADS)
+    reply = at.run(Program(functions=(lambda b: (len(b), np.full((2, 3), len(b), np.float32)),), rng=(False,)))
+    lengths, arrays = at.batch(reply)
+    assert reply.status == DONE
+    assert lengths.tolist() == [0, 1, 80]
+    assert arrays.shape == (3, 2, 3)
+    assert arrays[2].tolist() == [[80.0] * 3] * 2
+    assert len(at.needs) == 1
+
+
+def test_byte_strings_get_a_slab_of_their_own(desk: Callable[[list[bytes]], Desk]) -> None:
+    """Byte strings and texts of any length come back unchanged, through tables into a second slab."""
+    at = desk(PAYLOADS)
+    reply = at.run(Program(functions=(lambda b: {"twice": b * 2, "text": f"é{len(b)}"},), rng=(False,)))
+    twice, text = at.batch(reply)
+    assert twice == [p * 2 for p in PAYLOADS]
+    assert [t.decode() for t in text] == ["é0", "é1", "é80"]
+    assert len(at.needs) == 2
+    assert reply.payloads >= 0
+
+
+def test_a_part_fills_only_its_own_rows(desk: Callable[[list[bytes]], Desk]) -> None:
+    """Two tasks of one batch write disjoint rows of the slab that both are given."""
+    at = desk(PAYLOADS)
+    program = Program(functions=(len,), rng=(False,))
+    slab = at.need(64)
+
+    def same(nbytes: int) -> tuple[int, int]:
+        assert nbytes == 64
+        return slab
+
+    at.need = same  # type: ignore[method-assign]  # the parent gives every task of the batch this slab
+    at.run(program, batch_size=6, batch_start=0)
+    reply = at.run(program, batch_size=6, batch_start=3)
+    assert at.batch(reply)[0].tolist() == [0, 1, 80, 0, 1, 80]
+
+
+def test_views_are_slices_of_the_arena_when_asked_for(desk: Callable[[list[bytes]], Desk]) -> None:
+    """With zero_copy a function sees a memoryview of the record, and may return it: what is kept is a copy."""
+    at = desk(PAYLOADS)
+
+    def first(view: memoryview) -> memoryview:
+        assert isinstance(view, memoryview)
+        return view[:1]
+
+    reply = at.run(Program(functions=(first,), rng=(False,), zero_copy=True))
+    assert at.batch(reply)[0] == [b"", b"a", b"b"]
+
+
+def test_a_batch_of_unlike_results_is_refused_by_row(desk: Callable[[list[bytes]], Desk]) -> None:
+    """A result that does not fit the first one of its batch fails at its row, saying what differs."""
+    at = desk(PAYLOADS)
+    reply = at.run(Program(functions=(lambda b: np.zeros(len(b)),), rng=(False,)))
+    error = decode_failure(reply.body, where="here")
+    assert (reply.status, reply.row) == (FAILED, 1)
+    assert isinstance(error, UnbatchableError)
+    assert "float64[0]" in str(error)
+    assert "float64[1]" in str(error)
+
+
+def test_ragged_rows_are_described_one_by_one(desk: Callable[[list[bytes]], Desk]) -> None:
+    """Arrays of different lengths, then text, in one column: a leaf per row, payloads aligned."""
+    at = desk(PAYLOADS)
+    values = iter([np.arange(3), np.arange(5.0), "text"])
+    reply = at.run(Program(functions=(lambda _b: next(values),), rng=(False,), stack=False))
+    assert reply.status == RAGGED
+    tables_at, ragged = pickle.loads(reply.body)
+    table = at.arena.array[tables_at : tables_at + 48].view(np.int64).reshape(3, 2)
+    (leaves,) = ragged.leaves
+    assert [leaf.kind for leaf in leaves] == ["array", "array", "str"]
+    assert at.arena.array[table[1, 0] : table[1, 0] + table[1, 1]].view(np.float64).tolist() == [0, 1, 2, 3, 4]
+    assert all(offset % 64 == 0 for offset in table[:, 0].tolist())
+
+
+def test_a_failing_function_names_its_row(desk: Callable[[list[bytes]], Desk]) -> None:
+    """The reply says at which row user code failed, and with what; sys.exit is a failure too."""
+    at = desk(PAYLOADS)
+
+    def fail(payload: bytes) -> int:
+        if payload == b"a":
+            raise SystemExit(3)
+        return 1
+
+    reply = at.run(Program(functions=(fail,), rng=(False,)))
+    assert (reply.status, reply.row) == (FAILED, 1)
+    assert "SystemExit" in str(decode_failure(reply.body, where="here"))
+
+
+def test_a_refused_grant_is_no_failure_of_the_user(desk: Callable[[list[bytes]], Desk]) -> None:
+    """What the parent refuses passes through: the parent knows why."""
+    at = desk(PAYLOADS)
+
+    def refuse(nbytes: int) -> tuple[int, int]:
+        raise GrantDeniedError(nbytes)
+
+    at.need = refuse  # type: ignore[method-assign]  # the parent's answer
+    with pytest.raises(GrantDeniedError):
+        at.run(Program(functions=(len,), rng=(False,)))
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_a_damaged_payload_is_found_before_any_function_runs(desk: Callable[[list[bytes]], Desk], bad: int) -> None:
+    """The checksum behind an unchecked payload is verified; the reply names the row, and no function has run."""
+    at = desk([b"xyz", b"uvw", b"rst"])
+    at.arena.view[int(at.rows[bad, 0])] ^= 1
+    calls: list[bytes] = []
+    program = Program(functions=(calls.append,), rng=(False,), check=check_payloads)
+    reply = at.run(program, UNCHECKED_BYTES)
+    assert (reply.status, reply.row) == (CORRUPT, bad)
+    assert not calls
+
+
+def test_a_check_alone_asks_for_nothing(desk: Callable[[list[bytes]], Desk]) -> None:
+    """Without functions a task only verifies."""
+    at = desk(PAYLOADS)
+    assert at.run(Program(functions=(), check=check_payloads), UNCHECKED_BYTES).status == DONE
+    assert not at.needs
+
+
+def test_a_parser_takes_all_rows_at_once(desk: Callable[[list[bytes]], Desk]) -> None:
+    """A parser of Examples is called once per task; its columns are the batch. One bad record is found by its row."""
+    examples = [serialize_example({"x": [i], "name": [f"n{i}".encode()]}) for i in range(5)]
+    spec = {"x": FixedLenFeature((), np.int64), "name": FixedLenFeature((), bytes)}
+    at = desk(examples)
+    reply = at.run(Program(functions=(parse_example(spec),), rng=(False,)))
+    x, name = at.batch(reply)
+    assert x.tolist() == list(range(5))
+    assert name == [f"n{i}".encode() for i in range(5)]
+    at = desk([*examples[:3], b"\xff\xff", *examples[3:]])
+    reply = at.run(Program(functions=(parse_example(spec),), rng=(False,)))
+    assert (reply.status, reply.row) == (FAILED, 3)
+
+
+def test_generators_follow_provenance_alone(desk: Callable[[list[bytes]], Desk]) -> None:
+    """The draws for a record are the same whichever task it is in, and differ between records and functions."""
+    at = desk(PAYLOADS)
+
+    def draw(_payload: Any, rng: np.random.Generator) -> int:
+        return int(rng.integers(1 << 60))
+
+    reply = at.run(Program(functions=(draw,), rng=(True,)))
+    drawn = at.batch(reply)[0].tolist()
+    origin = np.array([0, 2, 0, 0])
+    assert drawn[2] == int(generator((1, 2), origin, 0).integers(1 << 60))
+    assert len(set(drawn)) == 3
+    assert drawn[2] != int(generator((1, 2), origin, 1).integers(1 << 60))
+
+
+def test_messages_survive_the_trip() -> None:
+    """Tasks and replies decode to what was encoded."""
+    task = Task(5, 6, 7, 8, (2**64 - 1, 3), True, b"shape", b"inline")
+    reply = Reply(FAILED, 3, 4, NO_SPAN, 0.5, b"body")
+    assert Task.decode(task.encode()) == task
+    assert Reply.decode(reply.encode()) == reply
