@@ -78,7 +78,7 @@ class LoopThread:
 
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
-        return threading.get_ident() == self._thread.ident
+        return threading.current_thread() is self._thread  # identifiers are used again
 
     def is_alive(self) -> bool:
         """Whether the thread has not ended."""

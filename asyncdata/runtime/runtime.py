@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from asyncdata.errors import CloseTimeoutError, ForkedProcessError, PipelineClosedError
-from asyncdata.memory.arena import GRANULE, Arena
+from asyncdata.memory.arena import GRANULE, Arena, memory_files
 from asyncdata.memory.lease import Returns
 from asyncdata.options import AUTOTUNE, Options, read_environment, usable_cpus
 from asyncdata.runtime.budget import Budget
@@ -410,7 +410,7 @@ class Runtime:
         """
         if self._state not in ("open", "closing"):
             return
-        for descriptor in (*self._stage.descriptors(), *self._io_thread.descriptors()):
+        for descriptor in (*self._stage.descriptors(), *self._io_thread.descriptors(), *memory_files()):
             with contextlib.suppress(OSError):
                 os.dup2(nowhere, descriptor, inheritable=False)
         self.arena.close()
