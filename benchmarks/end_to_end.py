@@ -20,7 +20,7 @@ import functools
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -153,7 +153,7 @@ def local(bench: Bench) -> list[list[str]]:
     rows = []
     for title, shards in (("JPEG, local", bench.sizes.pictures), ("158 B, local", bench.sizes.small)):
         work = work_on(shards, str(write_shards(bench.root, shards)))
-        runs = {"asyncdata": functools.partial(_once, work)}
+        runs: dict[str, Callable[[], Epoch]] = {"asyncdata": functools.partial(_once, work)}
         if bench.tensorflow is not None:
             runs["tf.data"] = functools.partial(run_peer, bench.tensorflow, "tf_data.py", work)
         rows += _beside(bench, title, runs, "tf.data", "tensorflow")
@@ -167,7 +167,7 @@ def remote(bench: Bench) -> list[list[str]]:
         write_shards(bench.root, shards)
         with _link(bench, shards) as server:
             work = work_on(shards, f"gs://{shards.name}", endpoint=server.url)
-            runs = {"asyncdata": functools.partial(_once, work)}
+            runs: dict[str, Callable[[], Epoch]] = {"asyncdata": functools.partial(_once, work)}
             if bench.torch is not None:
                 runs["PyTorch + gcsfs"] = functools.partial(run_peer, bench.torch, "torch_gcsfs.py", work)
             rows += _beside(bench, title, runs, "PyTorch + gcsfs", "torch and gcsfs")

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ _TIMEOUT_S: Final = 300
 def run_here(work: Work) -> list[Epoch]:
     """The work done by this library, one result per epoch."""
     command = [sys.executable, "-m", "benchmarks.workloads", json.dumps(dataclasses.asdict(work))]
-    return [Epoch(**values) for values in _run(command)]
+    return [Epoch(**values) for values in run_json(command)]
 
 
 def run_peer(python: str, script: str, work: Work) -> Epoch:
@@ -35,7 +36,7 @@ def run_peer(python: str, script: str, work: Work) -> Epoch:
         work: What to do.
     """
     path = REPOSITORY / "benchmarks" / "peers" / script
-    values = _run([python, str(path), json.dumps(dataclasses.asdict(work))])
+    values = run_json([python, str(path), json.dumps(dataclasses.asdict(work))])
     expected = work.shards * work.records
     if values["records"] != expected:
         raise RuntimeError(f"{script} read {values['records']} of {expected} records")
@@ -43,7 +44,8 @@ def run_peer(python: str, script: str, work: Work) -> Epoch:
     return Epoch(**{name: value for name, value in values.items() if name in names})
 
 
-def _run(command: list[str]) -> Any:
+def run_json(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Any:
+    """Runs a program that finds this folder; returns what it prints last, as JSON."""
     search = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         command,
@@ -51,7 +53,7 @@ def _run(command: list[str]) -> Any:
         text=True,
         timeout=_TIMEOUT_S,
         check=True,
-        env={**os.environ, "PYTHONPATH": search},
+        env={**os.environ, **(environment or {}), "PYTHONPATH": search},
     )
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -48,6 +48,7 @@ http {{
     listen 127.0.0.1:{port}{tls};
     {certificate}
     root {root};
+    rewrite ^/(?:download/)?storage/v1/b/([^/]+)/o/(.+)$ /$1/$2 break;
   }}
 }}
 """

@@ -100,6 +100,7 @@ class Shards(IterableDataset):  # type: ignore[misc]  # torch is not installed w
             return bytes(record)
         image, label = parse(record)
         pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR_RGB)
+        assert pixels is not None
         small = cv2.resize(pixels, (_PIXELS, _PIXELS), interpolation=cv2.INTER_LINEAR)
         return torch.from_numpy(small), label
 

@@ -1,0 +1,249 @@
+"""Ranges over HTTP and TLS: this library's storage layer beside other clients, and beside the least that it takes.
+
+    python -m benchmarks.range_read [--quick] [--only http tls paced] [--server nginx]
+
+Every client is a process of its own on one processor, the server one on another. Clients that fill the caller's memory
+(bare, asyncdata, aiohttp) receive into warm slabs; gcsfs and obstore return memory of their own, and the copy into a
+slab that would still have to follow is not counted. *bare* is an epoll loop around ``recv_into``.
+
+paced: 16 streams that the server holds at 50 and 90 MB/s, where bodies come in small pieces and waking up costs more
+than copying; with and without SO_RCVLOWAT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import ssl
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.conditions import SEED, conditions
+from benchmarks.launch import run_json
+from benchmarks.measure import in_turn
+from benchmarks.range_clients import Task
+from benchmarks.servers import Server, fake_gcs, find_nginx, nginx
+from benchmarks.table import markdown, median_cell, ratio_cell
+
+PARTS: Final = ("http", "tls", "paced")
+CLIENTS: Final = ("bare", "asyncdata", "obstore", "aiohttp", "gcsfs")
+HEAD: Final = ("ranges", "client", "GB/s", "CPU s/GB", "CPU us/range", "x bare", "x gcsfs")
+_BUCKET: Final = "ranges"
+
+Result = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Ranges of one size.
+
+    Attributes:
+        chunk_bytes: Length of each.
+        window: In flight at a time.
+        requests: In all, with HTTP; a third as many with TLS.
+    """
+
+    chunk_bytes: int
+    window: int
+    requests: int
+
+    @property
+    def title(self) -> str:
+        """``8 MiB x 16``."""
+        size = f"{self.chunk_bytes >> 20} MiB" if self.chunk_bytes >= 1 << 20 else f"{self.chunk_bytes >> 10} KiB"
+        return f"{size} x {self.window}"
+
+
+FULL: Final = (
+    Load(chunk_bytes=8 << 20, window=16, requests=240),
+    Load(chunk_bytes=64 << 10, window=64, requests=12_000),
+)
+QUICK: Final = (
+    Load(chunk_bytes=1 << 20, window=4, requests=16),
+    Load(chunk_bytes=64 << 10, window=8, requests=64),
+)
+STREAMS: Final = 16
+RATES: Final = (50e6, 90e6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What all parts share.
+
+    Attributes:
+        root: Folder of buckets.
+        nginx: Whether nginx is the server, where it can be.
+        quick: Tiny sizes.
+        rounds: Measurements of each.
+        cpus: Processor of the client, and of the server; None where there are not two.
+        note: Told what goes on.
+    """
+
+    root: Path
+    nginx: bool
+    quick: bool
+    rounds: int
+    cpus: tuple[int | None, int | None]
+    note: Callable[[str], None]
+
+
+def free(bench: Bench, *, tls: bool) -> list[list[str]]:
+    """As fast as it goes."""
+    rows = []
+    serve = nginx if bench.nginx else fake_gcs
+    with serve(bench.root, tls=tls, cpu=bench.cpus[1]) as server:
+        _touch(bench, server)
+        for load in QUICK if bench.quick else FULL:
+            task = _task(bench, server, load)
+            if tls:
+                task = dataclasses.replace(task, requests=max(load.window, task.requests // 3))
+            runs = {name: functools.partial(_run, dataclasses.replace(task, client=name)) for name in CLIENTS}
+            results = in_turn(bench.rounds, runs, bench.note)
+            for name in CLIENTS:
+                title = f"{'TLS' if tls else 'HTTP'}, {load.title}"
+                rows.append(_row(title, name, results[name], results["bare"], results["gcsfs"]))
+    return rows
+
+
+def paced(bench: Bench) -> list[list[str]]:
+    """At the pace of the streams."""
+    rows = []
+    load = Load(chunk_bytes=8 << 20, window=STREAMS, requests=STREAMS * (1 if bench.quick else 16))
+    names = ("asyncdata", "asyncdata without SO_RCVLOWAT")
+    for rate in RATES:
+        profile = {"name": "paced", "stream_bytes_per_s": rate}
+        with fake_gcs(bench.root, profile, cpu=bench.cpus[1]) as server:
+            _touch(bench, server)
+            task = _task(bench, server, load)
+            runs = {name: functools.partial(_run, dataclasses.replace(task, client=name)) for name in names}
+            results = in_turn(bench.rounds, runs, bench.note)
+            title = f"HTTP, {load.title}, {rate / 1e6:.0f} MB/s each"
+            rows += [_row(title, name, results[name], [], []) for name in names]
+            saved = ratio_cell(_cpu_s_per_gb(results[names[0]]), _cpu_s_per_gb(results[names[1]]))
+            bench.note(f"SO_RCVLOWAT at {rate / 1e6:.0f} MB/s a stream: {saved} of the CPU time")
+    return rows
+
+
+def _task(bench: Bench, server: Server, load: Load) -> Task:
+    return Task(
+        client="",
+        endpoint=server.url,
+        ca_file=server.ca_file,
+        folder=str(bench.root / _BUCKET),
+        chunk_bytes=load.chunk_bytes,
+        window=load.window,
+        requests=load.requests,
+        cpu=bench.cpus[0],
+    )
+
+
+def _run(task: Task) -> Result:
+    environment = {
+        # gcsfs otherwise asks a gRPC service for the kind of bucket and waits for it for a minute.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
+    if task.ca_file:
+        environment["SSL_CERT_FILE"] = task.ca_file
+    result: Result = run_json(
+        [sys.executable, "-m", "benchmarks.range_clients", json.dumps(dataclasses.asdict(task))], environment
+    )
+    return result | {"requests": float(task.requests)}
+
+
+def _cpu_s_per_gb(results: Sequence[Result]) -> list[float]:
+    return [result["cpu_s"] / result["bytes"] * 1e9 for result in results]
+
+
+def _row(
+    title: str, name: str, results: Sequence[Result], bare: Sequence[Result], gcsfs: Sequence[Result]
+) -> list[str]:
+    costs = _cpu_s_per_gb(results)
+    return [
+        title,
+        name,
+        median_cell([result["bytes"] / result["wall_s"] / 1e9 for result in results]),
+        median_cell(costs, 3),
+        median_cell([result["cpu_s"] / result["requests"] * 1e6 for result in results], 0),
+        ratio_cell(costs, _cpu_s_per_gb(bare)),
+        ratio_cell(costs, _cpu_s_per_gb(gcsfs)),
+    ]
+
+
+def write_objects(root: Path, *, quick: bool) -> None:
+    """Files of noise."""
+    folder = root / _BUCKET
+    count, size = (2, 4 << 20) if quick else (32, 64 << 20)
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(SEED)
+    for number in range(count):
+        path = folder / f"object-{number:02d}"
+        if not path.exists() or path.stat().st_size != size:
+            path.write_bytes(random.bytes(size))
+
+
+def _touch(bench: Bench, server: Server) -> None:
+    """Reads a byte of every object: fake_gcs computes checksums at the first touch."""
+    context = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else None
+    for path in sorted((bench.root / _BUCKET).iterdir()):
+        url = f"{server.url}/storage/v1/b/{_BUCKET}/o/{path.name}?alt=media"
+        request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})  # noqa: S310 -- of this server
+        urllib.request.urlopen(request, context=context).close()  # noqa: S310 -- as above
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.range_read",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="a few seconds; the figures mean nothing")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run (default: all)")
+    parser.add_argument("--server", choices=("fake_gcs", "nginx"), default="fake_gcs", help="for http and tls")
+    parser.add_argument("--rounds", type=int, help="measurements of each (default: 3)")
+    parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
+    options = parser.parse_args(arguments)
+    if options.server == "nginx" and find_nginx() is None:
+        parser.error("nginx is not installed")
+    with contextlib.ExitStack() as stack:
+        root = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncdata-bench-")))
+        bench = Bench(
+            root=root.absolute() / ("ranges-quick" if options.quick else "ranges-full"),
+            nginx=options.server == "nginx",
+            quick=options.quick,
+            rounds=options.rounds or (1 if options.quick else 3),
+            cpus=_two_cpus(),
+            note=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
+        )
+        write_objects(bench.root, quick=options.quick)
+        start = conditions()
+        rows: list[list[str]] = []
+        for part in options.only:
+            bench.note(part)
+            rows += paced(bench) if part == "paced" else free(bench, tls=part == "tls")
+    where = "client and server on one processor each" if bench.cpus[0] is not None else "processors are not assigned"
+    print(f"{start} Server: {options.server}, {where}.\n\n{markdown(HEAD, rows)}")
+    return 0
+
+
+def _two_cpus() -> tuple[int | None, int | None]:
+    usable = sorted(os.sched_getaffinity(0))
+    return (usable[0], usable[1]) if len(usable) > 1 else (None, None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
