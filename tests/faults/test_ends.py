@@ -1,0 +1,201 @@
+"""Programs that end, are interrupted or killed in the middle of an iteration leave no process behind, and end quietly."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.faults.programs import family, program, run, wait_until
+
+EXECUTORS = ("inline", "thread", "process", "async")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_interpreter_ends_with_a_half_read_iterator(executor: str) -> None:
+    """No hang, no message: what is open is closed at exit."""
+    code, out, err = run(f"""
+        it = iter(pipeline("{executor}"))
+        print(next(it).shape)
+        keep = next(it)
+    """)
+    assert (code, out, err) == (0, "(8, 50)\n", "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "keep = [iter(pipeline('process')), iter(pipeline('thread'))]; [next(i) for i in keep]; sys.exit(0)",
+        "ad.Runtime().__enter__(); it = iter(pipeline('process')); next(it)",
+        "list(pipeline('process', 100)); runtime = ad.Runtime(); runtime.__enter__()",
+        # A batch that is freed while the interpreter is being taken apart.
+        "import builtins; builtins.kept = next(iter(pipeline('inline')))",
+        "it = iter(pipeline('process', 64)); next(it); threading.Thread(target=lambda: [time.sleep(0.1) for _ in it]).start()",
+    ],
+)
+def test_other_ways_to_end(body: str) -> None:
+    """``sys.exit``, Runtimes nobody left, kept batches, and a thread that is still iterating."""
+    assert run(body) == (0, "", "")
+
+
+def test_the_interpreter_ends_inside_asyncio_run() -> None:
+    """A half-read ``async for`` at the end of ``asyncio.run``, and one in a task that is cancelled there."""
+    code, out, err = run("""
+        async def forever():
+            async for batch in pipeline("process"):
+                await asyncio.sleep(0)
+
+        async def main():
+            task = asyncio.create_task(forever())
+            async for batch in pipeline("async"):
+                say("read")
+                return
+
+        asyncio.run(main())
+    """)
+    assert (code, out, err) == (0, "read\n", "")
+
+
+def test_an_unhandled_error_is_all_that_is_printed() -> None:
+    """The traceback names the user's line once, and nothing else is written."""
+    code, _, err = run("""
+        def explode(x):
+            raise ValueError("here")
+        list(ad.Dataset.range(10).map(explode, 2, executor="process"))
+    """)
+    assert code == 1
+    assert "ValueError: here" in err
+    assert "in explode" in err
+    assert "in map(explode), element 0 of range" in err
+    assert "Exception ignored" not in err
+
+
+def test_sys_exit_in_a_map_function_is_an_error_of_the_pipeline() -> None:
+    """A worker that exits takes nobody with it."""
+    code, _, err = run("""
+        def leave(x):
+            sys.exit(7)
+        for executor in ("process", "thread", "inline"):
+            try:
+                list(ad.Dataset.range(10).map(leave, None if executor == "inline" else 2, executor=executor))
+            except Exception as error:
+                assert "SystemExit: 7" in str(error), error
+            else:
+                raise AssertionError(executor)
+    """)
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["consumer", "group"])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_ctrl_c(executor: str, group: bool) -> None:
+    """One KeyboardInterrupt in the consumer, whoever else got the signal; all is closed before it is raised."""
+    with program(f"""
+        try:
+            for batch in pipeline("{executor}").repeat():
+                if batch[0, 0] == 0:
+                    say("reading")
+        except KeyboardInterrupt:
+            say("interrupted")
+            names = [t.name for t in threading.enumerate() if t.name.startswith("asyncdata")]
+            time.sleep(0.1)  # the finalizer of a loop that was left signals, and all is gone in moments
+            raise SystemExit(5)
+    """) as running:
+        running.expect("reading")
+        (os.killpg if group else os.kill)(running.popen.pid, signal.SIGINT)
+        code, out, err = running.end()
+    assert "interrupted" in out
+    assert (code, err) == (5, "")
+
+
+def test_ctrl_c_while_waiting_for_an_element() -> None:
+    """The wait itself can be interrupted, and everything is closed when the exception is raised."""
+    with program("""
+        async def never(x):
+            say("waiting")
+            await asyncio.sleep(1000)
+        try:
+            list(ad.Dataset.range(1).map(never, 1))
+        except KeyboardInterrupt:
+            assert not [t.name for t in threading.enumerate() if t.name.startswith("asyncdata")]
+            say("closed")
+    """) as running:
+        running.expect("waiting")
+        os.kill(running.popen.pid, signal.SIGINT)
+        assert running.end() == (0, "closed\n", "")
+
+
+def test_ctrl_c_in_asyncio_run() -> None:
+    """asyncio turns it into a cancellation, then into the KeyboardInterrupt the caller sees."""
+    with program("""
+        async def main():
+            async for batch in pipeline("process").repeat():
+                if batch[0, 0] == 0:
+                    say("reading")
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            say("interrupted")
+    """) as running:
+        running.expect("reading")
+        os.killpg(running.popen.pid, signal.SIGINT)
+        code, out, err = running.end()
+    assert "interrupted" in out
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_parent_is_killed(number: int) -> None:
+    """Its workers end by themselves; the memory is unnamed and goes with the last of them."""
+    with program("""
+        it = iter(pipeline("process"))
+        next(it)
+        say("reading")
+        while True:
+            next(it)
+    """) as running:
+        running.expect("reading")
+        assert wait_until(lambda: len(family(running.popen.pid)) > 1)
+        os.kill(running.popen.pid, number)
+        assert running.popen.wait(10) == -number
+        assert wait_until(lambda: not family(running.popen.pid))
+
+
+def test_a_worker_is_killed_in_the_middle_of_a_batch() -> None:
+    """The batch arrives all the same, and all others with it."""
+    with program("""
+        def slow(x):
+            time.sleep(0.0005)
+            return np.full(50, x)
+        total = 0
+        for i, batch in enumerate(ad.Dataset.range(3000).map(slow, 2).batch(30)):
+            assert (batch[:, 0] == np.arange(30 * i, 30 * i + 30)).all()
+            if i == 3:
+                say("reading")
+            total += len(batch)
+        say(str(total))
+    """) as running:
+        running.expect("reading")
+        workers = [pid for pid in family(running.popen.pid) if pid != running.popen.pid]
+        assert workers
+        os.kill(workers[0], signal.SIGKILL)
+        code, out, err = running.end()
+    assert (code, out) == (0, "3000\n")
+    assert "was killed by SIGKILL" in err  # logged, once
+    assert len(err.splitlines()) == 1
+
+
+def test_workers_that_keep_dying_end_the_pipeline_with_an_error() -> None:
+    """A function that kills its process is reported with its stage, not tried for ever."""
+    code, out, err = run("""
+        def suicide(x):
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            list(ad.Dataset.range(10).map(suicide, 2))
+        except ad.WorkerDiedError as error:
+            say(str(error))
+    """)
+    assert "map(suicide)" in out
+    assert "SIGKILL" in out
+    assert code == 0, err
