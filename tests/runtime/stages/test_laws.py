@@ -1,0 +1,279 @@
+"""Every stage obeys the laws of any blocking and of leases; see ``laws``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncdata.memory.advance import Rows
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage, SlicesStage
+from asyncdata.runtime.stages.batch import BatchStage
+from asyncdata.runtime.stages.generator import AsyncGeneratorStage, GeneratorStage
+from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
+from asyncdata.runtime.stages.interleave import InterleaveStage
+from asyncdata.runtime.stages.listing import ListFilesStage
+from asyncdata.runtime.stages.prefetch import PrefetchStage
+from asyncdata.runtime.stages.repeat import RepeatStage
+from asyncdata.runtime.stages.selection import FilterStage, SkipStage, TakeStage
+from asyncdata.runtime.stages.shuffle import ShuffleStage
+from asyncdata.runtime.usercode import UserFunction
+from asyncdata.types import Element, ObjectInfo
+from tests.runtime.stages.laws import (
+    Bench,
+    Kinds,
+    Make,
+    Scripted,
+    check_any_blocking,
+    check_cancelling,
+    check_closing,
+    script,
+    whole,
+)
+from tests.samples import samples
+
+COUNT = 40
+
+
+def number(element: Element) -> int:
+    """The number in an element of any kind of script."""
+    while isinstance(element, tuple):
+        element = element[0]
+    if isinstance(element, bytes):
+        return sum(element)
+    return int(element)
+
+
+def odd(*parts: Any) -> bool:
+    return number(parts) % 2 == 1
+
+
+def doubled(*parts: Any) -> Any:
+    return parts, 2 * number(parts)
+
+
+def failing(*parts: Any) -> Any:
+    if number(parts) % 29 == 23:
+        raise ValueError("twenty-three")
+    return parts
+
+
+async def doubled_later(*parts: Any) -> Any:
+    for _ in range(number(parts) % 4):
+        await asyncio.sleep(0)
+    return parts, 2 * number(parts)
+
+
+async def failing_later(*parts: Any) -> Any:
+    await asyncio.sleep(0)
+    return failing(*parts)
+
+
+def source(bench: Bench, kind: Kinds, count: int = COUNT) -> Scripted:
+    return Scripted(bench, script(count), kind)
+
+
+def _filter(bench: Bench, kind: Kinds, predicate: Callable[..., Any] = odd) -> Stage:
+    return FilterStage("filter", source(bench, kind), UserFunction(predicate, "filter", bench.sources))
+
+
+def _inline(bench: Bench, kind: Kinds, function: Callable[..., Any] = doubled) -> Stage:
+    return InlineMapStage("map", source(bench, kind), UserFunction(function, "map", bench.sources))
+
+
+def _async(bench: Bench, kind: Kinds, function: Any = doubled_later, *, ordered: bool = True) -> Stage:
+    return AsyncMapStage(
+        "map",
+        source(bench, kind),
+        function,
+        parallelism=5,
+        ordered=ordered,
+        setup=None,
+        sources=bench.sources,
+        spawn=bench.spawn,
+    )
+
+
+def _shuffle(bench: Bench, kind: Kinds, size: int = 7) -> Stage:
+    return ShuffleStage("shuffle", source(bench, kind), size, (1, 2))
+
+
+def _batch(bench: Bench, upstream: Stage, *, size: int = 4, drop: bool = False) -> Stage:
+    return BatchStage(
+        "batch",
+        upstream,
+        size,
+        drop_remainder=drop,
+        budget=bench.budget,
+        account=bench.tasks,
+        rows_account=bench.rows,
+        sources=bench.sources,
+    )
+
+
+def _repeat(bench: Bench, kind: Kinds, count: int | None = 3) -> Stage:
+    def make(epoch: int) -> Stage:
+        return Scripted(bench, script(11 if epoch < 5 else 0, first=100 * epoch), kind)
+
+    return RepeatStage("repeat", make, count)
+
+
+def _interleave(bench: Bench, kind: Kinds, cycle: int = 3, block: int = 2, *, sloppy: bool = False) -> Stage:
+    def make_inner(element: Element, origin: Rows) -> Stage:
+        value = number(element)
+        return Scripted(bench, script(value % 6, first=100 * value), kind)
+
+    return InterleaveStage(
+        "interleave",
+        source(bench, "objects", 13),
+        make_inner,
+        cycle_length=cycle,
+        block_length=block,
+        ahead=2,
+        spawn=bench.spawn if sloppy else None,
+    )
+
+
+def _yields() -> Iterator[Any]:
+    yield from range(5)
+    yield (1, 2)
+    yield from "abcdef"
+
+
+async def _yields_later() -> AsyncIterator[Any]:
+    for item in _yields():
+        if item == 3:
+            await asyncio.sleep(0)
+        yield item
+
+
+class _Storage:
+    """Lists three files."""
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        await asyncio.sleep(0)
+        return [ObjectInfo(url=f"memory://b/{pattern}{i}", size=i) for i in range(3)]
+
+
+def _list_files(bench: Bench) -> Stage:
+    number_of = bench.sources.add(("list",), "list_files")
+    return ListFilesStage("list_files", number_of, ("b", "a"), (3, 4), _Storage(), {}, {})  # type: ignore[arg-type]  # only `glob` is used
+
+
+ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
+    "source": source,
+    "filter": _filter,
+    "filter none": lambda bench, kind: _filter(bench, kind, lambda *_: False),
+    "filter all": lambda bench, kind: _filter(bench, kind, lambda *_: True),
+    "take": lambda bench, kind: TakeStage("take", source(bench, kind), 17),
+    "take more": lambda bench, kind: TakeStage("take", source(bench, kind), 170),
+    "skip": lambda bench, kind: SkipStage("skip", source(bench, kind), 17),
+    "skip all": lambda bench, kind: SkipStage("skip", source(bench, kind), 170),
+    "shuffle": _shuffle,
+    "shuffle one": lambda bench, kind: _shuffle(bench, kind, 1),
+    "shuffle all": lambda bench, kind: _shuffle(bench, kind, 100),
+    "shuffle of filter": lambda bench, kind: ShuffleStage("shuffle", _filter(bench, kind), 6, (1, 2)),
+    "interleave": _interleave,
+    "interleave one": lambda bench, kind: _interleave(bench, kind, 1, 1),
+    "interleave wide": lambda bench, kind: _interleave(bench, kind, 20, 3),
+    "repeat": _repeat,
+    "repeat for ever": lambda bench, kind: _repeat(bench, kind, None),
+    "repeat not": lambda bench, kind: _repeat(bench, kind, 0),
+    "prefetch": lambda bench, kind: PrefetchStage("prefetch", source(bench, kind), 5, bench.spawn),
+    "prefetch one": lambda bench, kind: PrefetchStage("prefetch", source(bench, kind), 1, bench.spawn),
+    "inline map": _inline,
+    "async map": _async,
+    "shuffle of interleave": lambda bench, kind: ShuffleStage("shuffle", _interleave(bench, kind), 6, (1, 2)),
+    "take of prefetch of shuffle": lambda bench, kind: TakeStage(
+        "take", PrefetchStage("prefetch", _shuffle(bench, kind), 3, bench.spawn), 21
+    ),
+}
+
+BATCHES: dict[str, Callable[[Bench, Kinds], Stage]] = {
+    "batch": lambda bench, kind: _batch(bench, source(bench, kind)),
+    "batch drop": lambda bench, kind: _batch(bench, source(bench, kind), size=7, drop=True),
+    "batch too large": lambda bench, kind: _batch(bench, source(bench, kind), size=50, drop=True),
+    "batch of filter": lambda bench, kind: _batch(bench, _filter(bench, kind), size=3),
+    "batch of interleave": lambda bench, kind: _batch(bench, _interleave(bench, kind), size=5),
+    "batch of shuffle": lambda bench, kind: _batch(bench, _shuffle(bench, kind), size=5),
+}
+
+FAILING: dict[str, Callable[[Bench, Kinds], Stage]] = {
+    "source": lambda bench, kind: Scripted(bench, script(9), kind, fail=True),
+    "filter": lambda bench, kind: _filter(bench, kind, failing),
+    "inline map": lambda bench, kind: _inline(bench, kind, failing),
+    "async map": lambda bench, kind: _async(bench, kind, failing_later),
+    "prefetch": lambda bench, kind: PrefetchStage("prefetch", _filter(bench, kind, failing), 4, bench.spawn),
+}
+
+SOURCES: dict[str, Make] = {
+    "range": lambda bench: RangeStage("range", bench.sources.add((), "range"), range(3, 90, 2), "<i4"),
+    "slices": lambda bench: SlicesStage("s", bench.sources.add((), "s"), (np.arange(60).reshape(20, 3),), None),
+    "items": lambda bench: ItemsStage("items", bench.sources.add((), "items"), (1, "b", (1, 2), b"c", 3.5)),
+    "generator": lambda bench: GeneratorStage("g", bench.sources.add((), "g"), _yields, (), bench),
+    "async generator": lambda bench: AsyncGeneratorStage(
+        "g", bench.sources.add((), "g"), _yields_later, (), bench.spawn
+    ),
+    "list_files": _list_files,
+}
+
+KINDS: tuple[Kinds, ...] = ("array", "objects", "refs", "twice", "nests", "mixed")
+ALIKE: tuple[Kinds, ...] = ("array", "objects", "refs", "twice", "nests")
+
+WITH_KIND = [
+    *(pytest.param(make, kind, id=f"{name}-{kind}") for name, make in ANY_KIND.items() for kind in KINDS),
+    *(pytest.param(make, kind, id=f"{name}-{kind}") for name, make in BATCHES.items() for kind in ALIKE),
+    *(pytest.param(make, kind, id=f"failing {name}-{kind}") for name, make in FAILING.items() for kind in KINDS),
+]
+
+
+@pytest.mark.parametrize(("make", "kind"), WITH_KIND)
+def test_cutting_the_input_changes_nothing(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
+    """Any blocking: elements, provenance, used rows and states do not depend on how blocks are cut."""
+    check_any_blocking(lambda bench: make(bench, kind), seeds=range(samples(6, 300)))
+
+
+@pytest.mark.parametrize("name", ["source", "filter", "skip", "shuffle", "shuffle of filter", "prefetch", "async map"])
+def test_no_source_row_is_forgotten_or_counted_twice(name: str) -> None:
+    """Every source row, the dropped ones included, is used up by one element or behind the last one."""
+    trace = whole(lambda bench: ANY_KIND[name](bench, "array"))
+    assert trace.used_up == sorted(value for what, value in script(COUNT) if what != "mark")
+
+
+@pytest.mark.parametrize("name", ["batch", "batch drop", "batch too large", "batch of filter"])
+def test_batches_use_up_what_they_leave_out(name: str) -> None:
+    """A remainder that is dropped has been used up, as what a filter dropped has."""
+    trace = whole(lambda bench: BATCHES[name](bench, "array"))
+    assert trace.used_up == sorted(value for what, value in script(COUNT) if what != "mark")
+
+
+@pytest.mark.parametrize("sloppy", [False, True])
+def test_interleave_uses_up_what_its_inner_datasets_drop(sloppy: bool) -> None:
+    """Source rows of every inner dataset count, also those behind its last element."""
+    trace = whole(lambda bench: _interleave(bench, "array", sloppy=sloppy))
+    inner = [event for value in range(13) for event in script(value % 6, first=100 * value)]
+    assert trace.used_up == sorted(value for what, value in inner if what != "mark")
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
+def test_a_source_gives_the_same_whatever_is_asked_for(make: Make) -> None:
+    """Any blocking, for stages without input: asking for fewer rows at a time changes nothing."""
+    assert check_any_blocking(make, seeds=range(samples(6, 300))).elements
+
+
+@pytest.mark.parametrize(("make", "kind"), [param for param in WITH_KIND if param.values[1] in ("twice", "nests")])
+def test_closing_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
+    """Leases: after closing half-way, at every step, no slab is held and nothing is charged."""
+    for seed in range(samples(1, 20)):
+        check_closing(lambda bench: make(bench, kind), seed=seed)
+
+
+@pytest.mark.parametrize(("make", "kind"), [param for param in WITH_KIND if param.values[1] == "twice"])
+def test_cancelling_at_any_step_gives_everything_back(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
+    """Leases: after a cancellation at every step of the loop, no slab is held and nothing is charged."""
+    for seed in range(samples(1, 20)):
+        check_cancelling(lambda bench: make(bench, kind), seed=seed, steps=range(0, 60, samples(4, 1)))
