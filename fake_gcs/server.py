@@ -36,10 +36,10 @@ T = TypeVar("T")
 class FakeGCS:
     """A GCS server for as long as the block lasts.
 
-    >>> with FakeGCS(buckets=["b"]) as server:
-    ...     _ = server.put("b", "name", b"data")
-    ...     server.read("b", "name")
-    b'data'
+    >>> with FakeGCS(buckets=["data"]) as server:
+    ...     _ = server.put("data", "name", b"bytes")
+    ...     server.read("data", "name")
+    b'bytes'
 
     Args:
         root: Directory that keeps the buckets; None keeps them in memory.
