@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.root is not None:
         options.root.mkdir(parents=True, exist_ok=True)
+    _allow_many_descriptors()
     ended = threading.Event()
 
     def end(_signal: int, _frame: FrameType | None) -> None:
@@ -53,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with options.journal.open("w") as file:
             file.writelines(entry.as_json() + "\n" for entry in server.journal)
     return 0
+
+
+def _allow_many_descriptors() -> None:
+    """As many open connections and files as this process may allow itself."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _parser() -> argparse.ArgumentParser:

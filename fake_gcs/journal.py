@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-MAX_ENTRIES = 1_000_000
+MAX_ENTRIES = 200_000
 """Entries that are kept; the oldest go first."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import socket
 import ssl
 import time
@@ -19,6 +21,9 @@ from fake_gcs.wire import TLSWire, Wire
 
 _BACKLOG = 4096
 _ACCEPTS_PER_TURN = 64
+_RETRY_ACCEPT_S = 0.1
+
+_LOG = logging.getLogger("fake_gcs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,34 +97,63 @@ class Serving:
         return "https" if wire.tls else "http"
 
     async def accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Accept connections until cancelled; then end those that are open."""
-        pending: asyncio.Queue[socket.socket] = asyncio.Queue()
+        """Accept connections until cancelled; then end those that are open.
+
+        With as many connections as allowed, or without descriptors left, further clients wait in the kernel's backlog
+        until one of the open connections ends.
+        """
+        number = active = 0
+        listening = closing = False
+
+        def listen_again() -> None:
+            nonlocal listening
+            if not listening and not closing:
+                listening = True
+                self._loop.add_reader(listener.fileno(), ready)
+
+        def rest() -> None:
+            nonlocal listening
+            if listening:
+                listening = False
+                self._loop.remove_reader(listener.fileno())
 
         def ready() -> None:
+            nonlocal number, active
             for _ in range(_ACCEPTS_PER_TURN):
+                if active >= self.limits.connections:
+                    rest()
+                    return
                 try:
                     sock, _ = listener.accept()
                 except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                     return
+                except OSError:
+                    _LOG.exception("a connection can not be accepted")
+                    rest()
+                    self._loop.call_later(_RETRY_ACCEPT_S, listen_again)
+                    return
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                pending.put_nowait(sock)
+                active += 1
+                task = connections.create_task(self._serve(sock, context, number))
+                task.add_done_callback(functools.partial(ended, sock))
+                number += 1
 
-        slots = asyncio.Semaphore(self.limits.connections)
-        number = 0
-        self._loop.add_reader(listener.fileno(), ready)
+        def ended(sock: socket.socket, _task: asyncio.Task[None]) -> None:
+            nonlocal active
+            active -= 1
+            sock.close()  # Only a task that was cancelled before it began has left it open.
+            listen_again()
+
         try:
             async with asyncio.TaskGroup() as connections:
-                while True:
-                    await slots.acquire()
-                    sock = await pending.get()
-                    task = connections.create_task(self._serve(sock, context, number))
-                    task.add_done_callback(lambda _: slots.release())
-                    number += 1
+                listen_again()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    closing = True
+                    rest()
         finally:
-            self._loop.remove_reader(listener.fileno())
-            while not pending.empty():
-                pending.get_nowait().close()
             self.pacer.close()
 
     async def _serve(self, sock: socket.socket, context: ssl.SSLContext | None, number: int) -> None:

@@ -279,15 +279,11 @@ class TLSWire(Wire):
                 self._loop.remove_reader(self._fd)
 
     def _receive(self) -> bytes | None:
+        # What is decrypted and not taken would wake nobody: the loop watches the socket only.
         pieces: list[bytes] = []
-        size = 0
         try:
-            while size < RECEIVE_BYTES:
-                piece = self._tls.recv(RECEIVE_BYTES - size)
-                if not piece:
-                    break
+            while piece := self._tls.recv(RECEIVE_BYTES):
                 pieces.append(piece)
-                size += len(piece)
                 if not self._tls.pending():
                     return b"".join(pieces)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):

@@ -44,28 +44,40 @@ class DirectoryBody:
         stamp: For plain files: modification time in ns, device and inode; a change makes another generation.
     """
 
-    __slots__ = ("path", "size", "stamp")
+    __slots__ = ("_source", "path", "size", "stamp")
 
     def __init__(self, path: Path, size: int, stamp: tuple[int, ...] | None = None) -> None:
+        self._source: FileSource | None = None
         self.path = path
         self.size = size
         self.stamp = stamp
 
     def open(self) -> FileSource:
-        """Open the file."""
-        try:
-            return FileSource(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-        except FileNotFoundError:
-            raise GCSError(404, "No such object: it was removed while it was being read.") from None
+        """Open the file; all who read it at the same time share one descriptor."""
+        source = self._source
+        if source is None or source.fd is None:
+            try:
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                raise GCSError(404, "No such object: it was removed while it was being read.") from None
+            source = self._source = FileSource(fd)
+        source.readers += 1
+        return source
 
 
 class FileSource:
-    """An open file."""
+    """An open file, read at offsets only, so that several readers do not disturb each other.
 
-    __slots__ = ("fd",)
+    Attributes:
+        fd: The descriptor; None when it is closed.
+        readers: How many have it open.
+    """
+
+    __slots__ = ("fd", "readers")
 
     def __init__(self, fd: int) -> None:
         self.fd: int | None = fd
+        self.readers = 0
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset``."""
@@ -74,8 +86,9 @@ class FileSource:
         return os.pread(self.fd, size, offset)
 
     def close(self) -> None:
-        """Close the descriptor."""
-        if self.fd is not None:
+        """One reader less; the last one closes the descriptor."""
+        self.readers -= 1
+        if self.fd is not None and self.readers <= 0:
             os.close(self.fd)
             self.fd = None
 
