@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncdata.errors import CorruptRecordError, UnbatchableError, WorkerDiedError
+from asyncdata.errors import AsyncdataError, CorruptRecordError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account, Ticket
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
@@ -227,6 +227,8 @@ class Job:
                 **self._sources.place(origin),
             )
         error = decode_failure(reply.body, where=self._label)
+        if isinstance(error, AsyncdataError):
+            error.stage = error.stage or self._label
         annotate(error, f"in {self._label}, {self._sources.name_element(origin)}")
         return error
 

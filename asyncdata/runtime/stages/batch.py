@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.errors import AsyncdataError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Fold, Mark, Rows
 from asyncdata.memory.block import Block
@@ -207,6 +208,8 @@ class BatchStage(Stage):
             except Misfit as misfit:
                 count = misfit.row // size
                 if not count:
+                    if isinstance(misfit.error, AsyncdataError):
+                        misfit.error.stage = self.label
                     annotate(misfit.error, f"in {self.label}, {self._sources.name_element(block.origin[misfit.row])}")
                     raise misfit.error from misfit.error.__cause__
         self._now, self._waiting = waiting, None

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncdata.errors import BrokenFrameError, MemoryLimitError
+from asyncdata.errors import AsyncdataError, BrokenFrameError, MemoryLimitError
 from asyncdata.formats.tfrecord import FRAME_BYTES, HEADER_BYTES, FrameContext, frame
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Advance
@@ -123,14 +123,18 @@ class TFRecordStage(Stage):
     async def pull(self, limit: int) -> Block | None:
         if self._closed:
             return None
-        if self._error is not None:
-            raise self._error
         if not self._started:
             self._started = True
             self._budget.reserve(self._account, self._reserve_bytes)
         self._budget.wait(self._account)
         try:
+            if self._error is not None:
+                raise self._error
             return await self._next_block(limit)
+        except AsyncdataError as error:
+            error.url = error.url or self.url
+            error.stage = error.stage or self.label
+            raise
         finally:
             self._budget.wait(self._account, False)
 
