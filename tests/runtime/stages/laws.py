@@ -20,13 +20,14 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from asyncdata.formats.tfrecord import HEADER_BYTES, encode
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Mark
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.leaf import BYTES, Leaf
+from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import LEAF, Structure, TupleOf
 from asyncdata.runtime.budget import Budget
@@ -36,9 +37,9 @@ from asyncdata.runtime.stages.arrays import block_of_elements
 from asyncdata.workers.threads import ThreadPool
 
 Make: TypeAlias = "Callable[[Bench], Stage]"
-Kinds: TypeAlias = Literal["array", "objects", "refs", "twice", "nests", "mixed"]
-"""What a scripted source's elements are: numbers, Python ints, byte strings in slabs, each of them as two elements,
-nests of a number, a byte string and an array in a slab, ints among pairs."""
+Kinds: TypeAlias = Literal["array", "objects", "refs", "records", "twice", "nests", "mixed"]
+"""What a scripted source's elements are: numbers, Python ints, byte strings in slabs, unchecked records, pairs of a byte
+string that is held twice, nests of a number, a byte string and an array in a slab, ints among pairs."""
 
 LIMIT_BYTES = 64 << 20
 _PAIR = Leaf("array", "<i8", (2,))
@@ -65,6 +66,7 @@ class Bench:
         self._group: asyncio.TaskGroup | None = None
         self.rows = self.budget.open("rows", rank=2, kind=Kind.ASSEMBLER)
         self.tasks = self.budget.open("tasks", rank=1, kind=Kind.FLOW, reserved_bytes=1 << 20)
+        self.inputs = self.budget.open("inputs", rank=1, kind=Kind.FLOW)
         self.read = self.budget.open("source", rank=3, kind=Kind.ASSEMBLER)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -131,7 +133,7 @@ class Bench:
     def _check(self) -> None:
         held = self.budget.slabs.alive()
         used = self.budget.ledger.used
-        for account in (self.rows, self.tasks, self.read):
+        for account in (self.rows, self.tasks, self.inputs, self.read):
             self.budget.close(account)
         self.arena.close()
         assert not held, f"held at the end: {held}"
@@ -301,7 +303,7 @@ class Scripted(Stage):
             mixed = [value if value % 3 else (value, str(value)) for value in values]
             block = block_of_elements(mixed, self._origins(values), Advance(len(values), self._origins(values)))
             return block.structure, block.columns
-        refs = await self._refs(values)
+        refs = await self._refs(values, UNCHECKED_BYTES if self._kind == "records" else BYTES)
         if self._kind == "twice":
             twice = refs.gather(np.arange(len(values)))
             return TupleOf((LEAF, LEAF)), (refs, twice)
@@ -329,13 +331,14 @@ class Scripted(Stage):
                     column.release()
                     raise
                 self._fill = 0
-            payload = str(value).encode() * (value % 4) if leaf is BYTES else np.array([value, -value]).tobytes()
+            payload = np.array([value, -value]).tobytes() if leaf is _PAIR else str(value).encode() * (value % 4)
+            stored = encode(payload)[HEADER_BYTES:] if leaf.unchecked else payload
             at = self._slab.offset + self._fill
-            self._bench.arena.view[at : at + len(payload)] = payload
+            self._bench.arena.view[at : at + len(stored)] = stored
             rows[i] = at, len(payload)
             slabs.hold(self._slab)
             column = RefColumn(slabs, rows[: i + 1], leaf)
-            self._fill += len(payload)
+            self._fill += len(stored)
         return column
 
     async def aclose(self) -> None:

@@ -1,0 +1,154 @@
+"""The laws for work done by workers, here by threads that run what a worker process runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncdata.formats.tfrecord import check_payloads
+from asyncdata.runtime.executors import ThreadExecutor
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.batch import Collector
+from asyncdata.runtime.stages.workers import Outcome, WorkerStage
+from asyncdata.workers.program import Program
+from tests.runtime.stages.laws import (
+    Bench,
+    Kinds,
+    Make,
+    Scripted,
+    check_any_blocking,
+    check_cancelling,
+    check_closing,
+    script,
+    whole,
+)
+from tests.runtime.stages.test_laws import number
+from tests.samples import samples
+
+
+def described(*parts: Any) -> Any:
+    """Numbers and byte strings: what becomes columns and tables."""
+    return {"n": 2 * number(parts), "text": repr(parts).encode()}
+
+
+def ragged(*parts: Any) -> Any:
+    """Leaves that differ from element to element."""
+    value = number(parts)
+    return (b"x" * value if value % 2 else value), [value] * (value % 3)
+
+
+def failing(*parts: Any) -> Any:
+    if number(parts) % 29 == 23:
+        raise ValueError("twenty-three")
+    return number(parts)
+
+
+def pooled(
+    function: Callable[..., Any] | None,
+    kind: Kinds,
+    outcome: Outcome,
+    *,
+    ordered: bool = True,
+    size: int = 4,
+    drop: bool = False,
+    count: int = 24,
+    first_rows: int = 3,
+) -> Make:
+    """A stage of `count` elements whose tasks run in threads."""
+
+    def make(bench: Bench) -> Stage:
+        source = Scripted(bench, script(count), kind)
+        program = Program(
+            functions=() if function is None else (function,),
+            rng=() if function is None else (False,),
+            check=check_payloads,
+            stack=outcome == "batch",
+        )
+        return WorkerStage(
+            "map",
+            source,
+            executor=ThreadExecutor(bench, bench.arena, program),
+            outcome=outcome,
+            parallelism=3,
+            ordered=ordered,
+            budget=bench.budget,
+            account=bench.tasks,
+            inputs_account=bench.inputs,
+            rows_account=bench.rows,
+            sources=bench.sources,
+            keys=(1, 2),
+            with_origin=False,
+            spawn=bench.spawn,
+            collector=Collector(source, size, drop_remainder=drop) if outcome == "batch" else None,
+            first_rows=first_rows,
+        )
+
+    return make
+
+
+KINDS: tuple[Kinds, ...] = ("array", "objects", "refs", "records", "twice", "nests", "mixed")
+
+MAKES = {
+    **{f"rows {kind}": pooled(described, kind, "rows") for kind in KINDS},
+    **{f"ragged rows {kind}": pooled(ragged, kind, "rows") for kind in KINDS},
+    **{f"batch {kind}": pooled(described, kind, "batch") for kind in KINDS},
+    **{f"batch drop {kind}": pooled(described, kind, "batch", size=7, drop=True) for kind in KINDS},
+    **{f"checked {kind}": pooled(None, kind, "checked") for kind in KINDS},
+    "batch failing": pooled(failing, "refs", "batch"),
+}
+
+
+UNLIKE = pytest.mark.xfail(
+    strict=False, reason="a list becomes an array, or stays a list, by whether the rows of its task are alike"
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, id=name, marks=UNLIKE if "ragged" in name else ()) for name, make in MAKES.items()],
+)
+def test_cutting_the_input_changes_nothing(make: Make) -> None:
+    """Any blocking: what workers make does not depend on how blocks, jobs and tasks are cut."""
+    check_any_blocking(make, seeds=range(samples(3, 100)))
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES.keys())
+def test_closing_gives_everything_back(make: Make) -> None:
+    """Leases: after closing half-way, inputs, scratch, results and payloads are given back."""
+    check_closing(make, seed=1)
+
+
+@pytest.mark.parametrize("name", ["rows twice", "ragged rows nests", "batch nests", "checked records", "batch failing"])
+def test_cancelling_gives_everything_back(name: str) -> None:
+    """Leases: after a cancellation at any step of the loop."""
+    check_cancelling(MAKES[name], seed=2, steps=range(0, samples(60, 400), samples(4, 1)))
+
+
+@pytest.mark.parametrize("outcome", ["rows", "batch", "checked"])
+def test_in_any_order_nothing_is_lost_or_doubled(outcome: Outcome) -> None:
+    """Sloppy: the same elements as in order, whatever comes first."""
+    function = None if outcome == "checked" else described
+    expected = whole(pooled(function, "records", outcome, size=3))
+    for seed in range(samples(3, 50)):
+        make = pooled(function, "records", outcome, size=3, ordered=False)
+        found = asyncio.run(Bench(random.Random(seed)).observe(make))
+        assert sorted(map(repr, found.elements)) == sorted(map(repr, expected.elements))
+        assert found.used_up == expected.used_up
+
+
+def to_the_brim(value: Any) -> Any:
+    """Four results whose payloads fill a slab to its last byte; the last one is empty."""
+    return b"x" * (0 if number(value) % 4 == 3 else (1 << 16) // 4 * (2 if number(value) % 4 == 0 else 1))
+
+
+@pytest.mark.xfail(strict=False, reason="an empty payload at the end of a full slab begins behind it")
+@pytest.mark.parametrize("outcome", ["rows", "batch"])
+def test_an_empty_payload_at_the_end_of_a_full_slab(outcome: Outcome) -> None:
+    """A byte string of no bytes lies in the slab of its neighbours, also where that slab ends with them."""
+    trace = whole(pooled(to_the_brim, "objects", outcome, count=8, first_rows=4))
+    flat = [len(item) for element in trace.elements for item in (element if outcome == "batch" else [element])]
+    assert flat == [1 << 15, 1 << 14, 1 << 14, 0] * 2
