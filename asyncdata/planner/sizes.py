@@ -45,8 +45,8 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> 
     """
     limit = options.memory_limit_bytes
     room = limit // _SOURCES_SHARE // max(current_shards, 1)
-    chunk = min(options.chunk_bytes, room) // _UNIT * _UNIT
-    if chunk < _UNIT:
+    chunk = max(_UNIT, min(options.chunk_bytes, room) // _UNIT * _UNIT)
+    if room < _UNIT:
         raise MemoryLimitError(
             f"memory_limit_bytes={limit} is too small to read {current_shards} shards in turn; at least "
             f"{_UNIT * _SOURCES_SHARE * current_shards} would do, or a smaller cycle_length"

@@ -104,6 +104,7 @@ class ChunkReader:
         self._next = 0
         self._active = False
         self._awaits_room = False
+        self._direct = False
         self._closed = False
 
     @property
@@ -187,6 +188,8 @@ class ChunkReader:
     async def _fill_directly(self, slab: Slab, start: int, length: int) -> None:
         assert self.info is not None
         reads: deque[Read] = deque()
+        # No chunk may be read ahead from the middle of what is received here.
+        self._direct = True
         try:
             while length or reads:
                 if length and len(reads) < max(self._window, 1):
@@ -201,6 +204,7 @@ class ChunkReader:
                     await reads[0].wait()
                     reads.popleft()
         finally:
+            self._direct = False
             for read in reads:
                 read.cancel()
 
@@ -217,6 +221,8 @@ class ChunkReader:
         return True
 
     def _read_ahead(self, window: int) -> None:
+        if self._direct:
+            return
         while len(self._pending) < window and (size := self._next_length()):
             if self.info is None and self._pending:
                 return
