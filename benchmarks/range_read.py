@@ -67,7 +67,7 @@ class Load:
 
 FULL: Final = (
     Load(chunk_bytes=8 << 20, window=16, requests=240),
-    Load(chunk_bytes=64 << 10, window=64, requests=12_000),
+    Load(chunk_bytes=64 << 10, window=64, requests=8_000),
 )
 QUICK: Final = (
     Load(chunk_bytes=1 << 20, window=4, requests=16),

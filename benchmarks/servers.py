@@ -35,7 +35,6 @@ events {{ worker_connections 1024; }}
 http {{
   access_log off;
   sendfile on;
-  tcp_nopush on;
   keepalive_requests 1000000;
   keepalive_timeout 300s;
   default_type application/octet-stream;
