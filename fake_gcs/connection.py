@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from fake_gcs.answering import Answering, ConnectionEnd
@@ -178,6 +179,8 @@ class Connection:
             xml = route.xml
             verdict = self._judge(route, request, entry)
             response = await self._carry_out(route, request, framing, verdict, entry)
+            if route.body == "stream":
+                verdict = replace(verdict, fault=None)  # Its place was counted in the bytes that were received.
         except GCSError as error:
             response = refusal(error, xml=xml, head_only=head.method == "HEAD")
         except (OSError, BadRequest, ConnectionEnd):
@@ -282,6 +285,8 @@ class Connection:
         pacer, fault = self._serving.pacer, verdict.fault
         clock = DebtClock(verdict.bytes_per_s, asyncio.get_running_loop().time()) if verdict.bytes_per_s else None
         strike_at = fault.after_bytes if fault is not None else None
+        if fault is not None and fault.kind == "corrupt":
+            strike_at = strike_at or 0
         while piece := await self._next_piece(framing):
             if fault is not None and strike_at is not None and entry.received + len(piece) > strike_at:
                 cut = max(0, strike_at - entry.received)

@@ -162,11 +162,16 @@ def header_settings(headers: Mapping[str, str]) -> dict[str, Any]:
         "x-goog-storage-class": "storageClass",
         "x-goog-custom-time": "customTime",
     }
-    settings: dict[str, Any] = {field: headers[name] for name, field in known.items() if headers.get(name)}
+    settings: dict[str, Any] = {field: _text(headers[name]) for name, field in known.items() if headers.get(name)}
     if encoding := settings.get("contentEncoding"):
         kept = [word.strip() for word in encoding.split(",") if word.strip().lower() != "aws-chunked"]
         settings["contentEncoding"] = ", ".join(kept)
     prefix = "x-goog-meta-"
-    if metadata := {name[len(prefix) :]: value for name, value in headers.items() if name.startswith(prefix)}:
+    if metadata := {name[len(prefix) :]: _text(value) for name, value in headers.items() if name.startswith(prefix)}:
         settings["metadata"] = metadata
     return settings
+
+
+def _text(value: str) -> str:
+    """A header value as UTF-8, for what is kept."""
+    return value.encode("latin-1", "replace").decode("utf-8", "replace")

@@ -231,21 +231,13 @@ class Catalogue:
             raise
         now = time.time()
         self._last_generation = max(self._last_generation + 1, int(now * 1_000_000))
-        version = self._backing.save(
-            ObjectVersion(
-                bucket,
-                name,
-                self._last_generation,
-                1,
-                checksums,
-                now,
-                now,
-                None,
-                components,
-                dict(settings),
-                body,
-            )
-        )
+        generation, kept = self._last_generation, dict(settings)
+        draft = ObjectVersion(bucket, name, generation, 1, checksums, now, now, None, components, kept, body)
+        try:
+            version = self._backing.save(draft)
+        except GCSError:
+            self._backing.discard(body)
+            raise
         shelf.put(version)
         if current is not None:
             self._retire(shelf, current)

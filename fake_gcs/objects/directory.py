@@ -60,6 +60,8 @@ class DirectoryBody:
                 fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             except FileNotFoundError:
                 raise GCSError(404, "No such object: it was removed while it was being read.") from None
+            except OSError as error:
+                raise _unusable(error) from error
             source = self._source = FileSource(fd)
         source.readers += 1
         return source
@@ -100,7 +102,10 @@ class DirectoryWriter:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / secrets.token_hex(16)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _unusable(error) from error
         self._ended = False
         self.size = 0
         self.checksum = Checksum()
@@ -116,7 +121,7 @@ class DirectoryWriter:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
-            raise GCSError(503, f"The store can not be written: {error.strerror}") from error
+            raise _unusable(error) from error
 
     def finish(self) -> DirectoryBody:
         """The finished body, still in the temporary folder until it is committed."""
@@ -194,8 +199,11 @@ class DirectoryBacking:
             "settings": bucket.settings,
         }
         folder = self._root / check_bucket_name(bucket.name) / HIDDEN
-        folder.mkdir(parents=True, exist_ok=True)
-        self._write_json(folder / "bucket.json", kept)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._write_json(folder / "bucket.json", kept)
+        except OSError as error:
+            raise _unusable(error) from error
 
     def drop_bucket(self, bucket: Bucket) -> None:
         """Remove the bucket's folder, with whatever empty folders are left in it."""
@@ -214,10 +222,15 @@ class DirectoryBacking:
 
     def save(self, version: ObjectVersion) -> ObjectVersion:
         """Move or link the body to its place, then write the metadata: the rename of that file is the commit."""
-        data, meta = self._places(version)
-        body = version.body
-        if not isinstance(body, DirectoryBody):
+        if not isinstance(version.body, DirectoryBody):
             raise TypeError("a body of another backing")
+        try:
+            return self._save(version, version.body)
+        except OSError as error:
+            raise _unusable(error) from error
+
+    def _save(self, version: ObjectVersion, body: DirectoryBody) -> ObjectVersion:
+        data, meta = self._places(version)
         if body.path != data:
             data.parent.mkdir(parents=True, exist_ok=True)
             if body.path in {self._tmp / body.path.name, self._root / version.bucket / version.name}:
@@ -298,6 +311,10 @@ class DirectoryBacking:
 
     def hashed(self, version: ObjectVersion, checksums: Checksums) -> None:
         """Checksums of plain files are kept only as long as the process lives."""
+
+
+def _unusable(error: OSError) -> GCSError:
+    return GCSError(503, f"The store can not be used: {error.strerror}")
 
 
 def _is_bucket_name(name: str) -> bool:

@@ -159,6 +159,13 @@ def test_faults_on_uploads() -> None:
         assert server.names("bkt") == ["x"]
 
 
+def test_a_fault_of_an_upload_does_not_touch_its_answer() -> None:
+    """The place is counted in received bytes only: a small upload passes, and its answer comes whole."""
+    rule = Rule(fault=Fault(kind="truncate", after_bytes=100), operations="storage.objects.insert")
+    with weather(rule) as server:
+        assert ask(server, "POST", "/upload/storage/v1/b/bkt/o?uploadType=media&name=y", b"small").json["size"] == "5"
+
+
 def test_the_same_seed_gives_the_same_faults(samples: Callable[[int, int], int]) -> None:
     """Two runs with concurrent clients in different orders: each range of each object meets the same fault."""
 

@@ -57,6 +57,14 @@ def test_preconditions_as_headers(server: FakeGCS) -> None:
         assert ask(server, "GET", "/bkt/x", None, **headers).status == status, headers
 
 
+def test_metadata_in_headers_is_utf8(server: FakeGCS) -> None:
+    """What a client sends as UTF-8 bytes in a header comes back as the same bytes, and as text in JSON."""
+    value = "\u00e9\u4e2d".encode().decode("latin-1")
+    assert ask(server, "PUT", "/bkt/x", b"", x_goog_meta_k=value).status == 200
+    assert ask(server, "HEAD", "/bkt/x").headers["x-goog-meta-k"] == value
+    assert ask(server, "GET", "/storage/v1/b/bkt/o/x").json["metadata"] == {"k": "\u00e9\u4e2d"}
+
+
 def test_copies_by_header(server: FakeGCS) -> None:
     """x-goog-copy-source, encoded or not, with its conditions; the directive REPLACE takes the request's metadata."""
     ask(server, "PUT", "/bkt/a%20b/c", b"data", x_goog_meta_k="v")

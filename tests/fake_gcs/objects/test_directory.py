@@ -180,3 +180,18 @@ def test_readers_of_a_replaced_object_read_on(tmp_path: Path) -> None:
         assert first + answer.read() == data
         connection.close()
         assert ask(server, "GET", "/bkt/x").status == 404
+
+
+def test_a_store_that_can_not_be_written_answers_503(tmp_path: Path) -> None:
+    """Where the disk refuses, the client is told to come again, and the objects that were there stay."""
+    with FakeGCS(tmp_path, buckets=["bkt"]) as server:
+        server.put("bkt", "x", b"old")
+        tmp = tmp_path / ".fake_gcs" / "tmp"
+        tmp.rename(tmp_path / "away")
+        assert ask(server, "PUT", "/bkt/x", b"new").status == 503
+        assert send(server, "POST", "/storage/v1/b", {"name": "other"}).status == 503
+        assert send(server, "PATCH", f"{B}/x", {"contentType": "x/y"}).status == 503
+        assert ask(server, "GET", "/bkt/x").body == b"old"
+        (tmp_path / "away").rename(tmp)
+        assert ask(server, "PUT", "/bkt/x", b"new").status == 200
+        assert server.read("bkt", "x") == b"new"
