@@ -19,8 +19,7 @@ import dataclasses
 import functools
 import sys
 import tempfile
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,20 +27,13 @@ from typing import Any, Final
 from benchmarks.conditions import conditions
 from benchmarks.datasets import Shards, write_shards
 from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_peer
+from benchmarks.links import TOTAL_BYTES_PER_S, link
 from benchmarks.measure import in_turn
 from benchmarks.preadv import preadv_s
-from benchmarks.servers import Server, fake_gcs
 from benchmarks.table import markdown, median_cell, ratio_cell
 from benchmarks.workloads import Epoch, Work
 
 PARTS: Final = ("network", "local", "remote", "parent")
-TOTAL_BYTES_PER_S: Final = 800e6
-LINK: Final = {
-    "name": "40 ms, 90 MB/s a stream, 800 MB/s in all",
-    "latency": {"kind": "fixed", "median_s": 0.04},
-    "stream_bytes_per_s": 90e6,
-    "total_bytes_per_s": TOTAL_BYTES_PER_S,
-}
 TASK_US: Final = 25.0
 HEAD: Final = (
     "work",
@@ -128,7 +120,7 @@ def network(bench: Bench) -> list[list[str]]:
     """Share of a bounded link that is used."""
     shards = bench.sizes.link
     write_shards(bench.root, shards)
-    with _link(bench, shards) as server:
+    with link(bench.root, shards) as server:
         work = work_on(shards, f"gs://{shards.name}", endpoint=server.url)
         results = in_turn(
             bench.rounds,
@@ -152,11 +144,12 @@ def local(bench: Bench) -> list[list[str]]:
     """Beside tf.data, on local files."""
     rows = []
     for title, shards in (("JPEG, local", bench.sizes.pictures), ("158 B, local", bench.sizes.small)):
-        work = work_on(shards, str(write_shards(bench.root, shards)))
+        folder = write_shards(bench.root, shards)
+        work = work_on(shards, str(folder))
         runs: dict[str, Callable[[], Epoch]] = {"asyncdata": functools.partial(_once, work)}
         if bench.tensorflow is not None:
             runs["tf.data"] = functools.partial(run_peer, bench.tensorflow, "tf_data.py", work)
-        rows += _beside(bench, title, runs, "tf.data", "tensorflow")
+        rows += _beside(bench, title, folder, runs, "tf.data", "tensorflow")
     return rows
 
 
@@ -164,26 +157,34 @@ def remote(bench: Bench) -> list[list[str]]:
     """Beside PyTorch's DataLoader with gcsfs, over the link."""
     rows = []
     for title, shards in (("JPEG, link", bench.sizes.pictures), ("40 KB, link", bench.sizes.records)):
-        write_shards(bench.root, shards)
-        with _link(bench, shards) as server:
+        folder = write_shards(bench.root, shards)
+        with link(bench.root, shards) as server:
             work = work_on(shards, f"gs://{shards.name}", endpoint=server.url)
             runs: dict[str, Callable[[], Epoch]] = {"asyncdata": functools.partial(_once, work)}
             if bench.torch is not None:
                 runs["PyTorch + gcsfs"] = functools.partial(run_peer, bench.torch, "torch_gcsfs.py", work)
-            rows += _beside(bench, title, runs, "PyTorch + gcsfs", "torch and gcsfs")
+            rows += _beside(bench, title, folder, runs, "PyTorch + gcsfs", "torch and gcsfs")
     return rows
 
 
-def _beside(bench: Bench, title: str, runs: dict[str, Callable[[], Epoch]], peer: str, modules: str) -> list[list[str]]:
-    results = in_turn(bench.rounds, runs, bench.note)
-    rates = {name: [epoch.records / epoch.wall_s for epoch in epochs] for name, epochs in results.items()}
+def _beside(
+    bench: Bench, title: str, folder: Path, runs: dict[str, Callable[[], Epoch]], peer: str, modules: str
+) -> list[list[str]]:
+    nbytes = sum(path.stat().st_size for path in folder.iterdir())
+    results = {
+        name: [dataclasses.replace(epoch, nbytes=nbytes) for epoch in epochs]
+        for name, epochs in in_turn(bench.rounds, runs, bench.note).items()
+    }
     if peer not in results:
         missing = [title, peer, *["-"] * (len(HEAD) - 3), f"not measured: no interpreter with {modules}"]
         return [row(title, "asyncdata", results["asyncdata"], "-"), missing]
-    return [
-        row(title, "asyncdata", results["asyncdata"], f"{ratio_cell(rates['asyncdata'], rates[peer])} x {peer}"),
-        row(title, peer, results[peer], "1.00"),
-    ]
+    rates = {name: [epoch.records / epoch.wall_s for epoch in epochs] for name, epochs in results.items()}
+    costs = {name: [epoch.cpu_s for epoch in epochs] for name, epochs in results.items()}
+    compared = (
+        f"{ratio_cell(rates['asyncdata'], rates[peer])} x the rate, "
+        f"{ratio_cell(costs['asyncdata'], costs[peer])} x the CPU of {peer}"
+    )
+    return [row(title, "asyncdata", results["asyncdata"], compared), row(title, peer, results[peer], "1.00")]
 
 
 def parent(bench: Bench) -> list[list[str]]:
@@ -220,17 +221,6 @@ def _tasks_per_1000(results: Sequence[Epoch]) -> str:
 def _once(work: Work) -> Epoch:
     (epoch,) = run_here(work)
     return epoch
-
-
-@contextlib.contextmanager
-def _link(bench: Bench, shards: Shards) -> Iterator[Server]:
-    """A server behind the link, which has seen every object before: it computes their checksums only once."""
-    with fake_gcs(bench.root, LINK) as server:
-        for number in range(shards.shards):
-            url = f"{server.url}/storage/v1/b/{shards.name}/o/shard-{number:05d}.tfrecord?alt=media"
-            request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})  # noqa: S310 -- http, of this server
-            urllib.request.urlopen(request).close()  # noqa: S310 -- as above
-        yield server
 
 
 # --- the command -------------------------------------------------------------------------------------------------
