@@ -214,9 +214,11 @@ class ChunkReader:
         if size == 0:
             return False
         slab = await self._budget.take(self._account, self._slab_for(size))
-        if self._closed:
+        # Meanwhile memory may have come free for reading ahead, which then took the next bytes, or the last ones.
+        size = min(size, self._next_length(), slab.nbytes - (self.room if self._next else 0))
+        if self._closed or size <= 0 or (self.info is None and self._pending):
             self._budget.slabs.drop(slab)
-            return False
+            return bool(self._pending)
         self._start(slab, size)
         return True
 
