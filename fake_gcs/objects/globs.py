@@ -70,10 +70,22 @@ def _set(pattern: str, start: int) -> tuple[str, int]:
         raise invalid("matchGlob has an open bracket")
     inner = pattern[start:end]
     negated = inner[:1] in {"!", "^"}
-    members = re.sub(r"([\[\]\\^&~|])", r"\\\1", inner[1:] if negated else inner)
-    text = f"[{'^/' if negated else ''}{members}]"
-    try:
-        re.compile(text)
-    except re.error:
-        raise invalid("matchGlob has a malformed set") from None
-    return text, end + 1
+    members = _members(inner[1:] if negated else inner)
+    return f"[{'^/' if negated else ''}{members}]", end + 1
+
+
+def _members(text: str) -> str:
+    """Characters and ranges of a set, each end escaped by itself."""
+    out: list[str] = []
+    index = 0
+    while index < len(text):
+        if text[index + 1 : index + 2] == "-" and index + 2 < len(text):
+            first, last = text[index], text[index + 2]
+            if first > last:
+                raise invalid("matchGlob has a malformed set")
+            out.append(f"{re.escape(first)}-{re.escape(last)}")
+            index += 3
+        else:
+            out.append(re.escape(text[index]))
+            index += 1
+    return "".join(out)

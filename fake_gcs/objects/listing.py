@@ -19,8 +19,6 @@ from fake_gcs.objects.record import ObjectVersion
 MAX_RESULTS = 1000
 """Most entries of one page."""
 
-_LAST = "\U0010ffff"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
@@ -102,8 +100,13 @@ def _walk(names: Sequence[str], item: Callable[[int], ObjectVersion], query: Que
             page.prefixes.append(folded)
         if query.trailing and name == folded:
             page.items.append(item(index))
-        index = max(index + 1, bisect_right(names, folded + _LAST))
+        index = max(index + 1, _behind(names, folded))
     return page
+
+
+def _behind(names: Sequence[str], prefix: str) -> int:
+    """The place behind all names that begin so."""
+    return bisect_right(names, prefix, key=lambda name: name[: len(prefix)])
 
 
 def _fold(name: str, query: Query) -> str | None:
@@ -128,7 +131,7 @@ def _resume(names: Sequence[str], item: Callable[[int], ObjectVersion], token: s
     if not isinstance(last, str) or not isinstance(generation, int):
         raise invalid("Invalid pageToken")
     if folded:
-        return bisect_right(names, last + _LAST)
+        return _behind(names, last)
     if unique:
         return bisect_right(names, last)
     index = bisect_left(names, last)

@@ -157,3 +157,17 @@ def test_the_journal_tells_ranges_and_bytes(memory: FakeGCS) -> None:
     memory.journal.clear()
     assert len(memory.journal) == 0
     assert not memory.journal.wait(lambda journal: len(journal) > 0, timeout_s=0.01)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_loop_may_be_asyncios_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tls: bool) -> None:
+    """Without uvloop everything works the same: large bodies from files, paced, plain and over TLS."""
+    monkeypatch.setattr("fake_gcs.server.new_event_loop", asyncio.new_event_loop)
+    data = os.urandom(4 << 20)
+    with FakeGCS(tmp_path, Profile(stream_bytes_per_s=100e6, total_bytes_per_s=150e6), tls=tls) as server:
+        server.create_bucket("bkt")
+        context = ssl.create_default_context(cadata=server.certificate.decode()) if tls else None
+        put = urllib.request.Request(f"{server.url}/bkt/x", data=data, method="PUT")
+        urllib.request.urlopen(put, context=context).close()
+        with urllib.request.urlopen(f"{server.url}/bkt/x", context=context) as answer:
+            assert answer.read() == data

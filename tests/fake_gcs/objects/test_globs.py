@@ -20,6 +20,8 @@ from tests.fake_gcs.asking import refusal_of
         ("**/b", ["b", "a/b", "a/c/b"], ["ab"]),
         ("a?c", ["abc"], ["a/c", "ac"]),
         ("[a-c]x", ["ax", "cx"], ["dx", "x"]),
+        ("[+--]x", ["+x", ",x", "-x"], [".x"]),
+        ("[]a^&&-]x", ["]x", "ax", "^x", "&x", "-x"], ["bx"]),
         ("[!a]x", ["bx"], ["ax", "/x"]),
         ("{a,bc}.{x,y}", ["a.x", "bc.y"], ["b.x", "a.z"]),
         (r"\*", ["*"], ["a"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fake_gcs.checksums import Checksums
@@ -45,6 +45,7 @@ def model(names: list[str], query: Query) -> tuple[list[str], list[str]]:
     return items, sorted(prefixes)
 
 
+@example(names=["a", "/b\U0010ffffa"], prefix="", delimiter="b", start="", end="", trailing=False, limit=1)
 @given(
     names=NAMES,
     prefix=st.text(alphabet="ab/", max_size=2),
