@@ -137,7 +137,9 @@ def run(shards: int, images: int) -> int:
         fake_gcs(Path(home, "buckets"), "regional", buckets=(BUCKET,)) as server,
     ):
         stored = asyncio.run(write_shards(server, shards, images))
-        print(f"{stored / 1e6:.0f} MB are in gs://{BUCKET}, {stored / shards / images / 1e3:.0f} KB a record")
+        print(
+            f"{stored / 1e6:.0f} MB are in gs://{BUCKET}, {stored / shards / images / 1e3:.0f} KB a record", flush=True
+        )
         readings = {
             "deterministic": read_shards(server, shards * images, deterministic=True),
             "sloppy": read_shards(server, shards * images, deterministic=False),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.servers import REPOSITORY
+from benchmarks.servers import REPOSITORY, here
 from benchmarks.workloads import Epoch, Work
 
 PEERS_PYTHON: Final = REPOSITORY / ".venv-peers" / "bin" / "python"
@@ -46,14 +45,13 @@ def run_peer(python: str, script: str, work: Work) -> Epoch:
 
 def run_json(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Any:
     """Runs a program that finds this folder; returns what it prints last, as JSON."""
-    search = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         text=True,
         timeout=_TIMEOUT_S,
         check=True,
-        env={**os.environ, **(environment or {}), "PYTHONPATH": search},
+        env={**here(), **(environment or {})},
     )
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -110,7 +110,7 @@ def fake_gcs(
             stdout=subprocess.PIPE,
             text=True,
             process_group=0,
-            env={**os.environ, "PYTHONPATH": _search_path()},
+            env=here(),
         ) as process:
             try:
                 assert process.stdout is not None
@@ -176,9 +176,10 @@ def find_nginx() -> str | None:
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
-def _search_path() -> str:
-    """Where a child process finds this folder, whatever directory it is started from."""
-    return os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+def here() -> dict[str, str]:
+    """The environment of a child process that finds this folder, whatever directory it is started from."""
+    search = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, "PYTHONPATH": search}
 
 
 def _pin_threads(pid: int, cpu: int) -> None:

@@ -1,0 +1,45 @@
+"""Every benchmark runs in its quick form, and prints one Markdown table below what it was measured on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.servers import here
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (("range_read", "--only", "http", "paced"), 12),
+        (("end_to_end", "--only", "network", "local"), 6),
+        (("noisy_trainer",), 3),
+        pytest.param(("range_read", "--only", "tls"), 10, marks=pytest.mark.soak),
+        pytest.param(("end_to_end", "--only", "remote", "parent"), 8, marks=pytest.mark.soak),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_benchmark_prints_one_table(arguments: tuple[str, ...], rows: int, tmp_path: Path) -> None:
+    """A head, a rule, a row for each thing measured, conditions above it; and no file is left behind."""
+    environment = {**here(), "TMPDIR": str(tmp_path)}
+    name, *options = arguments
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", "--quick", *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=140,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == rows + 2
+    assert len({line.count("|") for line in table}) == 1
+    assert "seed 1" in lines[0]
+    assert not list(tmp_path.iterdir())
