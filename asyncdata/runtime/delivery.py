@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.structure import Structure, unflatten
 from asyncdata.runtime.budget import Budget
 from asyncdata.types import Element
+
+_PARTS: Final = 4
+"""Deliveries that fit into the consumer's share: one is held, one waits, one is being made, one is being let go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +130,45 @@ class Deliverer:
         """Bytes of slabs that the consumer holds."""
         return self._kept_bytes
 
-    def deliver(self, block: Block) -> Delivery:
-        """Hands a block over to the consumer."""
-        refs = [column for column in block.columns if isinstance(column, RefColumn)]
-        base: npt.NDArray[np.uint8] | None = None
-        if refs:
-            slabs = self._claim(refs)
-            grown = sum(self._budget.slabs.slab(i).nbytes for i in slabs if i not in self._kept)
-            if self._kept_bytes + grown > self._share:
-                return self._private(block, slabs)
-            base = self._lend(slabs)
+    def deliver(self, block: Block) -> tuple[Delivery, Block | None]:
+        """Hands the first elements of a block over to the consumer; returns them, and the rest if there is one.
+
+        So many that the consumer, who holds one delivery while the next is waiting, stays inside its share; even if
+        all it ever keeps is one element.
+        """
+        if not any(isinstance(column, RefColumn) for column in block.columns):
+            return self._lent(block, None), None
+        free = self._share - self._kept_bytes
+        count = len(block)
+        fits = self._grown(block, count) <= min(self._share // _PARTS, free)
+        if not fits and (least := self._grown(block, 1)) <= free:
+            fits = True
+            most = max(min(self._share // _PARTS, free), least)
+            while self._grown(block, count) > most:
+                count = max(count // 2, 1)
+        if not fits:
+            while count > 1 and self._payload_bytes(block, count) > self._share // _PARTS:
+                count //= 2
+        part, rest = _cut(block, count)
+        slabs = self._claim([column for column in part.columns if isinstance(column, RefColumn)])
+        return (self._lent(part, self._lend(slabs)) if fits else self._private(part, slabs)), rest
+
+    def _grown(self, block: Block, count: int) -> int:
+        """By how much the consumer's slabs would grow with the first elements of a block."""
+        found: set[int] = set()
+        for column in block.columns:
+            if isinstance(column, RefColumn):
+                part = column.pick(slice(count))
+                for rows in (part.rows, *part.tables()):
+                    found.update(np.unique(self._budget.slabs.of_rows(rows[:, 0])).tolist())
+        return sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
+
+    def _payload_bytes(self, block: Block, count: int) -> int:
+        parts = [column.pick(slice(count)) for column in block.columns if isinstance(column, RefColumn)]
+        return sum(part.nbytes + sum(int(table[:, 1].sum()) for table in part.tables()) for part in parts)
+
+    @staticmethod
+    def _lent(block: Block, base: npt.NDArray[np.uint8] | None) -> Delivery:
         columns = tuple(
             RefLeaf(column.rows, column.leaf, column.leaves)
             if isinstance(column, RefColumn)
@@ -184,6 +216,10 @@ class Deliverer:
         for index in slabs:
             self._budget.slabs.drop(self._budget.slabs.slab(index))
         return delivery
+
+
+def _cut(block: Block, count: int) -> tuple[Block, Block | None]:
+    return block.split(count) if count < len(block) else (block, None)
 
 
 class _Copier:

@@ -81,6 +81,10 @@ class Edge:
                 self._room.clear()
             await self._room.wait()
 
+    def remind(self) -> None:
+        """Tells again that the consumer waits, if it does: what was on its way to it turned out to be nothing."""
+        self._tell_starving()
+
     def finish(self, error: BaseException | None) -> None:
         """No more deliveries; from any thread. Lets go of the pipeline."""
         with self._condition:

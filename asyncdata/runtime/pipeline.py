@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.block import Block
 from asyncdata.options import Options
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Check, Map, MapBatch
@@ -143,15 +144,29 @@ class Pipeline:
             block = await root.pull(BLOCK_ROWS)
             if block is None:
                 return
-            if len(block):
-                delivery = deliverer.deliver(block)
-                del block
-                if not await self._edge.put(delivery):
-                    return
-                del delivery
+            if not len(block):
+                self._edge.remind()
+            elif not await self._deliver(block, deliverer):
+                return
+            del block
             if time.monotonic() - yielded > _LONG_STEP_S:
                 await asyncio.sleep(0)
                 yielded = time.monotonic()
+
+    async def _deliver(self, block: Block, deliverer: Deliverer) -> bool:
+        """Delivers a block in as many parts as the consumer's memory asks for; False when the consumer is gone."""
+        rest: Block | None = block
+        del block
+        try:
+            while rest is not None:
+                delivery, rest = deliverer.deliver(rest)
+                if not await self._edge.put(delivery):
+                    return False
+                del delivery
+        finally:
+            if rest is not None:
+                rest.release()
+        return True
 
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
         closed: list[BaseException] = []

@@ -22,7 +22,7 @@ from asyncdata.memory.leaf import BYTES, OBJECT, STR, Leaf
 from asyncdata.memory.lease import Returns
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.budget import Budget
-from asyncdata.runtime.delivery import Deliverer
+from asyncdata.runtime.delivery import Deliverer, Delivery
 
 MIB = 1 << 20
 _SLAB = 64 << 10
@@ -52,6 +52,13 @@ class Bench:
         column.hold()
         self.budget.slabs.drop(slab)
         return block_of(column)
+
+
+    def deliver(self, block: Block) -> Delivery:
+        """The whole block at once."""
+        delivery, rest = self.deliverer.deliver(block)
+        assert rest is None
+        return delivery
 
 
 def block_of(column: Any) -> Block:
@@ -85,7 +92,7 @@ async def test_every_kind_of_leaf(bench: Bench) -> None:
         (pickle.dumps({"a": 1}), OBJECT, {"a": 1}),
     ]
     for payload, leaf, expected in cases:
-        delivery = bench.deliverer.deliver(await bench.rows(payload, leaf=leaf))
+        delivery = bench.deliver(await bench.rows(payload, leaf=leaf))
         found = delivery.element(0)
         if leaf.kind == "array":
             np.testing.assert_array_equal(found, expected)
@@ -106,25 +113,25 @@ async def test_a_table_is_a_batch_of_bytes_without_a_copy(bench: Bench) -> None:
     outer = table.columns[0]
     assert isinstance(outer, RefColumn)
     outer.hold()
-    bench.deliverer.deliver(payloads)
-    found = bench.deliverer.deliver(table).element(0)
+    bench.deliver(payloads)
+    found = bench.deliver(table).element(0)
     assert isinstance(found, BytesArray)
     assert list(found) == [b"first", b"", b"third"]
 
 
 async def test_other_columns_pass_as_they_are(bench: Bench) -> None:
     """Arrays and objects lie in ordinary memory; nothing is lent for them."""
-    delivery = bench.deliverer.deliver(block_of(ArrayColumn(np.arange(3))))
+    delivery = bench.deliver(block_of(ArrayColumn(np.arange(3))))
     assert [delivery.element(row) for row in range(3)] == [0, 1, 2]
     thing = object()
-    delivery = bench.deliverer.deliver(block_of(ObjectColumn([thing])))
+    delivery = bench.deliver(block_of(ObjectColumn([thing])))
     assert delivery.element(0) is thing
     assert bench.deliverer.kept_bytes == 0
 
 
 async def test_what_is_delivered_is_charged_to_the_consumer_until_its_last_view_dies(bench: Bench) -> None:
     """The slab comes back after the last view, on the loop, and not before."""
-    delivery = bench.deliverer.deliver(await bench.rows(bytes(1000), leaf=Leaf("array", "|u1", (1000,))))
+    delivery = bench.deliver(await bench.rows(bytes(1000), leaf=Leaf("array", "|u1", (1000,))))
     assert bench.consumer.used == _SLAB
     assert bench.account.used == 0
     assert bench.deliverer.kept_bytes == _SLAB
@@ -143,7 +150,7 @@ async def test_a_slab_is_counted_once_however_many_deliveries_show_it(bench: Ben
     """Two blocks of rows of one slab."""
     block = await bench.rows(b"one", b"two")
     one, two = block.split(1)
-    first, second = bench.deliverer.deliver(one), bench.deliverer.deliver(two)
+    first, second = bench.deliver(one), bench.deliver(two)
     assert bench.deliverer.kept_bytes == _SLAB
     assert first.element(0) == b"one"
     del first
@@ -161,7 +168,7 @@ async def test_beyond_its_share_a_consumer_gets_copies(bench: Bench) -> None:
     leaf = Leaf("array", "<i8", (1000,))
     for number in range(7):
         block = await bench.rows(np.full(1000, number).tobytes(), leaf=leaf)
-        kept.append(bench.deliverer.deliver(block).element(0))
+        kept.append(bench.deliver(block).element(0))
     assert bench.deliverer.copies == 3
     assert len(bench.budget.slabs) == 4
     for number, array in enumerate(kept):
@@ -172,7 +179,32 @@ async def test_beyond_its_share_a_consumer_gets_copies(bench: Bench) -> None:
     del kept[:2], array
     await asyncio.sleep(0)
     block = await bench.rows(bytes(8000), leaf=leaf)
-    assert np.shares_memory(bench.deliverer.deliver(block).element(0), bench.arena.array)
+    assert np.shares_memory(bench.deliver(block).element(0), bench.arena.array)
+
+
+async def test_a_large_block_is_delivered_in_parts(bench: Bench) -> None:
+    """A consumer that keeps nothing gets no copies, however many slabs the pipeline's block spans."""
+    leaf = Leaf("array", "<i8", (1000,))
+    blocks = [await bench.rows(np.full(1000, number).tobytes(), leaf=leaf) for number in range(10)]
+    rest: Block | None = Block.concat(blocks)
+    seen: list[int] = []
+    while rest is not None:
+        delivery, rest = bench.deliverer.deliver(rest)
+        seen.extend(int(delivery.element(row)[0]) for row in range(len(delivery)))
+        assert bench.deliverer.kept_bytes <= 4 * _SLAB
+        del delivery
+        await asyncio.sleep(0)
+    assert seen == list(range(10))
+    assert bench.deliverer.copies == 0
+    assert len(bench.budget.slabs) == 0
+
+
+async def test_rows_of_one_slab_are_delivered_together(bench: Bench) -> None:
+    """Its bytes are charged whole anyway."""
+    block = await bench.rows(*(b"x" * 100 for _ in range(500)))
+    delivery, rest = bench.deliverer.deliver(block)
+    assert len(delivery) == 500
+    assert rest is None
 
 
 async def test_a_private_copy_of_a_table_has_its_payloads_with_it(bench: Bench) -> None:
@@ -186,14 +218,14 @@ async def test_a_private_copy_of_a_table_has_its_payloads_with_it(bench: Bench) 
     assert isinstance(column, RefColumn)
     for offset in inner.rows[:, 0]:
         bench.budget.slabs.hold(bench.budget.slabs.at(int(offset)))
-    found = bench.deliverer.deliver(table).element(0)
+    found = bench.deliver(table).element(0)
     bench.arena.array[: 4 * MIB] = 0xEE  # poison
     assert list(found) == [b"first", b"", b"x" * 100]
 
 
 async def test_leases_that_end_after_closing_touch_nothing(bench: Bench) -> None:
     """The consumer may keep a view longer than anything else lives."""
-    view = bench.deliverer.deliver(await bench.rows(b"x" * 100, leaf=Leaf("array", "|S1", (100,)))).element(0)
+    view = bench.deliver(await bench.rows(b"x" * 100, leaf=Leaf("array", "|S1", (100,)))).element(0)
     bench.returns.close()
     bench.arena.close()
     gc.collect()
