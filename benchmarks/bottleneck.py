@@ -18,6 +18,7 @@ class Shares:
         workers_busy: A worker process was inside a task, averaged over the workers.
         machine_busy: A processor worked for this process and its workers, averaged over the processors.
         server_busy: A processor worked for the server on the same machine, averaged over the processors.
+        others_busy: A processor worked for anybody else, averaged over the processors.
         reads_waiting: A read waited for its turn because the limit of requests in flight was reached.
         reads_idle: No read was in flight: nobody asked for bytes.
     """
@@ -26,6 +27,7 @@ class Shares:
     workers_busy: float
     machine_busy: float
     server_busy: float = 0.0
+    others_busy: float = 0.0
     reads_waiting: float
     reads_idle: float
 
@@ -43,11 +45,11 @@ def name_bottleneck(shares: Shares) -> str:
             f"Bottleneck: decode CPU; the worker processes were busy {_percent(shares.workers_busy)} of the time, "
             f"no read was in flight {_percent(shares.reads_idle)} of it, and {waited}."
         )
-    if shares.machine_busy + shares.server_busy >= _BUSY:
+    if shares.machine_busy + shares.server_busy + shares.others_busy >= _BUSY:
         return (
-            f"Bottleneck: CPU of this machine; the pipeline used {_percent(shares.machine_busy)} and the server "
-            f"{_percent(shares.server_busy)} of all processors, the workers were busy "
-            f"{_percent(shares.workers_busy)} of the time, and {waited}."
+            f"Bottleneck: CPU of this machine; the pipeline used {_percent(shares.machine_busy)}, the server "
+            f"{_percent(shares.server_busy)} and other programs {_percent(shares.others_busy)} of all processors, the "
+            f"workers were busy {_percent(shares.workers_busy)} of the time, and {waited}."
         )
     if shares.reads_waiting >= 0.5:
         return (

@@ -11,7 +11,7 @@ from typing import Any, Final
 import asyncdata as ad
 from asyncdata.options import usable_cpus
 from benchmarks.bottleneck import Shares
-from benchmarks.measure import Sampler, tree_cpu_s, tree_pss_bytes
+from benchmarks.measure import Sampler, machine_cpu_s, tree_cpu_s, tree_pss_bytes
 from benchmarks.runtime_stats import RuntimeStats, read_stats
 
 _LOOK_S: Final = 0.02
@@ -48,6 +48,7 @@ class _Mark:
     at: float
     cpu_s: float
     server_cpu_s: float
+    machine_cpu_s: float
     stats: RuntimeStats
 
 
@@ -65,6 +66,7 @@ class _Watch:
             time.monotonic(),
             tree_cpu_s(os.getpid(), self._servers),
             sum(tree_cpu_s(pid) for pid in self._servers),
+            machine_cpu_s(),
             read_stats(self._runtime),
         )
 
@@ -122,11 +124,14 @@ def watched_pass(
 def _shares(first: _Mark, ended: _Mark, waited: float, looks: Sequence[RuntimeStats]) -> Shares:
     flowing = max(ended.at - first.at, 1e-9)
     machine_s = flowing * usable_cpus()
+    mine, servers = ended.cpu_s - first.cpu_s, ended.server_cpu_s - first.server_cpu_s
+    others = max(0.0, ended.machine_cpu_s - first.machine_cpu_s - mine - servers)
     return Shares(
         consumer_waited=waited / flowing,
         workers_busy=(ended.stats.busy_s - first.stats.busy_s) / (flowing * max(1, ended.stats.workers)),
-        machine_busy=(ended.cpu_s - first.cpu_s) / machine_s,
-        server_busy=(ended.server_cpu_s - first.server_cpu_s) / machine_s,
+        machine_busy=mine / machine_s,
+        server_busy=servers / machine_s,
+        others_busy=others / machine_s,
         reads_waiting=sum(look.fetch.waiting > 0 for look in looks) / len(looks),
         reads_idle=sum(look.fetch.in_flight == 0 for look in looks) / len(looks),
     )

@@ -17,6 +17,7 @@ STARVED = Shares(consumer_waited=0.9, workers_busy=0.1, machine_busy=0.2, reads_
         ({"consumer_waited": 0.02, "workers_busy": 0.95}, "the consumer"),
         ({"workers_busy": 0.93}, "decode CPU"),
         ({"machine_busy": 0.6, "server_busy": 0.3}, "CPU of this machine"),
+        ({"machine_busy": 0.3, "others_busy": 0.6}, "CPU of this machine"),
         ({"reads_waiting": 0.7}, "network, by the limit of requests in flight"),
         ({}, "network;"),
         ({"reads_idle": 0.9}, "none stands out"),
