@@ -71,9 +71,11 @@ class Ledger:
     Args:
         limit_bytes: The limit.
         slack_bytes: What read-ahead leaves free; an eighth of the limit unless given.
+        deferred: Hopeless asks do not fail at once: ``suspicious`` is set, and ``confirm`` gives the verdict. For
+            callers whose stages need a moment until what they say of themselves is true.
     """
 
-    def __init__(self, limit_bytes: int, *, slack_bytes: int | None = None) -> None:
+    def __init__(self, limit_bytes: int, *, slack_bytes: int | None = None, deferred: bool = False) -> None:
         if limit_bytes < 0:
             raise ValueError(f"limit_bytes must not be negative: {limit_bytes}")
         self.limit = limit_bytes
@@ -91,6 +93,8 @@ class Ledger:
         self._failed: list[Ticket] = []
         self._recalls: list[Ticket] = []
         self._refused = False
+        self._deferred = deferred
+        self.suspicious = False
         self._room = False
 
     # --- accounts ------------------------------------------------------------------------------------------------
@@ -113,6 +117,10 @@ class Ledger:
         insort(self._accounts, account, key=_rank)
         self._settle()
         return account
+
+    def begin(self, account: Account) -> None:
+        """Says that a sloppy source is one of those that are read now: its rows would be taken if they came."""
+        account.any_order = True
 
     def reserve(self, account: Account, nbytes: int) -> None:
         """Changes what is reserved for an account; more than is free now comes into force as bytes are released.
@@ -412,7 +420,13 @@ class Ledger:
             elif ticket.key is None:
                 self._queue.put(ticket)
 
-    def _settle(self, *, judge: bool = True) -> None:
+    def confirm(self) -> None:
+        """Judges again after a suspicion, when everybody who was about to go on has done so; now asks may fail."""
+        self.suspicious = False
+        if self._queue:
+            self._settle(confirm=True)
+
+    def _settle(self, *, judge: bool = True, confirm: bool = False) -> None:
         """Spends what is free: on the queue in its order, then on lent reserves; the rest is room for read-ahead."""
         while self._queue:
             ticket = self._queue.first
@@ -425,6 +439,9 @@ class Ledger:
                 if not judge or self._ahead or not self._is_hopeless(ticket):
                     return
                 rescued = self._borrow(account, cost) if account.kind is Kind.FLOW else self._pass_by()
+                if not rescued and self._deferred and not confirm:
+                    self.suspicious = True
+                    return
                 if not rescued:
                     self._fail(ticket, hopeless(self._accounts, ticket, self.limit))
                     return

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from asyncdata.memory.accounts import Account, Kind, LedgerSnapshot, State, Ticket
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.spans import SpanAllocator
+
+_QUIET_ROUNDS: Final = 32
+"""Rounds of the loop without a change after which nobody is about to go on."""
 
 
 class ReadAhead(Protocol):
@@ -41,7 +44,9 @@ class Budget:
 
     def __init__(self, arena: Arena, limit_bytes: int) -> None:
         self.limit = limit_bytes
-        self.ledger = Ledger(limit_bytes)
+        self.ledger = Ledger(limit_bytes, deferred=True)
+        self._changes = 0
+        self._confirming = False
         self._allocator = SpanAllocator(arena.nbytes, limit_bytes, GRANULE)
         self.slabs = Slabs(arena, self._allocator, self._freed)
         self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
@@ -50,13 +55,9 @@ class Budget:
     def __repr__(self) -> str:
         return f"<Budget {self.slabs!r} {self.ledger!r}>"
 
-    def open(
-        self, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0, any_order: bool = False
-    ) -> Account:
+    def open(self, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0, any_order: bool = False) -> Account:
         """An account; see `Ledger.open`."""
-        account = self.ledger.open(
-            name, rank=rank, kind=kind, reserved_bytes=reserved_bytes, any_order=any_order
-        )
+        account = self.ledger.open(name, rank=rank, kind=kind, reserved_bytes=reserved_bytes, any_order=any_order)
         self._act()
         return account
 
@@ -64,6 +65,10 @@ class Budget:
         """Changes what is reserved for an account."""
         self.ledger.reserve(account, nbytes)
         self._act()
+
+    def begin(self, account: Account) -> None:
+        """Says that a sloppy source is one of those that are read now."""
+        self.ledger.begin(account)
 
     def close(self, account: Account) -> None:
         """Ends an account."""
@@ -182,8 +187,29 @@ class Budget:
         self._act()
 
     def _act(self) -> None:
+        self._changes += 1
         if self.ledger.has_decisions:
             self._carry_out()
+        if self.ledger.suspicious and not self._confirming:
+            self._confirming = True
+            self._confirm(self._changes, 0)
+
+    def _confirm(self, changes: int, rounds: int) -> None:
+        """Lets the loop go round a few times without a change before an ask is declared hopeless.
+
+        A stage that has just been given something has not run yet, and still seems to wait; whoever is ready to run
+        does so within one round of the loop, and hands on within as many as there are stages.
+        """
+        if changes != self._changes:
+            changes, rounds = self._changes, 0
+        if not self.ledger.suspicious:
+            self._confirming = False
+        elif rounds < _QUIET_ROUNDS:
+            asyncio.get_running_loop().call_soon(self._confirm, changes, rounds + 1)
+        else:
+            self._confirming = False
+            self.ledger.confirm()
+            self._act()
 
     def _carry_out(self) -> None:
         while self.ledger.has_decisions:

@@ -116,7 +116,7 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
     budget = services.budget
     shares = _shares(scope)
     # Reserves nothing until the file is one of those that are read in turn.
-    account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE, any_order=scope.any_order)
+    account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
     in_turn = max(1, scope.shards)
     reader = ChunkReader(
         services.io,
@@ -149,6 +149,7 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
         budget=budget,
         account=account,
         reserve_bytes=budget.charge(shares.chunk_bytes) * (2 if node.compression else 1),
+        any_order=scope.any_order,
         downstream=scope.rows_account,
         sources=services.sources,
     )
@@ -167,9 +168,7 @@ def _rows_account(scope: Scope, name: str) -> Account:
 
 def _tasks_account(scope: Scope, name: str) -> Account:
     reserve = _shares(scope).task_bytes
-    return scope.services.account(
-        f"{scope.place} tasks", name, rank=scope.rank, kind=Kind.FLOW, reserved_bytes=reserve
-    )
+    return scope.services.account(f"{scope.place} tasks", name, rank=scope.rank, kind=Kind.FLOW, reserved_bytes=reserve)
 
 
 def _keys(scope: Scope) -> tuple[int, int]:
@@ -355,7 +354,9 @@ def _skip(node: transformations.Skip, scope: Scope) -> Stage:
 def _prefetch(node: transformations.Prefetch, scope: Scope) -> Stage:
     upstream = lower(node.input, scope.below())
     elements = _AUTOTUNED_PREFETCH if node.buffer_size == AUTOTUNE else node.buffer_size
-    return upstream if elements == 0 else PrefetchStage(label_of(node), upstream, elements, scope.services.spawn)
+    if elements == 0:
+        return upstream
+    return PrefetchStage(label_of(node), upstream, elements, scope.services.spawn)
 
 
 def _with_options(node: transformations.WithOptions, scope: Scope) -> Stage:

@@ -63,6 +63,7 @@ class Job:
         sources: For naming a record that failed.
         keys: Key of the random generators.
         with_origin: Whether the tasks need the rows' provenance, for generators.
+        changed: Told by how much the numbers of running tasks, and of those that wait for memory, change.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Job:
         sources: SourceTable,
         keys: tuple[int, int],
         with_origin: bool,
+        changed: Callable[[int, int], None],
     ) -> None:
         self.block = block
         self.number = number
@@ -91,6 +93,7 @@ class Job:
         self._sources = sources
         self._keys = keys
         self._with_origin = with_origin
+        self._changed = changed
         self._results: Slab | None = None
         self._results_nbytes = 0
         self._making: asyncio.Future[None] | None = None
@@ -122,6 +125,7 @@ class Job:
         await self._run_task(executor, 0, min(rows_per_task, count), shape)
 
     async def _run_task(self, executor: Executor, start: int, count: int, shape: bytes) -> None:
+        self._changed(1, 0)
         try:
             if self.error is None:
                 reply = await self._call(executor, start, count, shape)
@@ -139,6 +143,7 @@ class Job:
             self._left -= 1
             if not self._left:
                 self.done.set()
+            self._changed(-1, 0)
 
     async def _call(self, executor: Executor, start: int, count: int, shape: bytes) -> Reply:
         columns: list[Column] = list(self.block.columns)
@@ -185,6 +190,7 @@ class Job:
     async def _grant(self, part: _Part, nbytes: int) -> tuple[int, int]:
         """The first call of a task is for the results, the second for its payloads."""
         part.calls += 1
+        self._changed(0, 1)
         if part.scratch is not None:
             self._budget.rest(part.scratch.account, True)
         try:
@@ -194,6 +200,7 @@ class Job:
                 slab = part.payloads = await self._take(nbytes)
                 self._payloads.append(slab)
         finally:
+            self._changed(0, -1)
             if part.scratch is not None:
                 self._budget.rest(part.scratch.account, False)
         return slab.offset, slab.nbytes

@@ -72,6 +72,7 @@ class TFRecordStage(Stage):
         budget: For slabs of large records.
         account: The source's account.
         reserve_bytes: What the account needs while the file is being read.
+        any_order: Whether the stage below takes rows of this file and its like as they come.
         downstream: The account that framed slabs are charged to.
         sources: Where the file is entered.
     """
@@ -88,6 +89,7 @@ class TFRecordStage(Stage):
         budget: Budget,
         account: Account,
         reserve_bytes: int,
+        any_order: bool,
         downstream: Account,
         sources: SourceTable,
     ) -> None:
@@ -100,6 +102,7 @@ class TFRecordStage(Stage):
         self._budget = budget
         self._account = account
         self._reserve_bytes = reserve_bytes
+        self._any_order = any_order
         self._downstream = downstream
         self._sources = sources
         self._number: int | None = None
@@ -126,6 +129,8 @@ class TFRecordStage(Stage):
         if not self._started:
             self._started = True
             self._budget.reserve(self._account, self._reserve_bytes)
+            if self._any_order:
+                self._budget.begin(self._account)
         self._budget.wait(self._account)
         try:
             if self._error is not None:

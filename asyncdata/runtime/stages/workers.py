@@ -115,6 +115,8 @@ class WorkerStage(Stage):
         self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
         self._started = 0
         self._under_way = 0
+        self._running = 0
+        self._blocked = 0
         self._feeder: asyncio.Task[None] | None = None
         self._fed: Block | None = None
         self._error: BaseException | None = None
@@ -135,9 +137,7 @@ class WorkerStage(Stage):
     async def _feed(self) -> None:
         try:
             while True:
-                while self._under_way >= self._parallelism or len(self._jobs) > self._parallelism:
-                    self._room.clear()
-                    await self._room.wait()
+                await self._wait_for_room()
                 block = await self._collect()
                 if block is None:
                     break
@@ -149,6 +149,16 @@ class WorkerStage(Stage):
         finally:
             self._ended = True
             self._news.set()
+
+    async def _wait_for_room(self) -> None:
+        # What has been collected is given back by jobs alone: for the ledger this is waiting too.
+        self._budget.wait(self._rows_account)
+        try:
+            while self._under_way >= self._parallelism or len(self._jobs) > self._parallelism:
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._budget.wait(self._rows_account, False)
 
     async def _collect(self) -> Block | None:
         self._budget.wait(self._rows_account)
@@ -184,6 +194,7 @@ class WorkerStage(Stage):
             sources=self._sources,
             keys=self._keys,
             with_origin=self._with_origin,
+            changed=self._changed,
         )
         self._started += 1
         self._jobs.append(job)
@@ -192,9 +203,9 @@ class WorkerStage(Stage):
         if not len(block) or (self._outcome == "checked" and not _is_unchecked(block)):
             job.done.set()
             self._news.set()
+            self._tell()
             return
         self._under_way += 1
-        self._budget.wait(self._account, False)
         self._spawn(self._run(job))
 
     async def _run(self, job: Job) -> None:
@@ -210,13 +221,21 @@ class WorkerStage(Stage):
             await job.done.wait()
         finally:
             self._under_way -= 1
-            if not self._under_way:
-                self._budget.wait(self._account)
             self._pace.learn(job.seconds, count)
             if self._jobs and self._jobs[0] is not job and self._ordered:
                 job.rest()
             self._news.set()
             self._room.set()
+
+    def _changed(self, running: int, blocked: int) -> None:
+        """Counts tasks that run, and those of them that wait for memory; the ledger is told whether any goes on."""
+        self._running += running
+        self._blocked += blocked
+        self._tell()
+
+    def _tell(self) -> None:
+        at_work = self._running > self._blocked or self._deliverable() is not None
+        self._budget.wait(self._account, not at_work)
 
     # --- delivering --------------------------------------------------------------------------------------------
 
@@ -234,23 +253,23 @@ class WorkerStage(Stage):
                 if self._error is not None:
                     raise self._error
                 return None
+            self._tell()
             self._news.clear()
             await self._news.wait()
 
+    def _deliverable(self) -> Job | None:
+        """The next job to deliver, if it is done."""
+        if self._ordered:
+            return self._jobs[0] if self._jobs and self._jobs[0].done.is_set() else None
+        return next((job for job in self._jobs if job.done.is_set()), None)
+
     def _ready(self) -> Job | None:
         """The next job to deliver, taken out of the list."""
-        if self._ordered:
-            if not self._jobs or not self._jobs[0].done.is_set():
-                return None
-            job = self._jobs.popleft()
-        else:
-            found = next((job for job in self._jobs if job.done.is_set()), None)
-            if found is None:
-                return None
-            job = found
+        job = self._deliverable()
+        if job is not None:
             self._jobs.remove(job)
-        if self._jobs:
-            self._jobs[0].hurry()
+            if self._jobs:
+                self._jobs[0].hurry()
         return job
 
     def _finish(self, job: Job) -> Block:
