@@ -140,7 +140,7 @@ class Bench:
         assert used == 0, f"{used} bytes are charged at the end"
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """What a consumer sees of a stage, in plain lists that can be compared."""
 
@@ -150,6 +150,7 @@ class Trace:
     error: str | None = None
     pulls: int = field(default=0, compare=False)
     advance: Advance = field(default_factory=lambda: Advance(0, NO_ORIGINS), compare=False)
+    _mark: tuple[Mark, Any] = field(default=(None, None), compare=False)
     _fold: Fold = field(default_factory=Fold, compare=False)
 
     def add(self, block: Block) -> None:
@@ -157,7 +158,11 @@ class Trace:
         self.elements += map(plain, block.elements())
         self.origins += block.origin.tolist()
         assert block.advance.rows == len(block)
-        self.states += [plain(self._fold.at(block.advance, row)) for row in range(1, len(block) + 1)]
+        for row in range(1, len(block) + 1):
+            mark, skip = self._fold.at(block.advance, row)
+            if mark is not self._mark[0]:
+                self._mark = mark, plain(mark)
+            self.states.append((self._mark[1], skip))
         self._fold.feed(block.advance)
         self.advance = Advance.concat([self.advance, block.advance])
 

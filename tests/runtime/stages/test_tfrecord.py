@@ -101,6 +101,7 @@ def reading(data: bytes, cuts: Sequence[int], *, room: int = 64, compressed: boo
             budget=bench.budget,
             account=account,
             reserve_bytes=0,
+            any_order=False,
             downstream=bench.rows,
             sources=bench.sources,
         )
