@@ -89,7 +89,7 @@ class TFRecordStage(Stage):
         budget: Budget,
         account: Account,
         reserve_bytes: int,
-        any_order: bool,
+        any_order: bool = False,
         downstream: Account,
         sources: SourceTable,
     ) -> None:
