@@ -4,8 +4,8 @@
 * `ArrayColumn`: one ndarray whose first axis is the row.
 * `ObjectColumn`: a list of Python objects.
 
-A column is owned by one block. Rows of a `RefColumn` each hold their slab once: `split`, `pick`, `put` and `concat` hand
-the holds on, `gather` takes new ones for what it returns, `release` gives the column's own back. Nothing else counts.
+A column is owned by one block. Rows of a `RefColumn` each hold their slab once: `split`, `pick`, `put` and `concat`
+hand the holds on, `gather` takes new ones for what it returns, `release` gives the column's own back. Nothing else counts.
 """
 
 from __future__ import annotations
@@ -298,14 +298,7 @@ def as_objects(column: Column) -> ObjectColumn:
 def merge(held: Column, fresh: Column, source: Rows) -> Column:
     """Row i is row ``source[i]`` of `held` followed by `fresh`; every row moves at most once. See `alike`."""
     size = len(held)
-    old = np.flatnonzero(source < size)
     new = np.flatnonzero(source >= size)
-    both: Column
-    if isinstance(held, ObjectColumn) and isinstance(fresh, ObjectColumn):
-        return ObjectColumn([held.items[i] if i < size else fresh.items[i - size] for i in source.tolist()])
-    taken, added = held.pick(source[old]), fresh.pick(source[new] - size)
-    both = concat([taken, added]) if len(old) and len(new) else (taken if len(old) else added)
-    back = np.empty(len(source), np.int64)
-    back[old] = np.arange(len(old))
-    back[new] = np.arange(len(old), len(source))
-    return both.pick(back)
+    merged = held.pick(np.minimum(source, size - 1))
+    merged.put(new, fresh, source[new] - size)  # type: ignore[arg-type]  # `alike` made them of one kind
+    return merged

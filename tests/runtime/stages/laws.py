@@ -38,8 +38,8 @@ from asyncdata.workers.threads import ThreadPool
 
 Make: TypeAlias = "Callable[[Bench], Stage]"
 Kinds: TypeAlias = Literal["array", "objects", "refs", "records", "twice", "nests", "mixed"]
-"""What a scripted source's elements are: numbers, Python ints, byte strings in slabs, unchecked records, pairs of a byte
-string that is held twice, nests of a number, a byte string and an array in a slab, ints among pairs."""
+"""What a scripted source's elements are: numbers, Python ints, byte strings in slabs, unchecked records, pairs of a
+byte string that is held twice, nests of a number, a byte string and an array in a slab, ints among pairs."""
 
 LIMIT_BYTES = 64 << 20
 _PAIR = Leaf("array", "<i8", (2,))

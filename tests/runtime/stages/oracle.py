@@ -1,4 +1,4 @@
-"""tf.data's semantics as scalar code over plain lists, written from its documentation: what the stages are checked by."""
+"""tf.data's semantics as scalar code over lists, written from its documentation: what the stages are checked by."""
 
 from __future__ import annotations
 

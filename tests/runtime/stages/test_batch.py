@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Advance
 from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.columns import RefColumn
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.stage import Stage
@@ -204,9 +206,10 @@ def test_references_stay_where_they_are() -> None:
         async def look(limit: int) -> Any:
             block = await pull(limit)
             if block is not None:
-                table = block.columns[0].tables()[0]
-                places.extend(table[:, 0].tolist())
-                assert block.columns[0].leaf == Leaf("table", shape=(3,))
+                column = block.columns[0]
+                assert isinstance(column, RefColumn)
+                assert column.leaf == Leaf("table", shape=(3,))
+                places.extend(column.tables()[0][:, 0].tolist())
             return block
 
         stage.pull = look  # type: ignore[method-assign]  # looks at what passes
@@ -214,7 +217,7 @@ def test_references_stay_where_they_are() -> None:
 
     trace = whole(make)
     assert trace.elements == [[b"1", b"22", b"333"]]
-    assert [b - a for a, b in zip(places, places[1:], strict=False)] == [1, 2]
+    assert [b - a for a, b in pairwise(places)] == [1, 2]
 
 
 def test_many_small_batches_share_a_slab_and_begin_on_boundaries() -> None:
@@ -232,7 +235,9 @@ def test_many_small_batches_share_a_slab_and_begin_on_boundaries() -> None:
             block = await pull(limit)
             if block is not None:
                 blocks += 1
-                starts.extend(block.columns[0].rows[:, 0].tolist())
+                column = block.columns[0]
+                assert isinstance(column, RefColumn)
+                starts.extend(column.rows[:, 0].tolist())
             return block
 
         stage.pull = look  # type: ignore[method-assign]  # looks at what passes

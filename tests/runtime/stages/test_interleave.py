@@ -29,7 +29,7 @@ def items(bench: Bench, values: Sequence[Any]) -> ItemsStage:
 def interleaved(
     lengths: Sequence[int], cycle: int, block: int, *, sloppy: bool = False, ahead: int = 2
 ) -> Callable[[Bench], Stage]:
-    """Input element i makes a dataset of ``lengths[i]`` elements: 100 i, 100 i + 1, …"""
+    """Input element i makes a dataset of ``lengths[i]`` elements: 100 i, 100 i + 1 and so on."""
 
     def make(bench: Bench) -> Stage:
         def make_inner(element: Element, origin: Rows) -> Stage:
