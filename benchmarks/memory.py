@@ -158,8 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="asyncdata-memory-") as folder:
         files = write_shards(Path(folder), 200 if options.quick else 2500)
         for limit_mib in limits:
-            for case in CASES:
-                rows.append(row(case, measure_apart(case, files, limit_mib)))
+            rows.extend(row(case, measure_apart(case, files, limit_mib)) for case in CASES)
     print(markdown(("MiB", "limit", "workers ready", "peak", "added", "peak / allowed"), rows))
     print("\nallowed: 1.1 x (workers ready + limit).")
     return int(any(float(cells[-1]) > 1 for cells in rows))

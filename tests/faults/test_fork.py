@@ -108,7 +108,7 @@ def test_a_fork_at_any_moment(moment: str) -> None:
         _FORK
         + f"""
 moment = {moment!r}
-for round in range(15):
+for round in range(6):
     it = pipeline("thread", 80_000).iterator()
     next(it)
     reader = threading.Thread(target=it.close if moment == "closing" else lambda: [None for _ in zip(it, range(300))])

@@ -6,6 +6,7 @@ Every case about files runs on local files, on ``memory://`` and on ``gs://``.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import os
 import struct
@@ -55,7 +56,12 @@ class Store:
 
 def _options(**changes: Any) -> ad.Options:
     retry = ad.RetryOptions(max_attempts=2, initial_delay_s=0.001)
-    return ad.Options(**{"num_workers": 1, "memory_limit_bytes": 32 << 20, "retry": retry, **changes})
+    # Without worker processes, which take longer to start than most cases to run; those that need them say so.
+    return ad.Options(**{"num_workers": 0, "memory_limit_bytes": 32 << 20, "retry": retry, **changes})
+
+
+def _with_workers(options: ad.Options) -> ad.Options:
+    return dataclasses.replace(options, num_workers=1)
 
 
 @pytest.fixture(params=["local", "memory", "gs"])
@@ -172,7 +178,7 @@ def test_a_wrong_length_checksum(store: Store) -> None:
 def test_a_wrong_payload_checksum(store: Store) -> None:
     """In raw records and below a map function, in a process, in a thread and inline."""
     store.put("bad", damaged(3 * (100 + FRAME) + 50, shard_bytes(records(0, 10, 100))))
-    source = store.read("bad")
+    source = store.read("bad").with_options(_with_workers(store.options))
     for dataset in (
         source,
         source.batch(4),
@@ -180,6 +186,7 @@ def test_a_wrong_payload_checksum(store: Store) -> None:
         source.map(len, num_parallel_calls=2),
         source.map(len, num_parallel_calls=2, executor="thread"),
         source.shuffle(5, seed=1).map(len, num_parallel_calls=2).batch(4),
+        store.read("bad").map(len, num_parallel_calls=2),
     ):
         error = error_of(dataset, ad.CorruptRecordError)
         assert (error.url, error.record, error.offset) == (store.url("bad"), 3, 3 * (100 + FRAME))
@@ -291,7 +298,8 @@ def test_empty_files_and_empty_records(store: Store) -> None:
     store.put("nothing", b"")
     assert list(store.read("empty")) == []
     assert list(store.read("empty", "blank", "empty", "blank")) == [b"", b"x", b"", b""] * 2
-    assert list(store.read("blank").map(len, num_parallel_calls=2).batch(3))[0].tolist() == [0, 1, 0]
+    lengths = [batch.tolist() for batch in store.read("blank").map(len, num_parallel_calls=2).batch(3)]
+    assert lengths == [[0, 1, 0], [0]]
     assert [list(batch) for batch in store.read("blank").batch(3)] == [[b"", b"x", b""], [b""]]
     assert list(store.read("gzipped", compression="GZIP")) == []
     assert list(store.read("nothing", compression="GZIP")) == []
@@ -333,13 +341,13 @@ def test_an_object_replaced_or_deleted_while_it_is_read(store: Store) -> None:
         def rest(iterator: ad.PipelineIterator = iterator, seen: list[Any] = seen) -> None:
             seen.extend(iterator)
 
-        try:
-            rest()
-        except ad.StorageError as error:
-            assert isinstance(error, ad.ObjectChangedError | ad.ObjectNotFoundError), repr(error)
-            assert error.url == store.url("big")
+        if change == "delete" and store.prefix.startswith("/"):
+            rest()  # an open local file outlives its name
+            assert len(seen) == 200
         else:
-            assert store.prefix.startswith("/"), "only an open local file outlives its name"
+            with pytest.raises((ad.ObjectChangedError, ad.ObjectNotFoundError)) as caught:
+                rest()
+            assert caught.value.url == store.url("big")
         assert seen == records(0, 200, 30_000)[: len(seen)]
 
 
@@ -364,7 +372,7 @@ PLACES = ["inline", "thread", "process"]
 def mapped(function: Callable[[Any], Any], place: str, count: int = 20) -> ad.Dataset:
     """A function over numbers."""
     dataset = ad.Dataset.range(count).map(function, None if place == "inline" else 2, executor=place)
-    return dataset.with_options(_options())
+    return dataset.with_options(_options(num_workers=int(place == "process")))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -379,7 +387,8 @@ def test_a_map_function_that_raises(place: str, store: Store) -> None:
     store.put("a", shard_bytes(records(0, 5, 100)))
     store.put("b", shard_bytes(records(1, 5, 100)))
     dataset = store.read("a", "b").map(explode, None if place == "inline" else 2, executor=place)
-    error = error_of(dataset.with_options(store.options), KeyError)
+    options = _with_workers(store.options) if place == "process" else store.options
+    error = error_of(dataset.with_options(options), KeyError)
     notes = "\n".join(error.__notes__)
     assert "map(explode)" in notes or "explode" in notes
     assert store.url("b") in notes
@@ -436,7 +445,7 @@ def test_results_that_cannot_be_sent_back() -> None:
 
 def test_an_interleave_function_that_returns_no_dataset() -> None:
     """Said in words."""
-    dataset = ad.Dataset.range(3).interleave(lambda x: x)  # type: ignore[arg-type, return-value]  # the mistake
+    dataset = ad.Dataset.range(3).interleave(lambda x: x)
     error = error_of(dataset, TypeError)
     assert "must return a Dataset" in str(error)
 
@@ -444,12 +453,12 @@ def test_an_interleave_function_that_returns_no_dataset() -> None:
 def test_exceptions_with_odd_constructors() -> None:
     """An exception class that cannot be rebuilt elsewhere arrives in words all the same."""
 
-    class Odd(Exception):
+    class OddError(Exception):
         def __init__(self, one: int, *, two: int) -> None:
             super().__init__(f"odd {one} {two}")
 
     def explode(x: int) -> int:
-        raise Odd(1, two=int(x))
+        raise OddError(1, two=int(x))
 
     error = error_of(mapped(explode, "process"), Exception)
     assert "odd 1 0" in str(error)

@@ -69,7 +69,8 @@ async def test_a_cancelled_anext_loses_no_error() -> None:
             raise ValueError("user code")
         return x
 
-    for patience in range(12):
+    for first in range(12):
+        patience = first
         iterator = ad.Dataset.range(20).map(explode, num_parallel_calls=2, executor="thread").iterator()
         outcomes: list[Any] = []
         while not outcomes or not isinstance(outcomes[-1], BaseException | str):
@@ -171,7 +172,7 @@ def test_a_loop_closed_while_it_waited_takes_nothing_with_it() -> None:
     iterator = ad.Dataset.range(5).map(hold, num_parallel_calls=1).iterator()
     assert [next(iterator), next(iterator)] == [0, 1]
     loop = asyncio.new_event_loop()
-    waiting = loop.create_task(iterator.__anext__())  # type: ignore[arg-type]  # a coroutine
+    waiting = loop.create_task(iterator.__anext__())
     loop.run_until_complete(asyncio.sleep(0.01))
     assert not waiting.done()
     waiting.cancel()
@@ -279,4 +280,4 @@ def test_the_end_is_the_end() -> None:
     assert list(iterator) == [0, 1]
     for _ in range(3):
         assert list(iterator) == []
-    assert asyncio.run(anext(iterator, "end")) == "end"  # type: ignore[arg-type]  # a coroutine
+    assert asyncio.run(anext(iterator, "end")) == "end"

@@ -116,8 +116,6 @@ async def test_every_waiting_task_is_woken_and_each_delivery_goes_to_one() -> No
     consumers = [asyncio.ensure_future(consume()) for _ in range(5)]
     for number in range(20):
         await edge.put(delivery(number))
-    while len(taken) < 20:
-        await asyncio.sleep(0)
     edge.finish(None)
     await asyncio.gather(*consumers)
     assert taken == list(range(20))
@@ -161,8 +159,7 @@ def test_a_thread_waits_for_a_pump_on_another_loop() -> None:
             if end == "finish":
                 edge.finish(None)
             else:
-                while edge._buffer:
-                    await asyncio.sleep(0)
+                await edge.wait_for_room()
                 edge.close()
 
         thread = threading.Thread(target=consume)
@@ -248,16 +245,16 @@ def test_an_error_that_was_raised_is_no_cycle() -> None:
     """Its traceback goes, and all it holds, when the caller lets go of it."""
     edge = Edge(1)
 
-    class Held(Exception):
+    class HeldError(Exception):
         pass
 
-    error = Held()
+    error = HeldError()
     gone = weakref.ref(error)
     edge.finish(error)
     del error
     gc.disable()
     try:
-        with pytest.raises(Held):
+        with pytest.raises(HeldError):
             edge.pop()
         assert _is_gone(gone)
     finally:

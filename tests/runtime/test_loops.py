@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -135,7 +135,7 @@ def test_what_user_code_left_behind_ends_with_the_loop() -> None:
         finally:
             seen.append("task")
 
-    async def generator() -> object:
+    async def generator() -> AsyncIterator[int]:
         try:
             yield 1
         finally:
@@ -143,7 +143,7 @@ def test_what_user_code_left_behind_ends_with_the_loop() -> None:
 
     async def leave() -> None:
         kept.append(asyncio.ensure_future(forgotten()))
-        iterator = generator()  # type: ignore[var-annotated]  # of object
+        iterator = generator()
         kept.append(iterator)
         await anext(iterator)
         await asyncio.to_thread(seen.append, "thread")
