@@ -25,8 +25,9 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import WithOptions
 from asyncdata.runtime.delivery import Delivery
 from asyncdata.runtime.edge import Edge
+from asyncdata.runtime.offload import in_thread
 from asyncdata.runtime.pipeline import Pipeline
-from asyncdata.runtime.runtime import Runtime, active_runtime, in_thread
+from asyncdata.runtime.runtime import Runtime, active_runtime
 from asyncdata.types import Element
 
 _NOTHING: Final = object()

@@ -271,6 +271,7 @@ def _worker_stage(
         keys=_keys(scope),
         with_origin=any(node.rng) if isinstance(node, transformations.MapBatch) else bool(getattr(node, "rng", False)),
         spawn=services.spawn,
+        occupancy=services.occupancy(kind),
         collector=collector,
         first_rows=first_rows,
     )

@@ -1,9 +1,14 @@
-"""`Offload`: anything that runs a blocking call off the loop."""
+"""Blocking calls off the loop: in the Runtime's threads, or in one of their own."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
+
+from asyncdata.workers.threads import ThreadPool
 
 T = TypeVar("T")
 
@@ -13,3 +18,59 @@ class Offload(Protocol):
 
     async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Calls ``fn(*args)`` in a thread and returns what it returns."""
+
+
+class Threads:
+    """A `ThreadPool` that starts with its first call."""
+
+    def __init__(self, pool: ThreadPool) -> None:
+        self._pool = pool
+        self._started = False
+
+    async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
+        """See `ThreadPool.run`."""
+        if not self._started:
+            self._started = True
+            await self._pool.start()
+        return await self._pool.run(fn, *args)
+
+    def stacks(self) -> dict[str, str]:
+        """Where threads that are in user code are now, by their names; from any thread."""
+        return self._pool.stacks()
+
+    async def aclose(self) -> None:
+        """Ends the threads."""
+        await self._pool.aclose()
+
+
+async def in_thread(function: Callable[[], None]) -> None:
+    """Awaits one blocking call in a thread that has ended when this returns. Cancelled, the call goes on."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not ended.done():
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            function()
+        except BaseException as caught:  # noqa: BLE001 -- handed over through the future
+            error = caught
+        with contextlib.suppress(RuntimeError):  # that loop was closed in the meantime
+            loop.call_soon_threadsafe(settle, error)
+
+    thread = threading.Thread(target=run, name="asyncdata-close", daemon=True)
+    thread.start()
+    try:
+        await ended
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        thread.join()
+        raise
+    thread.join()  # it has nothing left to do

@@ -30,6 +30,7 @@ from asyncdata.options import AUTOTUNE, Options, read_environment, usable_cpus
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.loops import LoopThread, describe_tasks
+from asyncdata.runtime.offload import Threads, in_thread
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.threads import ThreadPool
 
@@ -287,9 +288,7 @@ class Runtime:
         if self._pool_started is not None:
             await asyncio.gather(self._pool_started, return_exceptions=True)
         closing = [owner.aclose() for owner in (self._threads, self._pool) if owner is not None]
-        errors.extend(
-            error for error in await asyncio.gather(*closing, return_exceptions=True) if error is not None
-        )
+        errors.extend(error for error in await asyncio.gather(*closing, return_exceptions=True) if error is not None)
         pipelines = {task for task in pipelines if not task.done()}
         if pipelines:
             _, pipelines = await asyncio.wait(pipelines, timeout=max(1.0, until_s - loop.time()))
@@ -365,6 +364,12 @@ class Runtime:
         return usable_cpus() if chosen == AUTOTUNE else chosen
 
     @property
+    def num_threads(self) -> int:
+        """Threads for user functions there are, or will be."""
+        chosen = self.options.num_threads
+        return 2 * usable_cpus() if chosen == AUTOTUNE else chosen
+
+    @property
     def pool(self) -> WorkerPool:
         """The worker processes; made, not started, by the first use."""
         if self._pool is None:
@@ -397,8 +402,7 @@ class Runtime:
     def threads(self) -> Threads:
         """Threads for user functions, generators and decompression; started by the first call."""
         if self._threads is None:
-            chosen = self.options.num_threads
-            count = 2 * usable_cpus() if chosen == AUTOTUNE else chosen
+            count = self.num_threads
             self._threads = Threads(ThreadPool(count, close_timeout_s=self.options.close_timeout_s))
         return self._threads
 
@@ -414,62 +418,6 @@ class Runtime:
             with contextlib.suppress(OSError):
                 os.dup2(nowhere, descriptor, inheritable=False)
         self.arena.close()
-
-
-class Threads:
-    """A `ThreadPool` that starts with its first call."""
-
-    def __init__(self, pool: ThreadPool) -> None:
-        self._pool = pool
-        self._started = False
-
-    async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """See `ThreadPool.run`."""
-        if not self._started:
-            self._started = True
-            await self._pool.start()
-        return await self._pool.run(fn, *args)
-
-    def stacks(self) -> dict[str, str]:
-        """Where threads that are in user code are now, by their names; from any thread."""
-        return self._pool.stacks()
-
-    async def aclose(self) -> None:
-        """Ends the threads."""
-        await self._pool.aclose()
-
-
-async def in_thread(function: Callable[[], None]) -> None:
-    """Awaits one blocking call in a thread that has ended when this returns. Cancelled, the call goes on."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if not ended.done():
-            if error is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            function()
-        except BaseException as caught:  # noqa: BLE001 -- handed over through the future
-            error = caught
-        with contextlib.suppress(RuntimeError):  # that loop was closed in the meantime
-            loop.call_soon_threadsafe(settle, error)
-
-    thread = threading.Thread(target=run, name="asyncdata-close", daemon=True)
-    thread.start()
-    try:
-        await ended
-    except asyncio.CancelledError:
-        raise
-    except BaseException:
-        thread.join()
-        raise
-    thread.join()  # it has nothing left to do
 
 
 def active_runtime() -> Runtime | None:

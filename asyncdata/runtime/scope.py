@@ -13,6 +13,7 @@ from asyncdata.options import AUTOTUNE, Options
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor
 from asyncdata.runtime.io import Io
+from asyncdata.runtime.occupancy import Occupancy
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.tasks import Executor
@@ -50,6 +51,7 @@ class Services:
         self._accounts: dict[str, Account] = {}
         self._executors: dict[str, Executor] = {}
         self._programs: list[ProcessExecutor] = []
+        self._occupancies: dict[str, Occupancy] = {}
         self._opened = 0
 
     def account(self, place: str, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0) -> Account:
@@ -72,6 +74,11 @@ class Services:
                 executor = ThreadExecutor(self.threads, self.runtime.arena, make())
             self._executors[place] = executor
         return executor
+
+    def occupancy(self, kind: str) -> Occupancy:
+        """Which workers of this kind wait for memory."""
+        workers = max(1, self.runtime.num_workers) if kind == "process" else self.runtime.num_threads
+        return self._occupancies.setdefault(kind, Occupancy(workers))
 
     def parallelism(self, wished: int, kind: str) -> int:
         """Tasks under way at a time: two per worker, so that none waits for its next one; never more than wished."""

@@ -78,7 +78,7 @@ class Job:
         sources: SourceTable,
         keys: tuple[int, int],
         with_origin: bool,
-        changed: Callable[[int, int], None],
+        changed: Callable[[Job, int, int], None],
     ) -> None:
         self.block = block
         self.number = number
@@ -86,6 +86,7 @@ class Job:
         self.error: BaseException | None = None
         self.done = asyncio.Event()
         self.soonest = False
+        self.blocked = 0
         self._budget = budget
         self._account = account
         self._inputs_account = inputs_account
@@ -125,7 +126,7 @@ class Job:
         await self._run_task(executor, 0, min(rows_per_task, count), shape)
 
     async def _run_task(self, executor: Executor, start: int, count: int, shape: bytes) -> None:
-        self._changed(1, 0)
+        self._changed(self, 1, 0)
         try:
             if self.error is None:
                 reply = await self._call(executor, start, count, shape)
@@ -143,7 +144,7 @@ class Job:
             self._left -= 1
             if not self._left:
                 self.done.set()
-            self._changed(-1, 0)
+            self._changed(self, -1, 0)
 
     async def _call(self, executor: Executor, start: int, count: int, shape: bytes) -> Reply:
         columns: list[Column] = list(self.block.columns)
@@ -190,7 +191,7 @@ class Job:
     async def _grant(self, part: _Part, nbytes: int) -> tuple[int, int]:
         """The first call of a task is for the results, the second for its payloads."""
         part.calls += 1
-        self._changed(0, 1)
+        self._changed(self, 0, 1)
         if part.scratch is not None:
             self._budget.rest(part.scratch.account, True)
         try:
@@ -200,7 +201,7 @@ class Job:
                 slab = part.payloads = await self._take(nbytes)
                 self._payloads.append(slab)
         finally:
-            self._changed(0, -1)
+            self._changed(self, 0, -1)
             if part.scratch is not None:
                 self._budget.rest(part.scratch.account, False)
         return slab.offset, slab.nbytes

@@ -59,7 +59,8 @@ def _write_payloads(
         for row, item in enumerate(items):
             size = len(item)
             array[position : position + size] = np.frombuffer(item, np.uint8)
-            table[row, 0] = position
+            # An empty item behind a full slab would lie in the next one.
+            table[row, 0] = position if size else base
             table[row, 1] = size
             position += size
     return base
@@ -199,7 +200,8 @@ class Results:
                 size = _size(data)
                 raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
                 self._array[position : position + size] = raw
-                table[row] = position, size
+                # An empty item behind a full slab would lie in the next one.
+                table[row] = position if size else base, size
                 position += aligned(size)
         body = pickle.dumps((tables_at, RaggedRows(self._structure, tuple(kinds))), 5)
         return RAGGED, self._offset, base, body
@@ -210,12 +212,20 @@ def _payload(value: Any) -> tuple[Leaf, npt.NDArray[Any] | bytes]:
         return Leaf("bytes"), value
     if isinstance(value, str):
         return Leaf("str"), value.encode()
-    if isinstance(value, np.ndarray | np.generic | int | float | bool | complex):
-        array = np.asarray(value)
-        if array.dtype.kind not in "OUS":
+    if isinstance(value, np.ndarray | np.generic | int | float | bool | complex | list):
+        array = _as_array(value)
+        if array is not None and array.dtype.kind not in "OUS":
             return Leaf("array", array.dtype.str, array.shape), np.ascontiguousarray(array)
     return Leaf("object"), pickle.dumps(value, 5)
 
 
 def _size(data: npt.NDArray[Any] | bytes) -> int:
     return len(data) if isinstance(data, bytes) else int(data.nbytes)
+
+
+def _as_array(value: Any) -> npt.NDArray[Any] | None:
+    """The array a value stands for; None for a list that is none."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return None

@@ -19,6 +19,7 @@ from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.occupancy import Occupancy
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.batch import Collector
@@ -70,6 +71,7 @@ class WorkerStage(Stage):
         keys: Key of the random generators.
         with_origin: Whether a function takes a generator.
         spawn: Starts a task of the pipeline.
+        occupancy: Of the workers; by default there are as many as tasks under way.
         collector: Of batches; None otherwise.
         first_rows: Rows of a task before anything is known about their cost.
     """
@@ -91,6 +93,7 @@ class WorkerStage(Stage):
         keys: tuple[int, int],
         with_origin: bool,
         spawn: Spawn,
+        occupancy: Occupancy | None = None,
         collector: Collector | None = None,
         first_rows: int = _FIRST_ROWS,
     ) -> None:
@@ -108,6 +111,8 @@ class WorkerStage(Stage):
         self._keys = keys
         self._with_origin = with_origin
         self._spawn_task = spawn
+        self._occupancy = occupancy if occupancy is not None else Occupancy(parallelism)
+        self._occupancy.watch(self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
         self._pace = _Pace(first_rows)
@@ -115,6 +120,7 @@ class WorkerStage(Stage):
         self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
         self._started = 0
         self._under_way = 0
+        self._closed = False
         self._running = 0
         self._blocked = 0
         self._feeder: asyncio.Task[None] | None = None
@@ -227,14 +233,18 @@ class WorkerStage(Stage):
             self._news.set()
             self._room.set()
 
-    def _changed(self, running: int, blocked: int) -> None:
+    def _changed(self, job: Job, running: int, blocked: int) -> None:
         """Counts tasks that run, and those of them that wait for memory; the ledger is told whether any goes on."""
         self._running += running
         self._blocked += blocked
-        self._tell()
+        if blocked:
+            self._occupancy.change(job, blocked)
+        else:
+            self._tell()
 
     def _tell(self) -> None:
-        at_work = self._running > self._blocked or self._deliverable() is not None
+        runs = self._running > self._blocked and not self._occupancy.is_full
+        at_work = runs or self._deliverable() is not None
         self._budget.wait(self._account, not at_work)
 
     # --- delivering --------------------------------------------------------------------------------------------
@@ -304,6 +314,9 @@ class WorkerStage(Stage):
         return head
 
     async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._occupancy.forget(self._tell)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -102,14 +102,9 @@ MAKES = {
 }
 
 
-UNLIKE = pytest.mark.xfail(
-    strict=False, reason="a list becomes an array, or stays a list, by whether the rows of its task are alike"
-)
-
-
 @pytest.mark.parametrize(
     "make",
-    [pytest.param(make, id=name, marks=UNLIKE if "ragged" in name else ()) for name, make in MAKES.items()],
+    [pytest.param(make, id=name) for name, make in MAKES.items()],
 )
 def test_cutting_the_input_changes_nothing(make: Make) -> None:
     """Any blocking: what workers make does not depend on how blocks, jobs and tasks are cut."""
@@ -145,7 +140,6 @@ def to_the_brim(value: Any) -> Any:
     return b"x" * (0 if number(value) % 4 == 3 else (1 << 16) // 4 * (2 if number(value) % 4 == 0 else 1))
 
 
-@pytest.mark.xfail(strict=False, reason="an empty payload at the end of a full slab begins behind it")
 @pytest.mark.parametrize("outcome", ["rows", "batch"])
 def test_an_empty_payload_at_the_end_of_a_full_slab(outcome: Outcome) -> None:
     """A byte string of no bytes lies in the slab of its neighbours, also where that slab ends with them."""
