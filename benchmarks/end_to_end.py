@@ -29,7 +29,7 @@ from benchmarks.datasets import Shards, write_shards
 from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_peer
 from benchmarks.links import TOTAL_BYTES_PER_S, link
 from benchmarks.measure import in_turn
-from benchmarks.preadv import preadv_s
+from benchmarks.servers import REPOSITORY
 from benchmarks.table import markdown, median_cell, ratio_cell
 from benchmarks.workloads import Epoch, Work
 
@@ -201,14 +201,12 @@ def parent(bench: Bench) -> list[list[str]]:
         results = run_here(dataclasses.replace(small, **changes))[1:]
         rows.append(row(title, "asyncdata", results, f"{_tasks_per_1000(results)} tasks per 1000 records"))
     folder = write_shards(bench.root, bench.sizes.records)
-    records = work_on(bench.sizes.records, str(folder), epochs=epochs)
     bench.note("40 KB, local, read")
-    results = run_here(records)[1:]
+    results = run_here(work_on(bench.sizes.records, str(folder), epochs=epochs, bare=True))[1:]
     count = results[0].records
-    bare = preadv_s(sorted(folder.iterdir()), rounds=bench.rounds)
-    beyond = [(result.parent_cpu_s - preadv) / count * 1e6 for result, preadv in zip(results, bare, strict=True)]
+    beyond = [(result.parent_cpu_s - result.preadv_s) / count * 1e6 for result in results]
     allowed = 2.0 + TASK_US * results[0].tasks / count
-    preadv_us = median_cell([1e6 * seconds / count for seconds in bare], 1)
+    preadv_us = median_cell([1e6 * result.preadv_s / count for result in results], 1)
     compared = f"preadv {preadv_us} us; beyond it {median_cell(beyond)} us ({allowed:.2f} = 2 us + 25 us a task)"
     rows.append(row("40 KB, local, read", "asyncdata", results, compared))
     return rows
@@ -237,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to run (default: all)")
     parser.add_argument("--rounds", type=int, help="measurements of each (default: 3)")
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
-    peers = f"(default: this interpreter, else {PEERS_PYTHON.relative_to(PEERS_PYTHON.parents[2])})"
+    peers = f"(default: this interpreter, else {PEERS_PYTHON.relative_to(REPOSITORY)})"
     parser.add_argument("--tensorflow", metavar="PYTHON", help=f"interpreter that has tensorflow {peers}")
     parser.add_argument("--torch", metavar="PYTHON", help=f"interpreter that has torch, gcsfs and OpenCV {peers}")
     options = parser.parse_args(arguments)

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.datasets import Shards
 from benchmarks.servers import REPOSITORY, here
 from benchmarks.workloads import Epoch, Work
 
-PEERS_PYTHON: Final = REPOSITORY / ".venv-peers" / "bin" / "python"
+PEERS_PYTHON: Final = REPOSITORY / ".cache" / "peers" / "bin" / "python"
 """Where ``python -m benchmarks.end_to_end`` looks for peers that the environment it runs in lacks."""
 
 _TIMEOUT_S: Final = 300
@@ -36,9 +37,10 @@ def run_peer(python: str, script: str, work: Work) -> Epoch:
     """
     path = REPOSITORY / "benchmarks" / "peers" / script
     values = run_json([python, str(path), json.dumps(dataclasses.asdict(work))])
-    expected = work.shards * work.records
-    if values["records"] != expected:
-        raise RuntimeError(f"{script} read {values['records']} of {expected} records")
+    shards = Shards(kind=work.kind, shards=work.shards, records=work.records)
+    expected = shards.numbers * shards.repeats, shards.repeats * sum(range(shards.numbers))
+    if (values["records"], values["checksum"]) != expected:
+        raise RuntimeError(f"{script} read {values['records']} of {expected[0]} records, or others than it should")
     names = {field.name for field in dataclasses.fields(Epoch)}
     return Epoch(**{name: value for name, value in values.items() if name in names})
 
@@ -57,7 +59,7 @@ def run_json(command: Sequence[str], environment: Mapping[str, str] | None = Non
 
 
 def find_python(modules: tuple[str, ...], wish: str | None) -> str | None:
-    """An interpreter that can import all of `modules`: the one wished for, this one, or that of ``.venv-peers``."""
+    """An interpreter that can import all of `modules`: the one wished for, this one, or that of the peers."""
     if wish is None and all(importlib.util.find_spec(module) for module in modules):
         return sys.executable
     python = Path(wish) if wish is not None else PEERS_PYTHON

@@ -7,12 +7,15 @@ It reads a set of shards, checks that every number came, and prints what it cost
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +25,7 @@ import asyncdata as ad
 from asyncdata.options import MIB
 from benchmarks.datasets import Shards
 from benchmarks.measure import Sampler, cpu_s, tree_cpu_s, tree_pss_bytes
+from benchmarks.preadv import Preadv
 from benchmarks.runtime_stats import read_stats
 
 Numbers = npt.NDArray[np.int64]
@@ -51,6 +55,7 @@ class Work:
         shuffle: Size of the shuffle buffer; 0 for none.
         epochs: Passes on one Runtime; the first one also starts it, and is the one whose records are checked.
         memory: Whether memory is sampled.
+        bare: Whether a bare ``preadv`` of the same local files is measured after every epoch.
         memory_limit_bytes: See ``Options``.
     """
 
@@ -66,6 +71,7 @@ class Work:
     shuffle: int = 0
     epochs: int = 1
     memory: bool = False
+    bare: bool = False
     memory_limit_bytes: int = 1024 * MIB
 
 
@@ -83,6 +89,7 @@ class Epoch:
         parent_cpu_s: Of the process without its workers.
         tasks: Tasks that workers did.
         peak_bytes: Memory of all processes; 0 unless asked for.
+        preadv_s: CPU time of reading the same files and nothing else; 0 unless asked for.
     """
 
     first_s: float
@@ -94,6 +101,7 @@ class Epoch:
     parent_cpu_s: float
     tasks: int
     peak_bytes: int = 0
+    preadv_s: float = 0.0
 
     @property
     def steady_records_per_s(self) -> float:
@@ -136,16 +144,18 @@ def run(work: Work) -> list[Epoch]:
     options = ad.Options(deterministic=work.deterministic, storage=storage, memory_limit_bytes=work.memory_limit_bytes)
     ds = pipeline(work)
     epochs = []
+    place = Path(work.pattern)
+    files = sorted(place.parent.glob(place.name)) if work.bare else []
+    preadv = Preadv() if work.bare else None
     with ad.Runtime(options) as runtime:
         for index in range(work.epochs):
             check = index == 0 and (work.kind != "small" or work.parse)
-            if work.memory:
-                with Sampler(lambda: tree_pss_bytes(os.getpid()), _PSS_INTERVAL_S) as sampler:
-                    epoch = _run_epoch(work, ds, runtime, check=check)
-                values = asdict(epoch) | {"peak_bytes": max(sampler.samples)}
-                epochs.append(Epoch(**values))
-            else:
-                epochs.append(_run_epoch(work, ds, runtime, check=check))
+            watch = Sampler(lambda: tree_pss_bytes(os.getpid()), _PSS_INTERVAL_S) if work.memory else None
+            with watch or contextlib.nullcontext():
+                epoch = _run_epoch(work, ds, runtime, check=check)
+            peak = max(watch.samples) if watch is not None else 0
+            bare_s = preadv.cpu_s(files) if preadv is not None else 0.0
+            epochs.append(dataclasses.replace(epoch, peak_bytes=peak, preadv_s=bare_s))
     return epochs
 
 

@@ -31,10 +31,8 @@ def dataset(work: dict[str, Any]) -> Any:
         ds = ds.shuffle(work["shuffle"], seed=1)
     if work["kind"] == "jpeg":
         ds = ds.map(_decode, tf.data.AUTOTUNE).batch(work["batch"])
-    elif work["kind"] == "small":
-        ds = ds.batch(work["batch"]).map(_parse_small, tf.data.AUTOTUNE)
     else:
-        ds = ds.batch(work["batch"])
+        ds = ds.batch(work["batch"]).map(_parse_small, tf.data.AUTOTUNE)
     return ds.prefetch(tf.data.AUTOTUNE)
 
 
@@ -62,10 +60,9 @@ def main() -> None:
     batches = iter(ds)
     for batch in batches:
         first_s = first_s or time.perf_counter() - began
-        numbers = batch[1] if work["kind"] == "jpeg" else batch["i0"] if work["kind"] == "small" else batch
+        numbers = batch[1] if work["kind"] == "jpeg" else batch["i0"]
         count = int(numbers.shape[0])
-        if work["kind"] != "raw":
-            checksum += int(numbers.numpy().sum())
+        checksum += int(numbers.numpy().sum())
         records += count
         first_records = first_records or count
     wall_s = time.perf_counter() - began
