@@ -75,13 +75,21 @@ class Arena:
 
     def prepare(self, offset: int, nbytes: int) -> None:
         """Makes sure that writing to a span cannot fail for lack of space (``OSError`` ENOSPC instead of SIGBUS)."""
-        if self._reserve_first:
+        if not self._reserve_first:
+            return
+        try:
             os.posix_fallocate(self._fd, offset, nbytes)
+        except OSError as error:
+            text = f"{error.strerror}: {nbytes} bytes of shared memory cannot be reserved"
+            raise OSError(error.errno, text) from error
 
     def punch(self, offset: int, nbytes: int) -> None:
-        """Gives the pages of a span back to the system; the span then reads as zeros."""
+        """Gives the pages of a span back to the system, where it can take them; the span then reads as zeros."""
         if self.sparse:
-            self._mmap.madvise(mmap.MADV_REMOVE, offset, nbytes)
+            try:
+                self._mmap.madvise(mmap.MADV_REMOVE, offset, nbytes)
+            except OSError:
+                self.sparse = False  # a file system without holes; its pages are the page cache's to drop
 
     def close(self) -> None:
         """Closes the descriptor; the mapping lives on for those who still view it, and ends with the last of them.

@@ -69,7 +69,7 @@ class BytesArray(Sequence[Any]):
     def views(self) -> list[memoryview]:
         """A memoryview per item, without a copy; each keeps the memory of the whole batch alive."""
         base = self._base
-        return [memoryview(base[offset : offset + length]) for offset, length in self._rows.tolist()]
+        return [base[offset : offset + length].data for offset, length in self._rows.tolist()]
 
     def copy(self) -> BytesArray:
         """The same items in private memory."""
@@ -81,7 +81,7 @@ class BytesArray(Sequence[Any]):
 
     def _item(self, offset: int, length: int) -> bytes | str:
         part = self._base[offset : offset + length]
-        return str(memoryview(part), "utf-8") if self._text else part.tobytes()
+        return str(part.data, "utf-8") if self._text else part.tobytes()
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -5,7 +5,8 @@
 * `ObjectColumn`: a list of Python objects.
 
 A column is owned by one block. Rows of a `RefColumn` each hold their slab once: `split`, `pick`, `put` and `concat`
-hand the holds on, `gather` takes new ones for what it returns, `release` gives the column's own back. Nothing else counts.
+hand the holds on, `gather` takes new ones for what it returns, `release` gives the column's own back. Nothing else
+counts.
 """
 
 from __future__ import annotations
@@ -233,10 +234,10 @@ def read_leaf(arena: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf
     if leaf.kind == "bytes":
         return arena[offset : offset + length].tobytes()
     if leaf.kind == "str":
-        return str(memoryview(arena[offset : offset + length]), "utf-8")
+        return str(arena[offset : offset + length].data, "utf-8")
     if leaf.kind == "object":
         # Written by a worker process of this pipeline, never by storage.
-        return pickle.loads(memoryview(arena[offset : offset + length]))  # noqa: S301 -- see above
+        return pickle.loads(arena[offset : offset + length].data)  # noqa: S301 -- see above
     if leaf.kind == "table":
         table = read_table(arena, offset, leaf.shape[0])
         return BytesArray.copied(arena, table, text=leaf.text)

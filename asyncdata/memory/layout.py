@@ -46,7 +46,9 @@ def value_leaf(value: Any, count: int) -> Leaf:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise UnbatchableError(f"a {type(value).__name__} that is no regular array cannot be batched: {error}") from error
+        raise UnbatchableError(
+            f"a {type(value).__name__} that is no regular array cannot be batched: {error}"
+        ) from error
     if array.dtype.kind in "OV":
         raise UnbatchableError(
             f"a value of type {type(value).__name__} cannot be batched; return numbers, numpy arrays, bytes or str"
@@ -69,9 +71,7 @@ def plan_layout(structure: Structure, leaves: Sequence[Leaf]) -> Layout:
     return Layout(structure, tuple(leaves), tuple(offsets), max(position, 1))
 
 
-def parts_of(
-    arena: npt.NDArray[np.uint8], offset: int, layout: Layout
-) -> list[npt.NDArray[Any]]:
+def parts_of(arena: npt.NDArray[np.uint8], offset: int, layout: Layout) -> list[npt.NDArray[Any]]:
     """A writable array per leaf: the batch itself, or ``int64[n, 2]`` for a table."""
     parts = []
     for leaf, start in zip(layout.leaves, layout.offsets, strict=True):

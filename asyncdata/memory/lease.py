@@ -45,7 +45,7 @@ class Returns:
             try:
                 self._wake(self.drain)
             except RuntimeError:
-                self._closed = True  # the loop ended between two views of one consumer
+                self.close()  # the loop ended between two views of one consumer
 
     def drain(self) -> None:
         """Releases everything that has ended; on the owning loop."""

@@ -77,14 +77,22 @@ class Slabs:
         return [slab for slab in self._slabs if slab is not None]
 
     def take(self, nbytes: int, account: Any) -> Slab:
-        """A slab of at least `nbytes`, held once by the caller, who has been granted the bytes already."""
+        """A slab of at least `nbytes`, held once by the caller, who has been granted the bytes already.
+
+        Raises:
+            OSError: The shared memory file system is full; nothing was taken.
+        """
         taken = self._allocator.take(nbytes)
         if taken is None:
             raise AssertionError(f"the ledger granted {nbytes} bytes that the arena does not have")
         for offset, size in taken.punch:
             self.arena.punch(offset, size)
         span = taken.span
-        self.arena.prepare(span.offset, span.nbytes)
+        try:
+            self.arena.prepare(span.offset, span.nbytes)
+        except OSError:
+            self._allocator.give(span.offset)
+            raise
         if not self._unused:
             self._grow()
         index = self._unused.pop()
@@ -114,7 +122,7 @@ class Slabs:
 
     def at(self, offset: int) -> Slab:
         """The slab that an offset lies in."""
-        slab = self._slabs[self._owner[offset >> _SHIFT]]
+        slab = self._slabs[int(self._owner[offset >> _SHIFT])]
         if slab is None or not slab.offset <= offset < slab.offset + slab.nbytes:
             raise AssertionError(f"offset {offset:#x} lies in no slab in use")
         return slab
@@ -143,7 +151,8 @@ class Slabs:
 
     def of_rows(self, offsets: Rows) -> npt.NDArray[np.int32]:
         """The index of each row's slab; `slab(index)` gives the slab itself."""
-        return self._owner[offsets >> _SHIFT]
+        owners: npt.NDArray[np.int32] = self._owner[offsets >> _SHIFT]
+        return owners
 
     def slab(self, index: int) -> Slab:
         """The slab with this index."""
@@ -155,7 +164,7 @@ class Slabs:
     def _count(self, offsets: Rows) -> list[tuple[int, int]]:
         if not len(offsets):
             return []
-        owners = self._owner[offsets >> _SHIFT]
+        owners = self.of_rows(offsets)
         first = int(owners[0])
         if first == owners[-1] and (owners == first).all():
             return [(first, len(owners))]

@@ -1,0 +1,118 @@
+"""The arena: sparse, unnamed, shared by descriptor."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from asyncdata.memory.arena import GRANULE, Arena, _unlinked_file
+
+
+@pytest.fixture(params=[False, True], ids=["memfd", "named"])
+def arena(request: pytest.FixtureRequest) -> Arena:
+    """An arena of either kind."""
+    return Arena(64 * GRANULE, named_fallback=request.param)
+
+
+def pages(arena: Arena) -> int:
+    """Bytes the file really takes."""
+    return os.fstat(arena.fd).st_blocks * 512
+
+
+def test_it_is_sparse_and_gives_pages_back(arena: Arena) -> None:
+    """Untouched space costs nothing; punched space reads as zeros and costs nothing again."""
+    assert pages(arena) == 0
+    arena.prepare(0, GRANULE)
+    arena.array[:GRANULE] = 7
+    assert pages(arena) == GRANULE
+    arena.punch(0, GRANULE)
+    assert pages(arena) == 0
+    assert not arena.array[:GRANULE].any()
+    arena.close()
+
+
+def test_it_has_no_name(arena: Arena) -> None:
+    """Nothing is left in any directory, whatever happens to the process."""
+    assert os.fstat(arena.fd).st_nlink == 0
+    arena.close()
+
+
+def test_another_mapping_sees_the_same_bytes(arena: Arena) -> None:
+    """Handed over as a descriptor, both mappings are the same memory."""
+    other = Arena.attach(os.dup(arena.fd), arena.nbytes)
+    arena.view[5:8] = b"abc"
+    assert bytes(other.view[5:8]) == b"abc"
+    other.array[6] = 0
+    assert bytes(arena.view[5:8]) == b"a\x00c"
+    other.close()
+    arena.close()
+
+
+def test_views_outlive_it(arena: Arena) -> None:
+    """After close, and without the arena, what was taken from it stays readable."""
+    arena.array[10:20] = 3
+    array = arena.array[10:20]
+    arena.close()
+    arena.close()
+    assert arena.fd == -1
+    del arena
+    assert array.tolist() == [3] * 10
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory lies elsewhere")
+def test_a_full_file_system_is_an_error() -> None:
+    """Reserving more than there is raises ENOSPC instead of killing the process on first touch."""
+    room = os.statvfs("/dev/shm")
+    total = room.f_blocks * room.f_frsize
+    arena = Arena((total // GRANULE + 2) * GRANULE, named_fallback=True)
+    with pytest.raises(OSError, match="shared memory cannot be reserved") as caught:
+        arena.prepare(0, arena.nbytes)
+    assert caught.value.errno == errno.ENOSPC
+    assert pages(arena) == 0
+    arena.close()
+
+
+def test_without_holes_punching_is_given_up(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that cannot punch keeps its pages, and is not asked again."""
+
+    class Refusing:
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arena, "_mmap", Refusing())
+        arena.punch(0, GRANULE)
+    assert not arena.sparse
+    arena.close()
+
+
+@pytest.mark.parametrize("nbytes", [0, -GRANULE, GRANULE + 1])
+def test_sizes_are_multiples_of_the_granule(nbytes: int) -> None:
+    """Anything else is refused before a file is made."""
+    with pytest.raises(ValueError, match="multiple"):
+        Arena(nbytes)
+
+
+def test_a_failed_mapping_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When mapping fails, the file is closed again."""
+    before = set(os.listdir("/proc/self/fd"))
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOMEM, "no")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(OSError, match="no"):
+        Arena(GRANULE)
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_files_without_o_tmpfile_are_unlinked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where unnamed files do not exist, a named one loses its name before anything is written."""
+    monkeypatch.delattr(os, "O_TMPFILE")
+    fd = _unlinked_file()
+    assert os.fstat(fd).st_nlink == 0
+    os.close(fd)

@@ -1,0 +1,84 @@
+"""`BytesArray`: a sequence of byte strings, or texts, that copies nothing unasked."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.memory.bytesarray import BytesArray
+
+ITEMS = [b"one", b"", b"\x00three\x00", b"\xff"]
+
+
+@given(st.one_of(st.lists(st.binary(max_size=20)), st.lists(st.text(max_size=20))))
+def test_it_is_the_sequence_it_was_made_of(items: list[bytes] | list[str]) -> None:
+    """Items, slices, lengths and comparison are those of the list."""
+    array = BytesArray.from_items(items)
+    assert list(array) == array.tolist() == items
+    assert array == items
+    assert array == BytesArray.from_items(items)
+    assert array[1:] == items[1:]
+    assert array[::-2] == items[::-2]
+    assert len(array) == len(items)
+    raw = [item.encode() if isinstance(item, str) else item for item in items]
+    assert array.lengths.tolist() == [len(item) for item in raw]
+    assert array.nbytes == sum(map(len, raw))
+    assert [bytes(view) for view in array.views()] == raw
+    assert array.copy() == items
+    if items:
+        assert array[-1] == items[-1]
+        assert pickle.loads(pickle.dumps(array)) == items
+
+
+def test_it_is_a_view_until_it_is_copied() -> None:
+    """The payloads stay where they are; a copy has memory of its own."""
+    base = np.frombuffer(bytearray(b"..one..three"), np.uint8)
+    array = BytesArray(base, np.array([[2, 3], [7, 5]]))
+    copy = array.copy()
+    base[2] = ord("O")
+    assert array[0] == b"One"
+    assert bytes(array.views()[0]) == b"One"
+    assert copy[0] == b"one"
+
+
+def test_indices_behind_the_end() -> None:
+    """An index that is not there is an IndexError, as of any sequence."""
+    array = BytesArray.from_items(ITEMS)
+    with pytest.raises(IndexError):
+        array[4]
+    with pytest.raises(IndexError):
+        array[-5]
+    assert b"one" in array
+    assert array.index(b"\xff") == 3
+    assert list(reversed(array)) == ITEMS[::-1]
+
+
+def test_as_numpy() -> None:
+    """numpy sees an array of objects, in which nothing is truncated; without a copy there is none."""
+    array = BytesArray.from_items(ITEMS)
+    objects = np.asarray(array)
+    assert objects.dtype == object
+    assert objects.tolist() == ITEMS
+    assert np.asarray(array, "S8")[2] == b"\x00three"
+    with pytest.raises(ValueError, match="copying"):
+        array.__array__(copy=False)
+
+
+def test_comparison_is_with_sequences() -> None:
+    """A byte string is no sequence of byte strings, and arrays are no keys."""
+    array = BytesArray.from_items([b"a"])
+    assert array != b"a"
+    assert array != [b"b"]
+    assert array != [b"a", b"a"]
+    with pytest.raises(TypeError):
+        hash(array)
+
+
+def test_it_shows_itself_briefly() -> None:
+    """The text of a large batch is short."""
+    assert repr(BytesArray.from_items(ITEMS)) == ("BytesArray([b'one', b'', b'\\x00three\\x00', …], 4 items, 11 bytes)")
+    assert len(repr(BytesArray.from_items([b"x" * 1000] * 1000))) < 120

@@ -1,0 +1,73 @@
+"""Nested elements come apart into leaves and together again."""
+
+from __future__ import annotations
+
+import pickle
+from collections import namedtuple
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.memory.structure import (
+    LEAF,
+    describe,
+    flatten,
+    flatten_as,
+    leaf_count,
+    leaf_names,
+    unflatten,
+)
+
+Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 -- users write it so
+
+LEAVES = st.one_of(st.integers(), st.binary(max_size=3), st.lists(st.integers(), max_size=2))
+NESTS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple),
+        st.tuples(inner, inner).map(lambda pair: Point(*pair)),
+        st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    ),
+)
+
+
+@given(NESTS)
+def test_there_and_back(element: Any) -> None:
+    """Flattened and put together again, an element is equal and of the same types; so after pickling."""
+    leaves, structure = flatten(element)
+    structure = pickle.loads(pickle.dumps(structure))
+    assert len(leaves) == leaf_count(structure) == len(leaf_names(structure))
+    again = unflatten(structure, iter(leaves))
+    assert again == element
+    assert type(again) is type(element)
+    found: list[Any] = []
+    assert flatten_as(structure, element, found)
+    assert found == leaves
+    describe(structure, iter("·" * len(leaves)))
+
+
+def test_dicts_are_matched_by_key() -> None:
+    """Keys of another order are the same structure; other keys, or another length, are not."""
+    _, structure = flatten({"a": 1, "b": (2, 3)})
+    for element, leaves in [
+        ({"b": (5, 6), "a": 4}, [4, 5, 6]),
+        ({"b": (5, 6)}, None),
+        ({"a": 4, "c": (5, 6)}, None),
+        ({"a": 4, "b": (5, 6, 7)}, None),
+        ({"a": (4,), "b": (5, 6)}, None),
+        ({"a": 4, "b": 5}, None),
+        (4, None),
+    ]:
+        found: list[Any] = []
+        assert flatten_as(structure, element, found) == (leaves is not None)
+        if leaves is not None:
+            assert found == leaves
+
+
+def test_names_and_words() -> None:
+    """Errors name leaves and show structures as a reader would write them."""
+    _, structure = flatten({"image": 1, "boxes": (2, Point(3, {"k": 4}))})
+    assert leaf_names(structure) == ["image", "boxes[0]", "boxes[1][0]", "boxes[1][1].k"]
+    assert describe(structure, iter("abcd")) == "{image: a, boxes: (b, Point(c, {k: d}))}"
+    assert leaf_names(LEAF) == [""]
