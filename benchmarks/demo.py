@@ -166,7 +166,7 @@ def _end_by_signal() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__.partition("\n")[0])
-    parser.add_argument("--shards", type=int, default=32, help="TFRecord files (default: 32)")
+    parser.add_argument("--shards", type=int, default=24, help="TFRecord files (default: 24)")
     parser.add_argument("--images", type=int, default=256, help="pictures in each (default: 256)")
     parser.add_argument("--quick", action="store_true", help="4 shards of 64 pictures")
     options = parser.parse_args(arguments)
