@@ -17,6 +17,9 @@ _BACKENDS: Final = {
     "memory": "asyncdata.storage.memory",
     "http": "asyncdata.storage.http",
     "https": "asyncdata.storage.http",
+    "hdfs": "asyncdata.storage.hdfs.reader",
+    "webhdfs": "asyncdata.storage.webhdfs.reader",
+    "swebhdfs": "asyncdata.storage.webhdfs.reader",
 }
 _ANY_FSSPEC: Final = "asyncdata.storage.fsspec"
 

@@ -23,7 +23,10 @@ from asyncdata.storage.registry import spec_for
         ("http://h/x", "http"),
         ("https://h/x", "http"),
         ("s3://b/o", "fsspec"),
-        ("webhdfs://h/o", "fsspec"),
+        ("hdfs://h/o", "hdfs.reader"),
+        ("webhdfs://h/o", "webhdfs.reader"),
+        ("swebhdfs://h/o", "webhdfs.reader"),
+        ("az://c/o", "fsspec"),
     ],
 )
 def test_every_scheme_has_its_backend(url: str, backend: str) -> None:

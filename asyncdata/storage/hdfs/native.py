@@ -1,0 +1,198 @@
+"""hdfs-native's AsyncClient with time limits and typed errors; the only file that imports it (the extra ``hdfs``).
+
+What always holds: a call that ends in any way leaves nothing behind that writes into a caller's memory, for
+hdfs-native returns bytes of its own. It tries the other replicas of a block itself; what it reports is the failure of
+all. Its errors carry little more than text, hence the table of words below, which is the only place that looks at it.
+
+The coroutines of hdfs-native run outside of its own timer: where it would wait between two rounds over the NameNodes
+it would panic. It is therefore told to make one round, and the waiting is the Fetcher's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.options import TimeoutOptions
+from asyncdata.storage.failures import FailureCause, read_failed
+from asyncdata.storage.hdfs.exceptions import first_line, java_error
+from asyncdata.storage.hdfs.tree import Entry
+
+_ROUNDS: Final = "dfs.client.failover.max.attempts"
+_RANDOM_ORDER: Final = "dfs.client.failover.random.order"
+# The time limit of a listing begins anew so often: a page of a NameNode is a thousand.
+_ENTRIES_PER_LIMIT: Final = 1000
+_VARIANT: Final = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
+_RPC: Final = re.compile(r'"([\w.$]+)", "(.*)"\Z', re.DOTALL)
+_DATANODE: Final = re.compile(r'ip_addr: "([^"]*)".*?xfer_port: (\d+)', re.DOTALL)
+
+_WORDS: Final[dict[str, FailureCause | type[StorageError]]] = {
+    # What hdfs-native calls the kind of an error; what is missing here fails in the same way every time.
+    "DataTransferError": FailureCause.BACKEND,
+    "ChecksumError": FailureCause.BACKEND,
+    "BlocksNotFound": FailureCause.BACKEND,
+    "IOError": FailureCause.CONNECTION_LOST,
+    "InvalidRPCResponse": FailureCause.MALFORMED,
+    "InternalError": FailureCause.SERVER_ERROR,
+    "FileNotFound": ObjectNotFoundError,
+    "IsADirectoryError": ObjectNotFoundError,
+    "InvalidPath": UnsupportedURLError,
+    "UrlParseError": UnsupportedURLError,
+    "SASLError": AccessDeniedError,
+    "GSSAPIError": AccessDeniedError,
+    "NoSASLMechanism": AccessDeniedError,
+}
+
+
+class NativeClient:
+    """One NameNode or nameservice, spoken to from one event loop.
+
+    Args:
+        authority: ``host:port``, or the name of a nameservice; empty for ``fs.defaultFS``.
+        options: ``config``, ``config_dir`` and ``kerberos_…`` as hdfs-native takes them.
+        limits: Time limits of one request.
+    """
+
+    def __init__(self, authority: str, options: Mapping[str, Any], limits: TimeoutOptions) -> None:
+        config = {str(key): str(value) for key, value in dict(options.get("config") or {}).items()}
+        config[_ROUNDS] = str(_failovers(authority, config))
+        config.setdefault(_RANDOM_ORDER, "true")
+        arguments = {
+            name: str(options[name])
+            for name in ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+            if options.get(name) is not None
+        }
+        client = _client_class()
+        self._metadata_s = limits.connect_s + limits.first_byte_s
+        self._data_s = limits.first_byte_s + limits.idle_s
+        with _typed_errors():
+            self._client = client(f"hdfs://{authority}" if authority else None, config, **arguments)
+
+    async def look(self, path: str) -> Entry:
+        """What stands at a path.
+
+        Raises:
+            ObjectNotFoundError: Nothing.
+        """
+        with _typed_errors():
+            async with asyncio.timeout(self._metadata_s):
+                return _entry(await self._client.get_file_info(path), path)
+
+    async def entries(self, folder: str) -> list[Entry]:
+        """What a folder holds; of a file, the file itself.
+
+        Raises:
+            ObjectNotFoundError: There is none.
+        """
+        found: list[Entry] = []
+        with _typed_errors():
+            async with asyncio.timeout(self._metadata_s) as limit:
+                async for status in self._client.list_status(folder):
+                    found.append(_entry(status, str(status.path)))
+                    if not len(found) % _ENTRIES_PER_LIMIT:
+                        limit.reschedule(asyncio.get_running_loop().time() + self._metadata_s)
+        return found
+
+    async def open(self, path: str) -> NativeFile:
+        """Asks where the blocks of a file are."""
+        with _typed_errors():
+            async with asyncio.timeout(self._metadata_s):
+                reader = await self._client.read(path)
+            return NativeFile(reader, self._data_s)
+
+
+class NativeFile:
+    """The blocks of one file, as they were when it was opened.
+
+    Attributes:
+        size: Bytes.
+    """
+
+    def __init__(self, reader: Any, limit_s: float) -> None:
+        self._reader = reader
+        self._limit_s = limit_s
+        self.size = len(reader)
+
+    async def read(self, start: int, length: int) -> bytes:
+        """The bytes ``[start, start + length)``, which must be inside of the file."""
+        with _typed_errors():
+            async with asyncio.timeout(self._limit_s):
+                data: bytes = await self._reader.read_range(start, length)
+        return data
+
+
+@contextlib.contextmanager
+def _typed_errors() -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:  # a panic of hdfs-native is no Exception; what is none of its errors passes through
+        typed = typed_error(error)
+        if typed is error:
+            raise
+        raise typed from None
+
+
+def typed_error(error: BaseException) -> BaseException:
+    """The typed error for what hdfs-native raised; what is none of its errors is returned as it is."""
+    if type(error).__module__ == "pyo3_runtime":  # a panic, which is no Exception
+        return read_failed(f"hdfs-native failed: {first_line(str(error))}", FailureCause.SERVER_ERROR)
+    if isinstance(error, TimeoutError):
+        return read_failed("HDFS did not answer in time", FailureCause.FIRST_BYTE_TIMEOUT)
+    if not isinstance(error, Exception) or isinstance(error, StorageError):
+        return error
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return ObjectNotFoundError("no such file")
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(first_line(str(error)))
+    if isinstance(error, OSError):
+        return read_failed(f"the connection failed: {first_line(str(error))}", FailureCause.CONNECT)
+    return _typed_text(str(error))
+
+
+def _typed_text(text: str) -> StorageError:
+    found = _VARIANT.match(text)
+    if found is None:
+        return StorageError(f"hdfs-native failed: {first_line(text)}")
+    variant, inside = found.groups()
+    told = first_line(inside.replace("\\n", "\n").strip('"'))
+    if variant in {"RPCError", "FatalRPCError"}:
+        rpc = _RPC.match(inside)
+        return java_error(rpc[1], rpc[2].replace("\\n", "\n").replace('\\"', '"')) if rpc else java_error(variant, told)
+    if "All DataNodes failed" in inside:
+        # Which of the two it was hdfs-native does not tell.
+        nodes = ", ".join(f"{host}:{port}" for host, port in _DATANODE.findall(inside.replace('\\"', '"')))
+        told = f"no replica can be read: every DataNode that has the block is down, or its copy is damaged ({nodes})"
+    meaning = _WORDS.get(variant)
+    if isinstance(meaning, FailureCause):
+        return read_failed(told, meaning)
+    return (meaning or StorageError)(f"{variant}: {told}")
+
+
+def _failovers(authority: str, config: Mapping[str, str]) -> int:
+    """How often another NameNode is tried: each one once."""
+    if ":" in authority:
+        return 0
+    known = config.get(f"dfs.ha.namenodes.{authority}")
+    # In the configuration files there are two, or an order drawn anew by each client finds the right ones.
+    return len(known.split(",")) - 1 if known else 1
+
+
+def _entry(status: Any, path: str) -> Entry:
+    return Entry(
+        path=path,
+        is_folder=bool(status.isdir),
+        size=int(status.length),
+        version=f"{status.modification_time}-{status.length}",
+    )
+
+
+def _client_class() -> Any:
+    try:
+        from hdfs_native import AsyncClient  # noqa: PLC0415 -- the door of the extra
+    except ImportError as error:
+        raise StorageError(f"hdfs:// needs the package hdfs-native (pip install 'asyncdata[hdfs]'): {error}") from None
+    return AsyncClient

@@ -1,0 +1,219 @@
+"""``hdfs://``: positioned reads by hdfs-native, copied once, into the buffer.
+
+Options (``Options.storage["hdfs"]``): ``config`` (Hadoop keys and values), ``config_dir`` (by default
+``HADOOP_CONF_DIR``), ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``. Without Kerberos the user is
+``HADOOP_USER_NAME``, or who runs the program.
+
+The version is the time of the last modification and the length. HDFS pins nothing: an open file keeps reading the
+blocks it had. So the version is looked up again after the bytes have come, and only then they count; whoever replaced,
+appended, truncated or deleted the file in between is noticed.
+
+::
+
+    read_into ──▶ open file (kept) ──▶ pieces of 2 MiB ──copy──▶ buffer ──▶ version as listed?
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.storage.failures import FailureCause, ReadFailedError, locate
+from asyncdata.storage.globs import compile_glob
+from asyncdata.storage.hdfs.native import NativeClient, NativeFile
+from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
+from asyncdata.storage.reader import ReaderSpec
+from asyncdata.types import ObjectInfo
+
+KNOWN_OPTIONS: Final = frozenset({"config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
+# Small enough that memory is reused warm and a failure loses little, large enough that requests do not count.
+PIECE_BYTES: Final = 2 << 20
+MAX_OPEN_FILES: Final = 512
+
+
+def open_reader(spec: ReaderSpec) -> HdfsReader:
+    """Makes the reader; called by ``ReaderSpec.open``."""
+    unknown = set(spec.options) - KNOWN_OPTIONS
+    if unknown:
+        raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
+    return HdfsReader(spec)
+
+
+class HdfsReader:
+    """A ``RangeReader`` for every NameNode and nameservice that URLs name."""
+
+    def __init__(self, spec: ReaderSpec) -> None:
+        self._spec = spec
+        self._clients: dict[str, NativeClient] = {}
+        self._files: OrderedDict[tuple[str, str], NativeFile] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<HdfsReader {sorted(self._clients)}, {len(self._files)} files open>"
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and version of a file."""
+        authority, path = split_url(url)
+        try:
+            entry = await self._client(authority).look(path)
+        except StorageError as error:
+            raise self._failed(error, authority, url) from None
+        if entry.is_folder:
+            raise ObjectNotFoundError("not a file", url=url)
+        return ObjectInfo(url=url, size=entry.size, version=entry.version)
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The files that match."""
+        authority, path = split_url(pattern)
+        lead = pattern[: len(pattern) - len(path)]
+        found: dict[str, ObjectInfo] = {}
+        try:
+            client = self._client(authority)
+            questions = Questions(look=_Looker(client).look, entries=_Looker(client).entries)
+            for item in compile_glob(path):
+                for entry in await find_files(item, questions):
+                    url = lead + entry.path
+                    found[url] = ObjectInfo(url=url, size=entry.size, version=entry.version)
+        except StorageError as error:
+            raise self._failed(error, authority, pattern) from None
+        return [found[url] for url in sorted(found)]
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """Reads piece by piece, then looks whether the file is still the listed one."""
+        if not buffer:
+            return 0
+        authority, path = split_url(info.url)
+        filled = 0
+        try:
+            file = await self._file(authority, path, info)
+            if start + len(buffer) > file.size:
+                raise self._short(info, file.size)
+            while filled < len(buffer):
+                length = min(PIECE_BYTES, len(buffer) - filled)
+                buffer[filled : filled + length] = await file.read(start + filled, length)
+                filled += length
+            if info.version is not None:
+                # The last byte is asked for again where this fails, so that the next attempt ends with a look as well.
+                filled -= 1
+                await self._check(info, authority, path)
+        except StorageError as error:
+            self._files.pop((info.url, info.version or ""), None)
+            raise locate(await self._explain(error, info, filled, authority), info, start) from None
+        return len(buffer)
+
+    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        """The file's state, then its beginning."""
+        info = await self.stat(url)
+        wanted = buffer[: min(info.size, len(buffer))]
+        try:
+            return info, await self.read_into(info, 0, wanted)
+        except ReadFailedError as error:
+            error.info = info
+            raise
+
+    async def aclose(self) -> None:
+        """Lets go of clients and files; hdfs-native closes its connections with them."""
+        self._files.clear()
+        self._clients.clear()
+
+    def _client(self, authority: str) -> NativeClient:
+        client = self._clients.get(authority)
+        if client is None:
+            client = NativeClient(authority, self._spec.options, self._spec.timeouts)
+            self._clients[authority] = client
+        return client
+
+    async def _file(self, authority: str, path: str, info: ObjectInfo) -> NativeFile:
+        """The open file; kept for the version it was opened for, which each read confirms."""
+        if info.version is None:
+            return await self._client(authority).open(path)
+        key = (info.url, info.version)
+        file = self._files.get(key)
+        if file is None:
+            file = await self._client(authority).open(path)
+            self._files[key] = file
+            if len(self._files) > MAX_OPEN_FILES:
+                self._files.popitem(last=False)
+        else:
+            self._files.move_to_end(key)
+        return file
+
+    async def _check(self, info: ObjectInfo, authority: str, path: str) -> None:
+        """Raises unless the file is the listed one."""
+        try:
+            entry = await self._client(authority).look(path)
+        except ObjectNotFoundError:
+            raise ObjectChangedError("the file was deleted after it was listed") from None
+        if entry.is_folder or entry.version != info.version:
+            raise ObjectChangedError(
+                f"the file changed: {info.version} was listed, now it is {entry.version} (mtime-length)"
+            )
+
+    async def _explain(self, error: StorageError, info: ObjectInfo, filled: int, authority: str) -> StorageError:
+        """A read that failed because the file is another one by now says so."""
+        if isinstance(error, ObjectChangedError):
+            return error
+        if isinstance(error, ObjectNotFoundError) and info.version is not None:
+            return ObjectChangedError("the file was deleted after it was listed")
+        if isinstance(error, ReadFailedError):
+            error.filled = filled
+            if error.cause is FailureCause.FIRST_BYTE_TIMEOUT and filled:
+                error.cause = FailureCause.IDLE_TIMEOUT
+            if error.cause is FailureCause.BACKEND and info.version is not None:
+                try:
+                    await self._check(info, authority, split_url(info.url)[1])
+                except ObjectChangedError as changed:
+                    return changed
+                except StorageError:
+                    pass  # the NameNode cannot tell; the first failure stands
+            self._forget(authority, error)
+        return error
+
+    def _failed(self, error: StorageError, authority: str, url: str) -> StorageError:
+        if error.url is None:
+            error.url = url
+        self._forget(authority, error)
+        return error
+
+    def _forget(self, authority: str, error: StorageError) -> None:
+        """After a failure of the NameNode the next attempt begins with a new client: the order is drawn anew."""
+        if isinstance(error, ReadFailedError) and error.cause is not FailureCause.BACKEND:
+            self._clients.pop(authority, None)
+
+    @staticmethod
+    def _short(info: ObjectInfo, size: int) -> StorageError:
+        if info.version is not None and 0 <= info.size != size:
+            return ObjectChangedError(f"the file changed: {info.size} bytes were listed, now it has {size}")
+        return StorageError(f"the file ends at {size}")
+
+
+class _Looker:
+    """Answers a glob's questions: what is missing is no error there."""
+
+    def __init__(self, client: NativeClient) -> None:
+        self._client = client
+
+    async def look(self, path: str) -> Entry | None:
+        try:
+            return await self._client.look(path)
+        except ObjectNotFoundError:
+            return None
+
+    async def entries(self, folder: str) -> list[Entry]:
+        try:
+            found = await self._client.entries(folder)
+        except ObjectNotFoundError:
+            return []
+        # A listing of a file is that file.
+        return [entry for entry in found if entry.path != folder]
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """(authority, absolute path); both are used as they are written."""
+    _, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    if not separator or not slash or not path:
+        raise UnsupportedURLError("expected hdfs://namenode:port/path or hdfs://nameservice/path", url=url)
+    if "@" in authority:
+        raise UnsupportedURLError("a user name in the URL; set HADOOP_USER_NAME instead")
+    return authority, f"/{path}"

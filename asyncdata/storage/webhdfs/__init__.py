@@ -1,0 +1,1 @@
+"""``webhdfs://`` and ``swebhdfs://``: HDFS over HTTP."""

@@ -1,0 +1,264 @@
+"""``webhdfs://`` and ``swebhdfs://``: bodies by the range client, listings and states by aiohttp.
+
+Options (``Options.storage["webhdfs"]``, ``["swebhdfs"]``): ``user`` (``user.name`` of a cluster without Kerberos),
+``do_as``, ``delegation_token_file`` (a file with the token's text, which replaces both), ``verify_tls``, ``ca_file``.
+
+A range is one question to the NameNode, which redirects to a DataNode that has the block, and one ranged body from
+there. Offset and length stand in the URL, so that what the DataNode calls the whole is the range: of it the client
+asks for all, and takes 200 and 206 alike. A server that sends more is cut off, one that sends less is a short body.
+
+The version is the time of the last modification, the length and the inode; it is looked up again after the bytes have
+come, and only then they count.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.storage.bodies import Bodies, client_failure
+from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.globs import compile_glob
+from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
+from asyncdata.storage.http1.connection import Answer
+from asyncdata.storage.http1.head import ResponseHead
+from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.webhdfs.requests import (
+    Caller,
+    Place,
+    answer_error,
+    build_url,
+    follow,
+    parse_listing,
+    parse_status,
+    parse_url,
+)
+from asyncdata.types import ObjectInfo
+
+KNOWN_OPTIONS: Final = frozenset({"user", "do_as", "delegation_token_file", "verify_tls", "ca_file"})
+MAX_REDIRECTS: Final = 3
+MAX_ANSWER_BYTES: Final = 256 << 20
+_REDIRECTS: Final = frozenset({302, 303, 307, 308})
+_HEADERS: Final = (("Accept-Encoding", "identity"),)
+
+
+def open_reader(spec: ReaderSpec) -> WebHdfsReader:
+    """Makes the reader; called by ``ReaderSpec.open``."""
+    options = spec.options
+    unknown = set(options) - KNOWN_OPTIONS
+    if unknown:
+        raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
+    tls_context = None
+    if spec.scheme == "swebhdfs":
+        tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))
+    callers = Callers(
+        user=options.get("user"), do_as=options.get("do_as"), token_file=options.get("delegation_token_file")
+    )
+    callers.current()  # an unreadable file is found before anything is opened
+    return WebHdfsReader(
+        Bodies(limits=spec.timeouts, max_connections=spec.max_connections, tls_context=tls_context), callers
+    )
+
+
+class Callers:
+    """Who asks; a token is read from its file again when the server refuses it.
+
+    Args:
+        user: ``user.name``.
+        do_as: Whom a proxy user stands for.
+        token_file: Path of a file that holds a delegation token and nothing else.
+    """
+
+    def __init__(self, *, user: str | None, do_as: str | None, token_file: str | None) -> None:
+        self._file = token_file
+        self._caller = Caller(user=user, do_as=do_as)
+
+    def current(self) -> Caller:
+        """The caller, with the token as it was read last."""
+        if self._file is not None and self._caller.token is None:
+            self.renew()
+        return self._caller
+
+    def renew(self) -> bool:
+        """Reads the file again; True if it holds another token now."""
+        if self._file is None:
+            return False
+        try:
+            token = Path(self._file).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise AccessDeniedError(f"the delegation token cannot be read: {type(error).__name__}") from None
+        changed = token != self._caller.token
+        self._caller = Caller(token=token)
+        return changed
+
+
+class WebHdfsReader:
+    """A ``RangeReader`` for servers that speak WebHDFS: NameNodes, and gateways such as HttpFS."""
+
+    def __init__(self, bodies: Bodies, callers: Callers) -> None:
+        self._bodies = bodies
+        self._callers = callers
+
+    def __repr__(self) -> str:
+        return f"<WebHdfsReader {self._bodies!r}>"
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and version of a file."""
+        try:
+            entry = await self._look(parse_url(url))
+        except StorageError as error:
+            error.url = url
+            raise
+        if entry.is_folder:
+            raise ObjectNotFoundError("not a file", url=url)
+        return ObjectInfo(url=url, size=entry.size, version=entry.version)
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The files that match."""
+        found: dict[str, ObjectInfo] = {}
+        try:
+            place = parse_url(pattern)
+            lead = pattern[: len(pattern) - len(place.path)]
+            questions = Questions(
+                look=lambda path: self._look_or_none(Place(origin=place.origin, path=path)),
+                entries=lambda path: self._entries(Place(origin=place.origin, path=path)),
+            )
+            for item in compile_glob(place.path):
+                for entry in await find_files(item, questions):
+                    url = lead + entry.path
+                    found[url] = ObjectInfo(url=url, size=entry.size, version=entry.version)
+        except StorageError as error:
+            error.url = pattern
+            raise
+        return [found[url] for url in sorted(found)]
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+        """One OPEN, received in place, and a look whether the file is still the listed one."""
+        if not buffer:
+            return 0
+        filled = 0
+        try:
+            place = parse_url(info.url)
+            if info.size >= 0 and start + len(buffer) > info.size:
+                raise StorageError(f"the file ends at {info.size}")
+            answer = await self._open(place, start, buffer)
+            filled = answer.filled
+            if filled == len(buffer) and info.version is not None:
+                # The last byte is asked for again where this fails, so that the next attempt ends with a look as well.
+                filled -= 1
+                await self._check(info, place)
+            elif filled < len(buffer):
+                raise read_failed(f"the server sent {filled} of {len(buffer)} bytes", FailureCause.SHORT_BODY)
+        except StorageError as error:
+            raise locate(await self._explain(error, info, filled), info, start) from None
+        return len(buffer)
+
+    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+        """The file's state, then its beginning."""
+        info = await self.stat(url)
+        wanted = buffer[: min(info.size, len(buffer))]
+        try:
+            return info, await self.read_into(info, 0, wanted)
+        except ReadFailedError as error:
+            error.info = info
+            raise
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        await self._bodies.aclose()
+
+    async def _open(self, place: Place, start: int, buffer: memoryview) -> Answer:
+        """The bytes ``[start, start + len(buffer))``, or fewer at the end of the file."""
+        parameters = {"offset": start, "length": len(buffer)}
+        answer = await self._follow(place, parameters, buffer)
+        if answer.head.status in {401, 403} and self._callers.renew():
+            answer = await self._follow(place, parameters, buffer)
+        if answer.head.status not in {200, 206}:
+            raise answer_error(answer.head.status, answer.aside, self._callers.current())
+        return answer
+
+    async def _follow(self, place: Place, parameters: dict[str, int], buffer: memoryview) -> Answer:
+        url = build_url(place, "OPEN", self._callers.current(), parameters)
+        for _ in range(MAX_REDIRECTS):
+            answer = await self._bodies.get(url, _HEADERS, start=0, buffer=buffer, accept=_accept, skip_allowed=True)
+            location = answer.head.headers.get("location")
+            if answer.head.status not in _REDIRECTS or location is None:
+                return answer
+            url = follow(url, location)
+        raise StorageError("too many redirects")
+
+    async def _look(self, place: Place) -> Entry:
+        return parse_status(await self._ask(place, "GETFILESTATUS"), place.path)
+
+    async def _look_or_none(self, place: Place) -> Entry | None:
+        try:
+            return await self._look(place)
+        except ObjectNotFoundError:
+            return None
+
+    async def _entries(self, place: Place) -> list[Entry]:
+        try:
+            return parse_listing(await self._ask(place, "LISTSTATUS"), place.path)
+        except ObjectNotFoundError:
+            return []
+
+    async def _ask(self, place: Place, operation: str) -> bytes:
+        status, body = await self._ask_once(build_url(place, operation, self._callers.current()))
+        if status in {401, 403} and self._callers.renew():
+            status, body = await self._ask_once(build_url(place, operation, self._callers.current()))
+        if status != 200:
+            raise answer_error(status, body, self._callers.current())
+        return body
+
+    async def _ask_once(self, url: str) -> tuple[int, bytes]:
+        try:
+            async with self._bodies.session.get(URL(url, encoded=True), allow_redirects=False) as response:
+                body = bytearray()
+                async for piece in response.content.iter_any():
+                    body += piece
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise StorageError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+                return response.status, bytes(body)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise client_failure(error) from None
+
+    async def _check(self, info: ObjectInfo, place: Place) -> None:
+        """Raises unless the file is the listed one."""
+        try:
+            entry = await self._look(place)
+        except ObjectNotFoundError:
+            raise ObjectChangedError("the file was deleted after it was listed") from None
+        if entry.is_folder or entry.version != info.version:
+            raise ObjectChangedError(
+                f"the file changed: {info.version} was listed, now it is {entry.version} (mtime-length-inode)"
+            )
+
+    async def _explain(self, error: StorageError, info: ObjectInfo, filled: int) -> StorageError:
+        """A read that failed because the file is another one by now says so."""
+        if isinstance(error, ObjectChangedError) or info.version is None:
+            return error
+        if isinstance(error, ObjectNotFoundError):
+            return ObjectChangedError("the file was deleted after it was listed")
+        if isinstance(error, ReadFailedError):
+            error.filled = max(error.filled, filled)
+        # A failure without a connection says nothing about the file, and the NameNode is not asked again.
+        if not isinstance(error, ReadFailedError) or error.cause in {
+            FailureCause.SERVER_ERROR,
+            FailureCause.SHORT_BODY,
+        }:
+            try:
+                await self._check(info, parse_url(info.url))
+            except ObjectChangedError as changed:
+                return changed
+            except StorageError:
+                pass  # the NameNode cannot tell; the first failure stands
+        return error
+
+
+def _accept(head: ResponseHead) -> None:
+    """Any answer will do: what is no body of the file is told apart by its status."""
