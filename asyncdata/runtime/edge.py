@@ -85,16 +85,19 @@ class Edge:
         """Tells again that the consumer waits, if it does: what was on its way to it turned out to be nothing."""
         self._tell_starving()
 
-    def finish(self, error: BaseException | None) -> None:
-        """No more deliveries; from any thread. Lets go of the pipeline."""
+    def finish(self, error: BaseException | None) -> bool:
+        """No more deliveries; lets go of the pipeline. From any thread; the first call decides, later ones return False."""
         with self._condition:
+            if self._ended:
+                return False
             self._ended = True
             self._starving = None
-            if self._error is None and not self._closed:
-                self._error = error
             if self._closed:
                 self._buffer.clear()
+            else:
+                self._error = error
             self._wake()
+        return True
 
     def _wake(self) -> None:
         self._condition.notify_all()

@@ -81,6 +81,8 @@ async def test_what_is_buffered_comes_before_the_error_and_the_error_once() -> N
     with pytest.raises(ValueError, match="user code"):
         edge.pop()
     assert edge.pop() == (True, None)
+    assert edge.finish(ValueError("another")) is False
+    assert edge.pop() == (True, None)
 
 
 async def test_closing_drops_the_buffer_and_lets_the_pump_go() -> None:
