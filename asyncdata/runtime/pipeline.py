@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -30,6 +31,7 @@ from asyncdata.runtime.scope import Scope, Services
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.workers.failure import as_raisable
 
+_LOGGER: Final = logging.getLogger(__name__)
 _LONG_STEP_S: Final = 0.002
 _WORKER_NODES: Final = (Check, Map, MapBatch)
 
@@ -86,20 +88,21 @@ class Pipeline:
         error: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
+                tasks = _Tasks(group)
                 services.append(
                     Services(
                         self._runtime,
                         self._options,
                         self._seed,
-                        lambda coroutine: _spawn(group, coroutine),
+                        tasks.spawn,
                     )
                 )
                 error = await self._work(services[0])
-                # Leaving by an exception is what cancels the tasks that still work ahead.
-                raise _Finished
+                # Told at once: a task that does not end (user code) must not keep the consumer from hearing of it.
+                self._edge.finish(error)
+                tasks.cancel()
         except BaseExceptionGroup as ended:
-            others = ended.split(_Finished)[1]
-            return error or _single(others)
+            return error or _single(ended)
         return error
 
     async def _work(self, services: Services) -> BaseException | None:
@@ -183,15 +186,36 @@ class Pipeline:
         self._root = None
         # A frame that an error's traceback may keep for long must not keep the pipeline.
         services.clear()
-        self._edge.finish(error or (as_raisable(closed[0]) if closed else None))
+        late = error or (as_raisable(closed[0]) if closed else None)
+        if not self._edge.finish(late) and closed:
+            _LOGGER.warning("while a pipeline was closed: %s", closed[0], exc_info=closed[0])
         self._ended()
 
 
-def _spawn(group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    task = group.create_task(_raisable_only(coroutine))
-    # Cancelled before its first step, the task does not touch the coroutine.
-    task.add_done_callback(lambda _task: coroutine.close())
-    return task
+class _Tasks:
+    """The tasks that a pipeline's stages have started, so that those which still work ahead can be ended."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cancelled = False
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task; one that starts while all are being ended is ended, too."""
+        task = self._group.create_task(_raisable_only(coroutine))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # Cancelled before its first step, the task does not touch the coroutine.
+        task.add_done_callback(lambda _task: coroutine.close())
+        if self._cancelled:
+            task.cancel()
+        return task
+
+    def cancel(self) -> None:
+        """Ends them all."""
+        self._cancelled = True
+        for task in list(self._tasks):
+            task.cancel()
 
 
 async def _raisable_only(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -199,9 +223,13 @@ async def _raisable_only(coroutine: Coroutine[Any, Any, None]) -> None:
     try:
         await coroutine
     except asyncio.CancelledError:
-        raise
+        pass
     except BaseException as error:  # noqa: BLE001 -- raised by the iterator
         raise as_raisable(error) from None
+    else:
+        return
+    # A new one: the task keeps it, and with it would keep every frame that the first one came through.
+    raise asyncio.CancelledError
 
 
 def _single(group: BaseExceptionGroup[BaseException] | None) -> BaseException | None:
@@ -212,10 +240,6 @@ def _single(group: BaseExceptionGroup[BaseException] | None) -> BaseException | 
             return inner
         group = inner
     return group
-
-
-class _Finished(Exception):  # noqa: N818 -- a signal: cancels what is left in the TaskGroup
-    pass
 
 
 def _tell(services: Services, consumer: Account, waiting: bool) -> None:
