@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -32,27 +34,27 @@ def test_the_finalizer_waits_for_nobody() -> None:
 
 
 def test_the_error_of_the_pipeline_is_told_before_that_of_closing() -> None:
-    """A thread that is stuck when another function fails becomes a note on the failure."""
-    release, entered = threading.Event(), threading.Event()
+    """A function that does not end when another one fails becomes a note on the failure."""
+    gates: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
-    def stuck_or_failing(x: int) -> int:
-        if x == 0:
-            entered.set()
-            release.wait()
-        if x == 63:
-            entered.wait()
+    async def stubborn_or_failing(x: int) -> int:
+        if x:
             raise ValueError("user code")
+        gate = asyncio.Event()
+        gates.append((asyncio.get_running_loop(), gate))
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
         return x
 
-    # The first and the last element are not in one task, so that one of two threads never returns.
-    dataset = ad.Dataset.range(64).map(stuck_or_failing, 2, executor="thread", deterministic=False)
-    options = ad.Options(close_timeout_s=0.2, num_threads=2)
+    dataset = ad.Dataset.range(2).map(stubborn_or_failing, 2, deterministic=False)
     try:
         with pytest.raises(ValueError, match="user code") as caught:
-            list(dataset.with_options(options))
+            list(dataset.with_options(ad.Options(close_timeout_s=0.2)))
+        assert any("stubborn_or_failing" in note for note in caught.value.__notes__)
     finally:
-        release.set()
-    del caught
+        for loop, gate in gates:
+            loop.call_soon_threadsafe(gate.set)
 
 
 def test_a_stuck_thread_does_not_hide_the_error_of_the_body() -> None:
@@ -80,11 +82,13 @@ def test_a_stuck_thread_does_not_hide_the_error_of_the_body() -> None:
 
 
 def test_the_outermost_options_win() -> None:
-    """The plan's own, else the Runtime's, else the defaults."""
-    inner, outer = ad.Options(num_workers=3), ad.Options(num_workers=4)
+    """The plan's own, else the Runtime's, else the defaults; but what the Runtime holds is the Runtime's own."""
+    inner, outer = ad.Options(chunk_bytes=1 << 20), ad.Options(chunk_bytes=1 << 21, num_workers=4)
     dataset = ad.Dataset.range(2).with_options(inner).batch(2).with_options(outer)
     runtime = Runtime(ad.Options(num_workers=5))
-    assert options_of(dataset._node, runtime) is outer
+    assert options_of(dataset._node, None) is outer
+    assert options_of(dataset._node, runtime).chunk_bytes == 1 << 21
+    assert options_of(dataset._node, runtime).num_workers == 5
     assert options_of(ad.Dataset.range(2)._node, runtime) is runtime.options
     assert options_of(ad.Dataset.range(2)._node, None) == ad.Options()
     runtime.close()
