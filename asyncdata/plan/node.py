@@ -7,13 +7,18 @@ A plan is a tree of nodes. Nodes know their inputs and nothing of how they run; 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Node:
     """Base of all nodes. A field whose value is a Node, or a tuple of them, is an input."""
+
+    name: ClassVar[str] = ""
+    """What the user wrote to get this node, where that is not its class in small letters."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -40,10 +45,23 @@ class Node:
         return dataclasses.replace(self, **changes)
 
     @property
+    def steps(self) -> int:
+        """How many steps of the plan as it was written this node stands for."""
+        return 1
+
+    @property
+    def depth(self) -> int:
+        """Steps from the first source to this node, itself included.
+
+        Neither what reads from the node nor how the planner joins and adds nodes changes it, so that random draws
+        keyed by it stay the same.
+        """
+        return self.steps + (self.inputs[0].depth if self.inputs else 0)
+
+    @property
     def label(self) -> str:
         """The node's name in descriptions and errors, in tf.data's words where it has one."""
-        name = type(self).__name__
-        return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+        return self.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
 
 def walk(node: Node) -> Iterator[Node]:

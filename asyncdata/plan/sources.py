@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ class Range(Node):
 class TensorSlices(Node):
     """Element i is the i-th row of every array, in the nest that `structure` describes."""
 
+    name: ClassVar[str] = "from_tensor_slices"
+
     arrays: tuple[npt.NDArray[Any], ...]
     structure: Any
 
@@ -34,12 +36,16 @@ class TensorSlices(Node):
 class Items(Node):
     """A tuple of elements, kept as they are."""
 
+    name: ClassVar[str] = "from_tensors"
+
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generator(Node):
     """What a generator function yields; called anew for every iteration. The function may be async."""
+
+    name: ClassVar[str] = "from_generator"
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -57,6 +63,8 @@ class ListFiles(Node):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TFRecordFile(Node):
     """The records of one TFRecord file as ``bytes``."""
+
+    name: ClassVar[str] = "TFRecordDataset"
 
     url: str
     compression: str | None

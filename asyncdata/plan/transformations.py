@@ -106,6 +106,11 @@ class Prefetch(Node):
     input: Node
     buffer_size: int
 
+    @property
+    def steps(self) -> int:
+        """Changes no element."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WithOptions(Node):
@@ -114,12 +119,22 @@ class WithOptions(Node):
     input: Node
     options: Options
 
+    @property
+    def steps(self) -> int:
+        """Changes no element."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Check(Node):
     """Payload checksums are verified here if they were not before; made by the planner."""
 
     input: Node
+
+    @property
+    def steps(self) -> int:
+        """Changes no element."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,3 +156,8 @@ class MapBatch(Node):
     zero_copy: bool
     size: int
     drop_remainder: bool
+
+    @property
+    def steps(self) -> int:
+        """The maps and the batch."""
+        return len(self.functions) + 1

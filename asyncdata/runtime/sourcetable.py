@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from asyncdata.memory.advance import Rows
 
@@ -24,30 +24,39 @@ class Source:
     is_file: bool
 
 
+_MOST_NAMES: Final = 1 << 16
+_UNNAMED: Final = Source("a dataset", None, is_file=False)
+
+
 class SourceTable:
     """Names behind source numbers; one per pipeline.
 
     A source's number follows from its place in the plan and the element that opened it, so it is the same in every
-    run and every process, whatever the order of opening.
+    run and every process, whatever the order of opening. Files are remembered; of the inner datasets that are none,
+    which may be as many as there are elements, only the first ones are known by name.
     """
 
     def __init__(self) -> None:
         self._sources: dict[int, Source] = {}
 
+    def __len__(self) -> int:
+        return len(self._sources)
+
     def __getitem__(self, number: int) -> Source:
-        return self._sources[number]
+        return self._sources.get(number, _UNNAMED)
 
     def add(self, path: tuple[int | str, ...], name: str, version: str | None = None, *, is_file: bool = False) -> int:
         """The number of a source that was just opened at this place of the plan."""
         digest = hashlib.blake2b(repr((path, name)).encode(), digest_size=8).digest()
         number = int.from_bytes(digest, "little") >> 1
-        self._sources[number] = Source(name, version, is_file)
+        if is_file or len(self._sources) < _MOST_NAMES:
+            self._sources[number] = Source(name, version, is_file)
         return number
 
     def place(self, origin: Rows) -> dict[str, Any]:
         """Where an element lies, as the errors' keyword arguments."""
         number, record, _, offset = origin.tolist()
-        source = self._sources[number]
+        source = self[number]
         if not source.is_file:
             return {"record": record}
         return {"url": source.name, "version": source.version, "record": record, "offset": offset}
@@ -55,7 +64,7 @@ class SourceTable:
     def name_element(self, origin: Rows) -> str:
         """An element in words."""
         number, record, _, offset = origin.tolist()
-        source = self._sources[number]
+        source = self[number]
         if not source.is_file:
             return f"element {record} of {source.name}"
         return f"record {record} of {source.name} (byte offset {offset}, version {source.version})"

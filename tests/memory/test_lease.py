@@ -54,7 +54,8 @@ def test_the_lease_ends_with_the_last_view() -> None:
 
 def test_many_ends_wake_the_loop_once() -> None:
     """Between two wake-ups any number of leases may end; all are released, each once."""
-    arena, loop, released = Arena(GRANULE), Loop(), []
+    arena, loop = Arena(GRANULE), Loop()
+    released: list[int] = []
     returns = Returns(loop.call)
     views = [Lease(arena, returns, functools.partial(released.append, i)).bytes() for i in range(50)]
     views.clear()

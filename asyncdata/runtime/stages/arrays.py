@@ -75,7 +75,7 @@ class SlicesStage(Stage):
         columns: list[Column] = []
         for array in self._arrays:
             part = array[rows]
-            columns.append(ObjectColumn(part.tolist()) if part.dtype == object else ArrayColumn(part))
+            columns.append(ObjectColumn(list(part)) if part.dtype == object else ArrayColumn(part))
         self._at += count
         return Block(self._structure, tuple(columns), origin, advance)
 

@@ -1,0 +1,242 @@
+"""Rewrites keep the elements; where functions run and checksums are verified."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import asyncdata as ad
+from asyncdata.options import AUTOTUNE, Options
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.sources import Range, TFRecordFile
+from asyncdata.plan.transformations import (
+    Batch,
+    Filter,
+    Interleave,
+    Map,
+    MapBatch,
+    Prefetch,
+    Repeat,
+    Shuffle,
+    Take,
+)
+from asyncdata.planner.place import is_async
+from asyncdata.planner.rules import RULES, rewrite
+
+RECORDS = TFRecordFile(url="memory://b/o", compression=None)
+NUMBERS = Range(start=0, stop=9, step=1, dtype="<i8")
+
+
+def one(x: Any) -> Any:
+    return x
+
+
+async def one_later(x: Any) -> Any:
+    return x
+
+
+class Later:
+    """An object that is called like a coroutine function."""
+
+    async def __call__(self, x: Any) -> Any:
+        return x
+
+
+def mapped(node: Node, function: Callable[..., Any] = one, **changes: Any) -> Map:
+    fields: dict[str, Any] = {
+        "parallelism": None,
+        "deterministic": None,
+        "executor": None,
+        "rng": False,
+        "zero_copy": False,
+        "setup": None,
+    }
+    return Map(input=node, function=function, **(fields | changes))
+
+
+def kinds(node: Node) -> list[str]:
+    """The nodes from the consumer to the source, by their classes."""
+    return [type(found).__name__ for found in walk(node)]
+
+
+@pytest.mark.parametrize(
+    ("function", "parallelism", "executor", "workers", "placed", "calls"),
+    [
+        (one, None, None, None, "inline", None),
+        (one, None, None, 0, "inline", None),
+        (one, 4, None, None, "process", 4),
+        (one, AUTOTUNE, None, None, "process", AUTOTUNE),
+        (one, 4, None, 0, "thread", 4),
+        (one, 4, "thread", None, "thread", 4),
+        (one, None, "thread", None, "thread", AUTOTUNE),
+        (one, None, "process", None, "process", AUTOTUNE),
+        (one, None, "process", 0, "thread", AUTOTUNE),
+        (one, 4, "inline", None, "inline", 4),
+        (one_later, None, None, None, "async", 1),
+        (one_later, 7, None, None, "async", 7),
+        (one_later, AUTOTUNE, None, 0, "async", AUTOTUNE),
+        (Later(), None, None, None, "async", 1),
+        (functools.partial(one_later), None, None, None, "async", 1),
+    ],
+)
+def test_where_functions_run(
+    function: Callable[..., Any],
+    parallelism: int | None,
+    executor: str | None,
+    workers: int | None,
+    placed: str,
+    calls: int | None,
+) -> None:
+    """Inline unless parallel, then in processes, or threads when there are none; async functions are awaited."""
+    options = Options() if workers is None else Options(num_workers=workers)
+    node = rewrite(mapped(NUMBERS, function, parallelism=parallelism, executor=executor), options)
+    assert isinstance(node, Map)
+    assert (node.executor, node.parallelism) == (placed, calls)
+    assert is_async(function) == (placed == "async")
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (RECORDS, ["Check", "TFRecordFile"]),
+        (Batch(input=RECORDS, size=2, drop_remainder=False), ["Batch", "Check", "TFRecordFile"]),
+        (mapped(RECORDS), ["Map", "Check", "TFRecordFile"]),
+        (mapped(RECORDS, one_later), ["Map", "Check", "TFRecordFile"]),
+        (mapped(RECORDS, parallelism=2), ["Map", "TFRecordFile"]),
+        (Filter(input=RECORDS, predicate=one), ["Filter", "Check", "TFRecordFile"]),
+        (Prefetch(input=RECORDS, buffer_size=2), ["Check", "Prefetch", "TFRecordFile"]),
+        (
+            Batch(input=mapped(RECORDS, parallelism=2), size=2, drop_remainder=False),
+            ["MapBatch", "TFRecordFile"],
+        ),
+        (
+            Take(input=Shuffle(input=Repeat(input=RECORDS, count=2), buffer_size=3, seed=1, reshuffle=True), count=1),
+            ["Check", "Take", "Shuffle", "Repeat", "TFRecordFile"],
+        ),
+        (mapped(mapped(RECORDS)), ["Map", "Map", "Check", "TFRecordFile"]),
+        (Batch(input=NUMBERS, size=2, drop_remainder=False), ["Batch", "Range"]),
+        (mapped(NUMBERS), ["Map", "Range"]),
+    ],
+)
+def test_where_checksums_are_verified(plan: Node, expected: list[str]) -> None:
+    """In front of whoever sees payloads first: once, and in the workers where they see them first."""
+    assert kinds(rewrite(plan, Options())) == expected
+    unchecked = [name for name in expected if name != "Check"]
+    assert kinds(rewrite(plan, Options(check_crc=False))) == unchecked
+
+
+def test_inner_datasets_are_checked_downstream() -> None:
+    """The records of many files are checked behind the interleave, together."""
+    plan = Interleave(input=NUMBERS, function=one, cycle_length=2, block_length=1, parallelism=None, deterministic=None)
+    assert kinds(rewrite(plan, Options())) == ["Check", "Interleave", "Range"]
+    assert kinds(rewrite(RECORDS, Options(), inner=True)) == ["TFRecordFile"]
+
+
+def test_maps_and_batch_become_one_step() -> None:
+    """Maps in workers and the batch behind them are one task, with the functions in their order."""
+    two = mapped(mapped(NUMBERS, abs, parallelism=2, zero_copy=True), one, parallelism=2, rng=True)
+    node = rewrite(Batch(input=two, size=3, drop_remainder=True), Options())
+    assert isinstance(node, MapBatch)
+    assert node.functions == (abs, one)
+    assert node.rng == (False, True)
+    assert (node.size, node.drop_remainder, node.executor, node.parallelism) == (3, True, "process", 2)
+    assert node.zero_copy
+    assert isinstance(node.input, Range)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"executor": "inline"}, {"parallelism": 3}, {"executor": "thread"}, {"deterministic": False}]
+)
+def test_unlike_maps_stay_apart(changes: dict[str, Any]) -> None:
+    """Maps with settings of their own are not drawn into the batch."""
+    first = mapped(NUMBERS, abs, **({"parallelism": 2} | changes))
+    plan = Batch(input=mapped(first, one, parallelism=2), size=3, drop_remainder=False)
+    assert kinds(rewrite(plan, Options())) == ["MapBatch", "Map", "Range"]
+
+
+def test_a_plan_without_work_for_the_planner_stays_itself() -> None:
+    """What no rule concerns is not copied, and rewriting twice changes nothing more."""
+    plan = Take(input=NUMBERS, count=2)
+    assert rewrite(plan, Options()) is plan
+    again = rewrite(Batch(input=RECORDS, size=2, drop_remainder=False), Options())
+    assert kinds(rewrite(again, Options())) == kinds(again)
+    assert len(RULES) == len(set(RULES))
+
+
+def test_depth_survives_the_planner() -> None:
+    """Random draws are keyed by a node's depth: no rewrite moves what it keeps."""
+    shuffle = Shuffle(input=mapped(RECORDS), buffer_size=3, seed=1, reshuffle=True)
+    plan = Batch(input=mapped(shuffle, parallelism=2), size=3, drop_remainder=False)
+    for options in (Options(), Options(check_crc=False), Options(num_workers=0)):
+        node = rewrite(plan, options)
+        found = next(n for n in walk(node) if isinstance(n, Shuffle))
+        assert found.depth == shuffle.depth == 3
+        assert node.depth == plan.depth
+
+
+STEPS: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {
+    "map": lambda ds: ds.map(_tripled),
+    "thread map": lambda ds: ds.map(_tripled, 2, executor="thread"),
+    "async map": lambda ds: ds.map(_tripled_later, 3),
+    "filter": lambda ds: ds.filter(_is_even),
+    "batch": lambda ds: ds.batch(3).flat_map(_each),
+    "map batch": lambda ds: ds.map(_tripled, 2, executor="thread").batch(4, drop_remainder=True).flat_map(_each),
+    "repeat": lambda ds: ds.repeat(2),
+    "take": lambda ds: ds.take(11),
+    "prefetch": lambda ds: ds.prefetch(2),
+}
+
+
+def _tripled(x: Any) -> int:
+    return 3 * int(x)
+
+
+async def _tripled_later(x: Any) -> int:
+    return 3 * int(x)
+
+
+def _is_even(x: Any) -> bool:
+    return int(x) % 2 == 0
+
+
+def _each(batch: Any) -> ad.Dataset:
+    return ad.Dataset.from_tensor_slices(batch)
+
+
+def _plain(name: str, values: list[int]) -> list[int]:
+    match name:
+        case "map" | "thread map" | "async map":
+            return [3 * value for value in values]
+        case "filter":
+            return [value for value in values if value % 2 == 0]
+        case "map batch":
+            return [3 * value for value in values][: len(values) // 4 * 4]
+        case "repeat":
+            return values * 2
+        case "take":
+            return values[:11]
+        case _:
+            return values
+
+
+@given(st.lists(st.sampled_from(sorted(STEPS)), max_size=3), st.integers(0, 12))
+def test_rewritten_plans_give_the_elements_of_the_plain_ones(steps: list[str], count: int) -> None:
+    """Whatever is fused, placed or checked: elements and order are those of the steps taken singly."""
+    ds, expected = ad.Dataset.range(count), list(range(count))
+    for step in steps:
+        ds, expected = STEPS[step](ds), _plain(step, expected)
+    with ad.Runtime(Options(num_workers=0, memory_limit_bytes=64 << 20)):
+        assert [int(x) for x in ds] == expected
+
+
+def test_plans_can_be_pickled() -> None:
+    """A dataset is a value: it goes through a pickle and gives the same elements."""
+    ds = ad.Dataset.range(6).map(_tripled).filter(_is_even).batch(2)
+    again = pickle.loads(pickle.dumps(ds))
+    assert [batch.tolist() for batch in again] == [[0, 6], [12]]
