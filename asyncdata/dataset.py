@@ -7,6 +7,7 @@ otherwise.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, overload
@@ -49,9 +50,7 @@ class Dataset:
     # --- constructors ------------------------------------------------------------------------------------------
 
     @staticmethod
-    def list_files(
-        file_pattern: str | Sequence[str], shuffle: bool | None = None, seed: int | None = None
-    ) -> Dataset:
+    def list_files(file_pattern: str | Sequence[str], shuffle: bool | None = None, seed: int | None = None) -> Dataset:
         """URLs (``str``) of the files that match, with their sizes and versions listed once.
 
         Args:
@@ -126,9 +125,7 @@ class Dataset:
         """
         if stop is None:
             start, stop = 0, start
-        return Dataset(
-            sources.Range(start=int(start), stop=int(stop), step=int(step), dtype=np.dtype(output_type).str)
-        )
+        return Dataset(sources.Range(start=int(start), stop=int(stop), step=int(step), dtype=np.dtype(output_type).str))
 
     # --- transformations ---------------------------------------------------------------------------------------
 
@@ -250,8 +247,9 @@ class Dataset:
         )
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
-        """Stacks consecutive elements, leaf by leaf: arrays and numbers along a new first axis, byte strings and texts
-        into a `BytesArray`.
+        """Stacks consecutive elements, leaf by leaf.
+
+        Arrays and numbers are stacked along a new first axis, byte strings and texts into a `BytesArray`.
 
         Args:
             batch_size: Elements of a batch.
@@ -347,7 +345,7 @@ class TFRecordDataset(Dataset):
 
     def __init__(
         self,
-        filenames: str | Sequence[str] | Dataset,
+        filenames: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dataset,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
     ) -> None:
@@ -355,7 +353,8 @@ class TFRecordDataset(Dataset):
         if isinstance(filenames, Dataset):
             urls: Dataset = filenames
         else:
-            names = (filenames,) if isinstance(filenames, str | bytes) else tuple(filenames)
+            names: tuple[Any, ...]
+            names = (filenames,) if isinstance(filenames, str | bytes | os.PathLike) else tuple(filenames)
             urls = Dataset(sources.Items(items=tuple(_as_url(name) for name in names)))
             if len(names) == 1:
                 super().__init__(sources.TFRecordFile(url=_as_url(names[0]), compression=compression))
@@ -407,7 +406,9 @@ def _as_rows(value: Any) -> np.ndarray[Any, Any]:
         array = np.empty(len(items), object)
         array[:] = [str(item) if isinstance(item, np.str_) else item for item in items]
     if array.ndim == 0:
-        raise ValueError("from_tensor_slices needs arrays with at least one axis; use from_tensors for a single element")
+        raise ValueError(
+            "from_tensor_slices needs arrays with at least one axis; use from_tensors for a single element"
+        )
     return sources.byte_order(array) if array.dtype != object else array
 
 

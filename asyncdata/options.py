@@ -70,6 +70,8 @@ class Options:
         chunk_bytes: Size of one ranged read. Larger hides more latency per request and holds more memory.
         max_requests_in_flight: Upper limit of ranged reads at a time, over all shards.
         check_crc: Verify the CRC-32C of every TFRecord payload (in the workers where there are any).
+        seed: Stands in for seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws
+            one for every iteration; with a seed, the same epoch is the same in every run.
         close_timeout_s: How long ``close()`` waits for user code that is still running before it reports it.
         retry: See ``RetryOptions``.
         timeouts: See ``TimeoutOptions``.
@@ -85,6 +87,7 @@ class Options:
     chunk_bytes: int = 8 * MIB
     max_requests_in_flight: int = 32
     check_crc: bool = True
+    seed: int | None = None
     close_timeout_s: float = 10.0
     retry: RetryOptions = field(default_factory=RetryOptions)
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)

@@ -89,7 +89,7 @@ class Outcome:
 def measure(case: str, files: str, limit_mib: int) -> Outcome:
     """Reads one epoch; to be called in a process that does nothing else."""
     dataset = CASES[case](files)
-    with ad.Runtime(ad.Options(memory_limit_bytes=limit_mib * MIB, num_workers=2)) as runtime:
+    with ad.Runtime(ad.Options(memory_limit_bytes=limit_mib * MIB, num_workers=2), pipelines=1) as runtime:
 
         async def ready() -> None:
             await runtime.start_pool()

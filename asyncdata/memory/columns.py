@@ -211,11 +211,6 @@ class RefColumn:
             if self.leaf_at(i).kind == "table"
         ]
 
-    def payload(self, row: int) -> memoryview:
-        """The bytes of a row where they lie; valid while the row is held."""
-        offset, length = self.rows[row].tolist()
-        return self.slabs.arena.view[offset : offset + length]
-
     def element(self, row: int) -> Any:
         """One row as user code sees it: a private copy."""
         return read_leaf(self.slabs.arena.array, int(self.rows[row, 0]), int(self.rows[row, 1]), self.leaf_at(row))

@@ -57,6 +57,7 @@ class SpanAllocator:
         space_bytes: Length of the offset space; some ten times the limit, so that fragmentation does not matter.
         resident_limit_bytes: Most bytes that are live or cached at any time.
         granule: Unit of cutting, in bytes.
+        start: Offset of the first span; what lies before it, and behind ``space_bytes``, belongs to somebody else.
     """
 
     __slots__ = (
@@ -75,12 +76,12 @@ class SpanAllocator:
         "_used",
     )
 
-    def __init__(self, space_bytes: int, resident_limit_bytes: int, granule: int = GRANULE) -> None:
+    def __init__(self, space_bytes: int, resident_limit_bytes: int, granule: int = GRANULE, *, start: int = 0) -> None:
         if granule < 1:
             raise ValueError(f"granule must be at least 1 byte, not {granule}")
         if resident_limit_bytes < granule:
             raise ValueError(f"resident_limit_bytes must hold one granule of {granule}, not {resident_limit_bytes}")
-        if space_bytes < resident_limit_bytes:
+        if space_bytes - start < resident_limit_bytes:
             raise ValueError(f"space_bytes ({space_bytes}) is below resident_limit_bytes ({resident_limit_bytes})")
         self._granule = granule
         self._limit = resident_limit_bytes - resident_limit_bytes % granule
@@ -89,7 +90,7 @@ class SpanAllocator:
         self._by_class: dict[int, deque[Span]] = {}
         self._by_age: OrderedDict[int, Span] = OrderedDict()
         self._holes = _Holes()
-        self._top = 0
+        self._top = start
         self._used = 0
         self._cached = 0
         self._owed: list[tuple[int, int]] = []

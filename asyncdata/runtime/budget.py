@@ -40,14 +40,17 @@ class Budget:
     Args:
         arena: Where slabs are cut from.
         limit_bytes: What all slabs together may take.
+        start: Where in the arena slabs may lie.
+        stop: Behind that; the whole rest of the arena unless given.
     """
 
-    def __init__(self, arena: Arena, limit_bytes: int) -> None:
+    def __init__(self, arena: Arena, limit_bytes: int, *, start: int = 0, stop: int | None = None) -> None:
         self.limit = limit_bytes
         self.ledger = Ledger(limit_bytes, deferred=True)
         self._changes = 0
         self._confirming = False
-        self._allocator = SpanAllocator(arena.nbytes, limit_bytes, GRANULE)
+        space = arena.nbytes if stop is None else stop
+        self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
         self.slabs = Slabs(arena, self._allocator, self._freed)
         self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
         self._room: list[Callable[[], None]] = []

@@ -195,9 +195,7 @@ class ChunkReader:
                 if length and len(reads) < max(self._window, 1):
                     count = min(length, self.data_bytes)
                     priority = (_SOON, len(reads), self._order)
-                    reads.append(
-                        self._io.read(self._budget.slabs, slab, start, count, self.info, self._next, priority)
-                    )
+                    reads.append(self._io.read(self._budget.slabs, slab, start, count, self.info, self._next, priority))
                     self._next += count
                     start, length = start + count, length - count
                 else:

@@ -101,9 +101,9 @@ def view_leaf(base: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf)
     if leaf.kind == "bytes":
         return part.tobytes()
     if leaf.kind == "str":
-        return str(memoryview(part), "utf-8")
+        return str(part.data, "utf-8")
     # Written by a worker process of this pipeline, never by storage.
-    return pickle.loads(memoryview(part))  # noqa: S301 -- see above
+    return pickle.loads(part.data)  # noqa: S301 -- see above
 
 
 class Deliverer:
@@ -258,5 +258,3 @@ class _Copier:
         for at, table in self._tables:
             base[at : at + table.nbytes] = table.reshape(-1).view(np.uint8)
         return base
-
-

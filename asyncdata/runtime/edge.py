@@ -49,6 +49,11 @@ class Edge:
         # The consumer may have begun to wait before there was anybody to be told.
         self._tell_starving()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is gone."""
+        return self._closed
+
     # --- pump --------------------------------------------------------------------------------------------------
 
     async def put(self, delivery: Delivery) -> bool:
@@ -86,7 +91,7 @@ class Edge:
         self._tell_starving()
 
     def finish(self, error: BaseException | None) -> bool:
-        """No more deliveries; lets go of the pipeline. From any thread; the first call decides, later ones return False."""
+        """No more deliveries; from any thread. The first call decides, later ones return False."""
         with self._condition:
             if self._ended:
                 return False

@@ -2,8 +2,8 @@
 
 A slab lives as long as any row points into it. A shuffle buffer holds rows of many slabs, most of which it has passed
 on already: without this it would pin several times the bytes it needs. Now and then the rows left in thinly used slabs
-are copied together into a new one. With one part in eight as the limit the copies stay below about an eighth of the
-bytes, and what is pinned below about twice what is live.
+are copied together into a new one: those that are live to less than an eighth, or to less than a half once the buffer
+pins more than half of the memory limit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
 
 _THIN: Final = 8
+_THIN_UNDER_PRESSURE: Final = 2
 _PRESSURE: Final = 4
 _MOST_BYTES: Final = 4 << 20
 
@@ -51,10 +52,12 @@ class Evacuator:
         sizes = _spaces(column)
         live = np.bincount(owners, weights=sizes)
         rows_here = np.bincount(owners)
+        # Short of memory it is worth copying more.
+        thin_share = _THIN if self._account.used < self._budget.limit // 2 else _THIN_UNDER_PRESSURE
         thin = [
             index
             for index in np.flatnonzero(live).tolist()
-            if live[index] * _THIN < slabs.slab(index).nbytes
+            if live[index] * thin_share < slabs.slab(index).nbytes
             # Others (a reader, a task, a batch) would keep the slab alive all the same.
             and slabs.holds(slabs.slab(index)) == rows_here[index]
         ]

@@ -11,6 +11,7 @@ Waiting and taking are two steps, and only waiting can be cancelled or interrupt
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import threading
@@ -31,14 +32,30 @@ from asyncdata.runtime.runtime import Runtime, active_runtime
 from asyncdata.types import Element
 
 _NOTHING: Final = object()
+_OF_THE_RUNTIME: Final = (
+    "memory_limit_bytes",
+    "num_workers",
+    "num_threads",
+    "max_requests_in_flight",
+    "close_timeout_s",
+    "retry",
+    "timeouts",
+    "storage",
+)
 
 
 def options_of(plan: Node, runtime: Runtime | None) -> Options:
-    """The options in force: the plan's outermost, else the Runtime's, else the defaults."""
-    for node in walk(plan):
-        if isinstance(node, WithOptions):
-            return node.options
-    return runtime.options if runtime is not None else Options()
+    """The options in force: the plan's outermost, else the Runtime's, else the defaults.
+
+    What belongs to the Runtime (memory, workers, threads, storage, retries, time limits) is the Runtime's in any case.
+    """
+    own = next((node.options for node in walk(plan) if isinstance(node, WithOptions)), None)
+    if runtime is None:
+        return own or Options()
+    if own is None:
+        return runtime.options
+    shared = {name: getattr(runtime.options, name) for name in _OF_THE_RUNTIME}
+    return dataclasses.replace(own, **shared)
 
 
 class _Running:
@@ -47,7 +64,7 @@ class _Running:
     def __init__(self, plan: Node, epoch: int) -> None:
         shared = active_runtime()
         options = options_of(plan, shared)
-        self.runtime = shared or Runtime(options)
+        self.runtime = shared or Runtime(options, pipelines=1)
         self.owns_runtime = shared is None
         self.edge = Edge(capacity=1)
         self.gone = threading.Event()
@@ -55,7 +72,7 @@ class _Running:
             self.runtime,
             plan,
             options,
-            seed=secrets.randbits(63),
+            seed=secrets.randbits(63) if options.seed is None else options.seed,
             epoch=epoch,
             edge=self.edge,
             ended=self.gone.set,

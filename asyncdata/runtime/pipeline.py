@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -68,6 +69,7 @@ class Pipeline:
         self._edge = edge
         self._ended = ended
         self._root: Stage | None = None
+        self._root_ended = False
 
     async def run(self) -> None:
         """Runs to the end, or until the edge is closed, or until cancelled, which the Runtime does when it closes."""
@@ -75,8 +77,11 @@ class Pipeline:
         services: list[Services] = []
         try:
             error = await self._run_group(services)
+        except Exception as refused:  # noqa: BLE001 -- raised by the iterator, which must not wait for ever
+            error = refused
         except asyncio.CancelledError:
             error = PipelineClosedError("the Runtime was closed while the pipeline was running")
+        self._root_ended = True
         # A task of its own: whoever cancels this one does not keep it from putting everything back.
         put_back = self._runtime.spawn_on_stage(self._put_back(services, error))
         del error
@@ -84,14 +89,20 @@ class Pipeline:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.shield(put_back)
 
+    def _is_leaving(self) -> bool:
+        return self._root_ended or self._edge.is_closed
+
     async def _run_group(self, services: list[Services]) -> BaseException | None:
         error: BaseException | None = None
+        budget = await self._runtime.budgets.take(self._is_leaving)
+        self._options = dataclasses.replace(self._options, memory_limit_bytes=budget.limit)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = _Tasks(group)
                 services.append(
                     Services(
                         self._runtime,
+                        budget,
                         self._options,
                         self._seed,
                         tasks.spawn,
@@ -112,9 +123,7 @@ class Pipeline:
             consumer = services.account(
                 "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
             )
-            self._edge.attach(
-                asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting)
-            )
+            self._edge.attach(asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting))
             deliverer = Deliverer(services.budget, consumer, self._runtime.returns, shares.lease_bytes)
             self._root = lower(self._plan, self._scope(services, consumer))
             await self._pump(self._root, deliverer)
@@ -181,6 +190,7 @@ class Pipeline:
         try:
             for service in services:
                 service.close()
+                self._runtime.budgets.give(service.budget, self._is_leaving)
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
             closed.append(caught)
         self._root = None
@@ -245,5 +255,3 @@ def _single(group: BaseExceptionGroup[BaseException] | None) -> BaseException | 
 def _tell(services: Services, consumer: Account, waiting: bool) -> None:
     if not consumer.closed:
         services.budget.wait(consumer, waiting)
-
-

@@ -26,8 +26,8 @@ from typing import Any, Final, Self, TypeVar
 from asyncdata.errors import CloseTimeoutError, ForkedProcessError, PipelineClosedError
 from asyncdata.memory.arena import GRANULE, Arena, memory_files
 from asyncdata.memory.lease import Returns
-from asyncdata.options import AUTOTUNE, Options, read_environment, usable_cpus
-from asyncdata.runtime.budget import Budget
+from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_cpus
+from asyncdata.runtime.budgets import Budgets
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.loops import LoopThread, describe_tasks
 from asyncdata.runtime.offload import Threads, in_thread
@@ -61,11 +61,22 @@ class Runtime:
         10
 
     Args:
-        options: In force for every pipeline that does not bring its own.
+        options: In force for every pipeline. A dataset's own options count for how it is run (`deterministic`,
+            `chunk_bytes`, `check_crc`); memory, workers, threads, storage, retries and time limits are the Runtime's.
+        pipelines: How many may be open at a time (a training and an evaluation set, say); each may use its part of
+            ``memory_limit_bytes``.
     """
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: Options | None = None, *, pipelines: int = 2) -> None:
+        if pipelines < 1:
+            raise ValueError(f"pipelines must be at least 1, not {pipelines}")
         self.options = options or Options()
+        if self.options.memory_limit_bytes < pipelines * MIB:
+            raise ValueError(
+                f"memory_limit_bytes={self.options.memory_limit_bytes} leaves less than 1 MiB to each of "
+                f"{pipelines} pipelines"
+            )
+        self._parts = pipelines
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._state = "new"
@@ -129,7 +140,7 @@ class Runtime:
                 undo.callback(self._stage.stop)
                 self._io_thread.start()
                 undo.callback(self._io_thread.stop)
-                self.budget = Budget(self.arena, self.options.memory_limit_bytes)
+                self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts)
                 self.returns = Returns(self._stage.loop.call_soon_threadsafe)
                 self.io = self._stage.submit(self._make_io()).result()
                 undo.pop_all()
@@ -306,9 +317,9 @@ class Runtime:
     def _gone(self) -> None:
         """The last thread's last act."""
         self.arena.close()
-        self.budget.end()
+        self.budgets.end()
         # What views the arena keeps it; the Runtime, which may be kept for long, does not.
-        del self.arena, self.budget, self.io, self.returns
+        del self.arena, self.budgets, self.io, self.returns
         self._pool = self._threads = self._pool_started = None
         self._state = "closed"
         _alive.discard(self)

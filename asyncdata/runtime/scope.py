@@ -26,6 +26,7 @@ class Services:
 
     Args:
         runtime: The owner of everything lent here.
+        budget: The part of its memory that is this pipeline's.
         options: In force for the pipeline.
         seed: Stands in for seeds that were not given.
         spawn: Starts a task of the pipeline.
@@ -34,6 +35,7 @@ class Services:
     def __init__(
         self,
         runtime: Runtime,
+        budget: Budget,
         options: Options,
         seed: int,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
@@ -42,7 +44,7 @@ class Services:
         self.options = options
         self.seed = seed
         self.spawn = spawn
-        self.budget: Budget = runtime.budget
+        self.budget = budget
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.sources = SourceTable()

@@ -106,6 +106,12 @@ class Job:
     def __len__(self) -> int:
         return len(self.block)
 
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the slabs that results lie in so far."""
+        slabs = [*self._payloads, *([self._results] if self._results is not None else [])]
+        return sum(slab.nbytes for slab in slabs)
+
     # --- running -----------------------------------------------------------------------------------------------
 
     def hurry(self) -> None:

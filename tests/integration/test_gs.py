@@ -121,9 +121,7 @@ def test_foul_weather_changes_nothing(fault: str, server: FakeGCS) -> None:
     finally:
         server.profile = fair
     pairs = [tuple(pair) for batch in batches for pair in batch.tolist()]
-    expected = [
-        (shard, index) for group in (range(3), range(3, 6)) for index in range(COUNT) for shard in group
-    ]
+    expected = [(shard, index) for group in (range(3), range(3, 6)) for index in range(COUNT) for shard in group]
     assert pairs == expected
 
 

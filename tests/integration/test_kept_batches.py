@@ -106,7 +106,7 @@ def test_kept_batches_are_untouched_while_slabs_are_reused() -> None:
     """At any moment every array that is held shows what it was delivered as."""
     rng = random.Random(11)
     held: dict[int, Any] = {}
-    with ad.Runtime(ad.Options(memory_limit_bytes=12 * MIB)):
+    with ad.Runtime(ad.Options(memory_limit_bytes=12 * MIB), pipelines=1):
         for executor in ("inline", "thread", "process"):
             held.clear()
             for number, batch in enumerate(wide_batches(200, executor, 12)):

@@ -101,11 +101,11 @@ def test_a_pipeline_finishes_or_says_what_it_needs(
     options = ad.Options(memory_limit_bytes=limit_mib * MIB, chunk_bytes=chunk_bytes, num_workers=1)
     count = 0
     too_small: ad.MemoryLimitError | None = None
-    with ad.Runtime(options) as runtime:
+    with ad.Runtime(options, pipelines=1) as runtime:
         try:
             for _ in make(shards[size]):
                 count += 1
-                assert runtime.budget.ledger.snapshot().used <= limit_mib * MIB
+                assert runtime.budgets.used_bytes <= limit_mib * MIB
         except ad.MemoryLimitError as error:
             too_small = error
     if too_small is None:

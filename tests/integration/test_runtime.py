@@ -53,9 +53,7 @@ def test_the_next_epoch_starts_no_process() -> None:
     """The same workers serve every iteration inside one Runtime, and end with it."""
     before = children()
     with ad.Runtime(ad.Options(num_workers=2)):
-        seen = [
-            {pid for pid, _ in ad.Dataset.range(400).map(pid_of, num_parallel_calls=4)} for _ in range(3)
-        ]
+        seen = [{pid for pid, _ in ad.Dataset.range(400).map(pid_of, num_parallel_calls=4)} for _ in range(3)]
         workers = children() - before
         assert len(workers) == 2
         assert all(pids <= workers for pids in seen)
@@ -103,13 +101,13 @@ def test_repeat_opens_the_next_epochs_shards_before_this_one_ends(server: FakeGC
 def test_two_pipelines_share_the_limit() -> None:
     """Training and evaluation side by side never take more than the one limit of their Runtime."""
     limit = 24 * MIB
-    with ad.Runtime(ad.Options(memory_limit_bytes=limit, num_workers=2)) as runtime:
+    with ad.Runtime(ad.Options(memory_limit_bytes=limit, num_workers=2), pipelines=2) as runtime:
         train = ad.Dataset.range(2000).map(widen, 2).batch(16).iterator()
         evaluation = ad.Dataset.range(2000).map(widen).batch(16).prefetch(4).iterator()
         for number, (one, other) in enumerate(zip(train, evaluation, strict=True)):
             assert (one == other).all()
             assert one[0, 0] == 16 * number
-            assert runtime.budget.ledger.snapshot().used <= limit
+            assert runtime.budgets.used_bytes <= limit
         assert number == 124
 
 
@@ -121,10 +119,8 @@ def test_pipelines_in_threads() -> None:
         dataset = ad.Dataset.range(1000 * runtime_number, 1000 * runtime_number + 500).map(int, 2, executor="thread")
         results[runtime_number] = list(dataset)
 
-    with ad.Runtime(ad.Options(memory_limit_bytes=256 * MIB)):
-        threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(read, number)) for number in range(4)
-        ]
+    with ad.Runtime(ad.Options(memory_limit_bytes=256 * MIB), pipelines=4):
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(read, number)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -134,7 +130,7 @@ def test_pipelines_in_threads() -> None:
 
 async def test_pipelines_in_tasks() -> None:
     """And any task; the Runtime as an asynchronous context manager."""
-    async with ad.Runtime(ad.Options(memory_limit_bytes=64 * MIB)):
+    async with ad.Runtime(ad.Options(memory_limit_bytes=64 * MIB), pipelines=5):
 
         async def total(count: int) -> int:
             return sum([int(x) async for x in ad.Dataset.range(count).map(int, 2, executor="thread")])
@@ -175,7 +171,7 @@ def test_an_error_leaves_the_runtime_usable(tmp_path: Path) -> None:
         raise ValueError(x)
 
     paths = write_shards(tmp_path, 4, 100, 1000)
-    with ad.Runtime(ad.Options(memory_limit_bytes=16 * MIB, num_workers=2)) as runtime:
+    with ad.Runtime(ad.Options(memory_limit_bytes=16 * MIB, num_workers=2), pipelines=1) as runtime:
         for executor in ("inline", "thread", "process"):
             for _ in range(3):
                 parallel = None if executor == "inline" else 2
@@ -192,13 +188,13 @@ def test_an_error_leaves_the_runtime_usable(tmp_path: Path) -> None:
 
 def _assert_nothing_is_charged(runtime: ad.Runtime) -> None:
     async def used() -> tuple[int, int]:
-        return runtime.budget.ledger.snapshot().used, len(runtime.budget.slabs)
+        return runtime.budgets.used_bytes, runtime.budgets.slabs_in_use
 
     for _ in range(200):
         if runtime.submit(used()).result() == (0, 0):
             return
         threading.Event().wait(0.01)
-    raise AssertionError(runtime.budget)
+    raise AssertionError(runtime.budgets)
 
 
 def test_a_stuck_thread_is_reported_and_the_runtime_goes_on() -> None:
@@ -250,3 +246,29 @@ def test_a_start_that_fails_leaves_nothing() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not check(before)
+
+
+def test_a_paused_pipeline_does_not_starve_another() -> None:
+    """A training iterator that is open and not consumed leaves the evaluation its own part of the memory."""
+    options = ad.Options(memory_limit_bytes=16 * MIB, num_workers=1)
+
+    def make() -> ad.Dataset:
+        wide = ad.Dataset.range(400).map(lambda x: np.full(10_000, int(x)), 2)
+        return wide.shuffle(20, seed=1).batch(4).prefetch(8)
+
+    with ad.Runtime(options), make().iterator() as training:
+        next(training)
+        assert sum(len(batch) for batch in make()) == 400
+        assert sum(len(batch) for batch in training) == 396
+
+
+def test_more_pipelines_than_agreed_is_an_error_that_says_what_to_do() -> None:
+    """The third pipeline of a Runtime for two is refused; one that was just left makes room."""
+    with ad.Runtime(ad.Options(num_workers=0), pipelines=2):
+        for _ in range(6):
+            next(iter(ad.Dataset.range(100).batch(7)))  # left at once, each of them
+        with ad.Dataset.range(10**7).iterator() as one, ad.Dataset.range(10**7).iterator() as other:
+            assert next(one) == next(other)
+            with pytest.raises(ad.PipelineError, match="pipelines=3"):
+                list(ad.Dataset.range(3))
+        assert len(list(ad.Dataset.range(3))) == 3

@@ -34,23 +34,37 @@ _FIRST_ROWS: Final = 8
 
 
 class _Pace:
-    """How many rows make a task of about ten milliseconds; a moving average of what rows cost."""
+    """How many rows make a task of about ten milliseconds, by a moving average of what rows cost.
 
-    def __init__(self, first_rows: int) -> None:
+    Fewer, if their results would take more than a part of the memory that is reserved for one.
+
+    Args:
+        first_rows: Rows of a task before anything is known.
+        most_bytes: Of the results of a task.
+    """
+
+    def __init__(self, first_rows: int, most_bytes: int) -> None:
         self._first = first_rows
-        self._seconds_per_row: float | None = None
+        self._most_bytes = most_bytes
+        self._seconds: float | None = None
+        self._bytes = 0.0
 
-    def learn(self, seconds: float, rows: int) -> None:
-        if rows:
-            cost = seconds / rows
-            old = self._seconds_per_row
-            self._seconds_per_row = cost if old is None else 0.8 * old + 0.2 * cost
+    def learn(self, seconds: float, nbytes: int, rows: int) -> None:
+        if not rows:
+            return
+        if self._seconds is None:
+            self._seconds, self._bytes = seconds / rows, nbytes / rows
+        else:
+            self._seconds += 0.2 * (seconds / rows - self._seconds)
+            self._bytes += 0.2 * (nbytes / rows - self._bytes)
 
     @property
     def rows(self) -> int:
-        if self._seconds_per_row is None:
+        if self._seconds is None:
             return self._first
-        return max(1, int(_TASK_SECONDS / max(self._seconds_per_row, 1e-9)))
+        by_time = _TASK_SECONDS / max(self._seconds, 1e-9)
+        by_bytes = self._most_bytes / max(self._bytes, 1.0)
+        return max(1, int(min(by_time, by_bytes)))
 
 
 class WorkerStage(Stage):
@@ -115,7 +129,7 @@ class WorkerStage(Stage):
         self._occupancy.watch(self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
-        self._pace = _Pace(first_rows)
+        self._pace = _Pace(first_rows, max(account.reserved // 4, 1 << 16))
         self._jobs: deque[Job] = deque()
         self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
         self._started = 0
@@ -227,7 +241,7 @@ class WorkerStage(Stage):
             await job.done.wait()
         finally:
             self._under_way -= 1
-            self._pace.learn(job.seconds, count)
+            self._pace.learn(job.seconds, job.result_bytes, count)
             if self._jobs and self._jobs[0] is not job and self._ordered:
                 job.rest()
             self._news.set()
