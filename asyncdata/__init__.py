@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
     from asyncdata.runtime.runtime import Runtime as Runtime
+    from asyncdata.workers.failure import UserFunctionError as UserFunctionError
 
 _HOMES = {
     "asyncdata.dataset": ("Dataset", "TFRecordDataset"),
@@ -79,6 +80,7 @@ _HOMES = {
     "asyncdata.options": ("AUTOTUNE", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.iterate": ("PipelineIterator",),
     "asyncdata.runtime.runtime": ("Runtime",),
+    "asyncdata.workers.failure": ("UserFunctionError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
