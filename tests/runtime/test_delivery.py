@@ -53,7 +53,6 @@ class Bench:
         self.budget.slabs.drop(slab)
         return block_of(column)
 
-
     def deliver(self, block: Block) -> Delivery:
         """The whole block at once."""
         delivery, rest = self.deliverer.deliver(block)
@@ -233,4 +232,3 @@ async def test_leases_that_end_after_closing_touch_nothing(bench: Bench) -> None
     del view
     await asyncio.sleep(0)
     assert bench.deliverer.kept_bytes == _SLAB
-
