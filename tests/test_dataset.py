@@ -149,7 +149,6 @@ def test_shuffling_by_seed_and_epoch() -> None:
     assert ints(unseeded) != ints(unseeded)
 
 
-@pytest.mark.xfail(strict=False, reason="draws are keyed by the place counted from the consumer, not by Node.depth")
 @pytest.mark.parametrize("step", ["take", "prefetch", "map", "batch"])
 def test_what_follows_a_shuffle_does_not_change_its_order(step: str) -> None:
     """A seeded order is the shuffle's own: steps behind it, and how they are run, leave it alone."""
@@ -249,3 +248,33 @@ def test_handles_are_values() -> None:
     assert ints(ds.apply(lambda d: d.take(2))) == [0, 1]
     assert repr(longer) == "<Dataset batch>"
     assert repr(pickle.loads(pickle.dumps(ad.TFRecordDataset("x")))) == "<Dataset TFRecordDataset>"
+
+
+def jitter(_x: Any, rng: np.random.Generator) -> float:
+    """Draws once."""
+    return float(rng.random())
+
+
+def jitter_more(x: Any, rng: np.random.Generator) -> float:
+    """Draws once more."""
+    return float(x) + float(rng.random())
+
+
+def test_random_numbers_do_not_depend_on_where_functions_run() -> None:
+    """With one seed and epoch: inline, in workers, fused with a batch, awaited; and another epoch differs."""
+
+    async def awaited(_x: Any, rng: np.random.Generator) -> float:
+        return float(rng.random())
+
+    def run(ds: ad.Dataset, epoch: int = 0) -> list[float]:
+        elements = list(ds.with_options(ad.Options(seed=5)).iterator(epoch=epoch))
+        return [float(x) for element in elements for x in np.atleast_1d(element)]
+
+    base = D.range(20)
+    inline = run(base.map(jitter, rng=True))
+    assert run(base.map(jitter, 2, rng=True)) == inline
+    assert run(base.map(jitter, 2, rng=True).batch(7)) == inline
+    assert run(base.map(awaited, 4, rng=True)) == inline
+    assert run(base.map(jitter, rng=True), epoch=1) != inline
+    twice = run(base.map(jitter, rng=True).map(jitter_more, rng=True))
+    assert run(base.map(jitter, 2, rng=True).map(jitter_more, 2, rng=True).batch(7)) == twice

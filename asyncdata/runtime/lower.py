@@ -77,8 +77,13 @@ def label_of(node: Node) -> str:
 # --- sources -----------------------------------------------------------------------------------------------------
 
 
+def _draws(node: Node) -> str:
+    """What sets a step's random draws apart: its place counted from the source, which nothing downstream changes."""
+    return f"step {node.depth}"
+
+
 def _source(node: Node, scope: Scope) -> int:
-    return scope.services.sources.add((scope.place, *scope.element), label_of(node))
+    return scope.services.sources.add(scope.element, label_of(node))
 
 
 def _range(node: sources.Range, scope: Scope) -> Stage:
@@ -105,7 +110,7 @@ def _generator(node: sources.Generator, scope: Scope) -> Stage:
 def _list_files(node: sources.ListFiles, scope: Scope) -> Stage:
     services = scope.services
     seed = services.seed if node.seed is None else node.seed
-    key = stage_key(seed, scope.place, (*scope.epoch, *scope.element)) if node.shuffle else None
+    key = stage_key(seed, _draws(node), (*scope.epoch, *scope.element)) if node.shuffle else None
     return ListFilesStage(
         label_of(node), _source(node, scope), node.patterns, key, services.io, services.manifest, services.listings
     )
@@ -142,7 +147,7 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
     return TFRecordStage(
         label_of(node),
         node.url,
-        (scope.place, *scope.element),
+        scope.element,
         chunks,
         compressed=bool(node.compression),
         check=services.options.check_crc,
@@ -172,14 +177,16 @@ def _tasks_account(scope: Scope, name: str) -> Account:
 
 
 def _keys(scope: Scope) -> tuple[int, int]:
-    return stage_key(scope.services.seed, scope.place, scope.epoch)
+    return stage_key(scope.services.seed, "map", scope.epoch)
 
 
 def _map(node: transformations.Map, scope: Scope) -> Stage:
     services = scope.services
     label = label_of(node)
     if node.executor == "inline":
-        function = UserFunction(node.function, label, services.sources, _keys(scope) if node.rng else None)
+        function = UserFunction(
+            node.function, label, services.sources, _keys(scope) if node.rng else None, depth=node.depth
+        )
         return InlineMapStage(label, lower(node.input, scope.below()), function)
     if node.executor == "async":
         wished = node.parallelism
@@ -192,6 +199,8 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
             setup=node.setup,
             sources=services.sources,
             spawn=services.spawn,
+            keys=_keys(scope) if node.rng else None,
+            depth=node.depth,
         )
     assert node.executor is not None
 
@@ -199,6 +208,7 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
         return Program(
             functions=(node.function,),
             rng=(node.rng,),
+            depth=node.depth,
             zero_copy=node.zero_copy,
             check=check_payloads,
             stack=False,
@@ -212,6 +222,7 @@ def _map_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
         return Program(
             functions=node.functions,
             rng=node.rng,
+            depth=node.depth - len(node.functions),
             zero_copy=node.zero_copy,
             check=check_payloads,
             stack=True,
@@ -313,7 +324,7 @@ def _shuffle(node: transformations.Shuffle, scope: Scope) -> Stage:
     epoch = scope.epoch if node.reshuffle else tuple(0 for _ in scope.epoch)
     rows = _rows_account(scope, label)
     upstream = lower(node.input, scope.below(rows_account=rows))
-    key = stage_key(seed, scope.place, (*epoch, *scope.element))
+    key = stage_key(seed, _draws(node), (*epoch, *scope.element))
     evacuator = Evacuator(services.budget, rows)
     return ShuffleStage(label, upstream, node.buffer_size, key, evacuator, services.budget, rows)
 

@@ -34,6 +34,7 @@ class UserFunction:
         label: The stage's name.
         sources: For naming the record.
         keys: Key of the random generators, when the function takes one.
+        depth: Of the function's step in the plan; sets its random numbers apart from those of other steps.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class UserFunction:
         label: str,
         sources: SourceTable,
         keys: tuple[int, int] | None = None,
+        depth: int = 0,
     ) -> None:
         self._function = function
         self._label = label
         self._sources = sources
         self._keys = keys
+        self._depth = depth
 
     def __call__(self, element: Element, origin: Rows) -> Any:
         """What the function returns."""
@@ -63,7 +66,7 @@ class UserFunction:
             if self._keys is None:
                 value = self._function(*arguments)
             else:
-                value = self._function(*arguments, rng=generator(self._keys, origin, 0))
+                value = self._function(*arguments, rng=generator(self._keys, origin, self._depth))
             return value if convert is None else convert(value)
         except Exception as error:
             raised = as_raisable(error)

@@ -37,6 +37,7 @@ class Program:
     Attributes:
         functions: Applied in turn; none means that the payloads are only checked.
         rng: Per function, whether it is called with ``rng=`` a generator keyed by the element's provenance.
+        depth: Of the first function's step in the plan; sets its random numbers apart from those of other steps.
         zero_copy: Whether the first function receives memoryviews instead of ``bytes``.
         check: Returns the positions of rows whose checksum does not hold; None when there is nothing to check.
         stack: Whether results must be alike because they become one batch.
@@ -44,6 +45,7 @@ class Program:
 
     functions: tuple[Callable[..., Any], ...]
     rng: tuple[bool, ...] = ()
+    depth: int = 0
     zero_copy: bool = False
     check: Callable[[npt.NDArray[np.uint8], Rows], npt.NDArray[np.int64]] | None = None
     stack: bool = True
@@ -95,7 +97,7 @@ def _call_each(program: Program, rows: Rowset, task: Task, view: memoryview | No
                 kwargs = {}
                 if program.rng and program.rng[position]:
                     assert rows.origin is not None
-                    kwargs["rng"] = generator(task.keys, rows.origin[row], position)
+                    kwargs["rng"] = generator(task.keys, rows.origin[row], program.depth + position)
                 value = function(*value, **kwargs) if isinstance(value, tuple) else function(value, **kwargs)
             results.add(value)
         except GrantDeniedError:

@@ -91,6 +91,7 @@ class AsyncMapStage(Stage):
         sources: For naming the element that failed.
         spawn: Starts a task of the pipeline.
         keys: Key of the random generators, when the function takes one.
+        depth: Of the function's step in the plan.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class AsyncMapStage(Stage):
         sources: SourceTable,
         spawn: Spawn,
         keys: tuple[int, int] | None = None,
+        depth: int = 0,
     ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
@@ -117,6 +119,7 @@ class AsyncMapStage(Stage):
         self._sources = sources
         self._spawn = spawn
         self._keys = keys
+        self._depth = depth
         self._calls: deque[_Call] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeder: asyncio.Task[None] | None = None
@@ -177,7 +180,7 @@ class AsyncMapStage(Stage):
             if self._keys is None:
                 call.value = await self._function(*arguments, *self._resources)
             else:
-                rng = generator(self._keys, call.origin[0], 0)
+                rng = generator(self._keys, call.origin[0], self._depth)
                 call.value = await self._function(*arguments, *self._resources, rng=rng)
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this element
             call.error = _raisable(error)
