@@ -66,7 +66,7 @@ class Load:
 
 
 FULL: Final = (
-    Load(chunk_bytes=8 << 20, window=16, requests=240),
+    Load(chunk_bytes=8 << 20, window=16, requests=400),
     Load(chunk_bytes=64 << 10, window=64, requests=8_000),
 )
 QUICK: Final = (

@@ -1,0 +1,69 @@
+"""Measures again what docs/explanation/performance.md shows, and puts the new tables in place of the old ones.
+
+    python -m benchmarks.page [name …] [-- options for the benchmark]
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end of NAME -->``; everything in between is replaced by what
+the command prints.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Final
+
+from benchmarks.servers import REPOSITORY, here
+
+PAGE: Final = REPOSITORY / "docs" / "explanation" / "performance.md"
+COMMANDS: Final = {
+    "range_read": ("range_read", "--server", "nginx"),
+    "end_to_end": ("end_to_end",),
+    "noisy_trainer": ("noisy_trainer",),
+    "demo": ("demo",),
+}
+_WIDTH: Final = 120
+
+
+def measure(name: str, options: Sequence[str]) -> str:
+    """What stands below the mark: the command, and its output from the conditions on."""
+    module, *usual = COMMANDS[name]
+    words = ["-m", f"benchmarks.{module}", *usual]
+    done = subprocess.run([sys.executable, *words, *options], stdout=subprocess.PIPE, text=True, check=True, env=here())
+    lines = done.stdout.splitlines()
+    begin = next(number for number, line in enumerate(lines) if "; seed " in line)
+    said = [
+        line if line.startswith("|") else textwrap.fill(line, _WIDTH, break_long_words=False)
+        for line in (f"`python {' '.join(words)}`: {lines[begin]}", *lines[begin + 1 :])
+    ]
+    return "\n".join(said).rstrip()
+
+
+def replaced(page: str, name: str, table: str) -> str:
+    """The page with one table replaced.
+
+    Raises:
+        ValueError: The page has no such table.
+    """
+    begin, end = f"<!-- table: {name} -->", f"<!-- end of {name} -->"
+    pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
+    if not pattern.search(page):
+        raise ValueError(f"the page has no {begin} … {end}")
+    return pattern.sub(lambda _: f"{begin}\n\n{table}\n\n{end}", page)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    at = given.index("--") if "--" in given else len(given)
+    names, options = given[:at] or list(COMMANDS), given[at + 1 :]
+    for name in names:
+        table = measure(name, options)
+        PAGE.write_text(replaced(PAGE.read_text(), name, table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
