@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from asyncdata.errors import FunctionTransferError, PipelineClosedError
@@ -29,6 +30,11 @@ class ProcessExecutor:
         self._start = start
         self._started = False
         self._program_id = pool.register(_dump(program))
+
+    async def warm(self) -> None:
+        """Starts the worker processes before the first task; what goes wrong is raised by that one."""
+        with contextlib.suppress(Exception):
+            await self._start()
 
     def close(self) -> None:
         """Lets the workers forget the program."""

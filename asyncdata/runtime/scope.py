@@ -69,8 +69,12 @@ class Services:
         executor = self._executors.get(place)
         if executor is None:
             if kind == "process":
-                process = ProcessExecutor(self.runtime.pool, self.runtime.start_pool, make())
+                program = make()
+                process = ProcessExecutor(self.runtime.pool, self.runtime.start_pool, program)
                 self._programs.append(process)
+                if program.functions:
+                    # While the first bytes are on their way; a check alone may turn out to have nothing to do.
+                    self.spawn(process.warm())
                 executor = process
             else:
                 executor = ThreadExecutor(self.threads, self.runtime.arena, make())

@@ -262,7 +262,9 @@ class RangeReaderSuite:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 buffer[:] = bytes([_POISON]) * len(buffer)
-                await asyncio.sleep(0.005)
+                # Whoever still wrote would do so within a few rounds of the loop, or of another thread.
+                for _ in range(50):
+                    await asyncio.sleep(0)
                 _require(buffer.count(_POISON) == len(buffer), "a cancelled read wrote into its buffer")
             await self._read_exactly(store.reader, info, data, 0, len(data))
 

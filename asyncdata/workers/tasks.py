@@ -70,7 +70,7 @@ class Reply:
         row: The row at which it failed.
         offset: Of the batch slab (`DONE`), or of the row tables (`RAGGED`).
         payloads: Offset of the slab of payloads, or `NO_SPAN`.
-        seconds: Time spent in the worker.
+        seconds: What the task cost the worker.
         body: Pickled `Layout` (`DONE`), pickled `RaggedRows` (`RAGGED`), an encoded exception (`FAILED`).
     """
 

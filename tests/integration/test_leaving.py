@@ -222,8 +222,8 @@ def test_a_cycle_of_garbage_may_hold_a_half_read_iterator(shards: list[str], gon
     for _ in range(5):
         holder = Holder()
         holder.itself = holder  # type: ignore[attr-defined]  # the cycle
-        holder.iterator = iter(ad.TFRecordDataset(shards).batch(7))  # type: ignore[attr-defined]
-        next(holder.iterator)  # type: ignore[attr-defined]
+        holder.iterator = iter(ad.TFRecordDataset(shards).batch(7))  # type: ignore[attr-defined]  # likewise
+        next(holder.iterator)  # type: ignore[attr-defined]  # likewise
         del holder
         collector = threading.Thread(target=gc.collect)
         collector.start()

@@ -144,8 +144,8 @@ def test_runtimes_nest() -> None:
     with ad.Runtime(ad.Options(num_workers=1)) as outer:
         assert ad.Dataset.range(2).iterator()._running.runtime is outer  # type: ignore[union-attr]  # it is open
         with ad.Runtime(ad.Options(num_workers=1)) as inner:
-            assert ad.Dataset.range(2).iterator()._running.runtime is inner  # type: ignore[union-attr]
-        assert ad.Dataset.range(2).iterator()._running.runtime is outer  # type: ignore[union-attr]
+            assert ad.Dataset.range(2).iterator()._running.runtime is inner  # type: ignore[union-attr]  # likewise
+        assert ad.Dataset.range(2).iterator()._running.runtime is outer  # type: ignore[union-attr]  # likewise
         assert list(ad.Dataset.range(2)) == [0, 1]
 
 

@@ -1,8 +1,8 @@
 """`map`, `map` + `batch` in one step, and payload checks, carried out by worker processes or threads.
 
 A feeder task collects rows and starts jobs ahead of the consumer, as many tasks at a time as the stage's parallelism
-allows; `pull` hands the results out, in order or as they are ready. A job is cut into tasks of about ten milliseconds,
-by what earlier tasks cost.
+allows; `pull` hands the results out, in order or as they are ready. A job is cut into tasks of about twenty
+milliseconds, by what earlier tasks cost.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from asyncdata.runtime.tasks import Executor, Job
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
 
-_TASK_SECONDS: Final = 0.010
+_TASK_SECONDS: Final = 0.020
 _CHECK_BYTES: Final = 16 << 20
 _FIRST_ROWS: Final = 8
 
 
 class _Pace:
-    """How many rows make a task of about ten milliseconds, by a moving average of what rows cost.
+    """How many rows make a task of about twenty milliseconds, by a moving average of what rows cost.
 
     Fewer, if their results would take more than a part of the memory that is reserved for one.
 
