@@ -127,7 +127,7 @@ def train(training: Training) -> dict[str, float | list[float]]:
     )
     steps: list[float] = []
     waits: list[float] = []
-    with ad.Runtime(ad.Options(storage=storage, timeouts=limits)) as runtime:
+    with ad.Runtime(ad.Options(storage=storage, timeouts=limits), pipelines=1) as runtime:
         cpu = tree_cpu_s(os.getpid())
         with ds.iterator() as batches:
             next(batches)

@@ -94,7 +94,7 @@ def watched_pass(
     """
     waited = 0.0
     first: _Mark | None = None
-    with ad.Runtime(options) as runtime:
+    with ad.Runtime(options, pipelines=1) as runtime:
         watch = _Watch(runtime, servers)
         with Sampler(watch.look, _LOOK_S) as sampler:
             began = watch.mark()

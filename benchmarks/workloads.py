@@ -147,7 +147,7 @@ def run(work: Work) -> list[Epoch]:
     place = Path(work.pattern)
     files = sorted(place.parent.glob(place.name)) if work.bare else []
     preadv = Preadv() if work.bare else None
-    with ad.Runtime(options) as runtime:
+    with ad.Runtime(options, pipelines=1) as runtime:
         for index in range(work.epochs):
             check = index == 0 and (work.kind != "small" or work.parse)
             watch = Sampler(lambda: tree_pss_bytes(os.getpid()), _PSS_INTERVAL_S) if work.memory else None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.randomness import below
 from asyncdata.runtime.stage import BLOCK_ROWS, MARK_EVERY, Pause, Stage, row_marks
+
+_EVACUATE_EVERY: Final = 128
+"""Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
 
 Evacuate = Callable[[list[RefColumn]], Awaitable[None]]
 
@@ -241,13 +245,13 @@ class ShuffleStage(Stage):
 
     async def _evacuate_while_filling(self, rows: int) -> None:
         self._since_evacuation += rows
-        if self._evacuate is not None and self._since_evacuation >= max(BLOCK_ROWS, self._size // 8):
+        if self._evacuate is not None and self._since_evacuation >= max(_EVACUATE_EVERY, self._size // 8):
             self._since_evacuation = 0
             refs = [column for block in self._filling for column in block.columns if isinstance(column, RefColumn)]
             await self._evacuate(refs)
 
     async def _evacuate_now_and_then(self) -> None:
-        if self._evacuate is not None and self._since_evacuation >= max(BLOCK_ROWS, self._size // 8):
+        if self._evacuate is not None and self._since_evacuation >= max(_EVACUATE_EVERY, self._size // 8):
             self._since_evacuation = 0
             await self._evacuate([column for column in self._columns if isinstance(column, RefColumn)])
 
