@@ -81,15 +81,12 @@ class Cluster:
         """The ``webhdfs://`` URL of an absolute path."""
         return f"webhdfs://{self.http_address}{path}"
 
-    def served_ports(self) -> set[int]:
-        """The ports on which files are asked for, all but those on which DataNodes deliver blocks."""
-        state = self.state
+    def http_ports(self) -> set[int]:
+        """The ports of WebHDFS: the NameNode's and the DataNodes'."""
         url = f"http://{self.http_address}/jmx?qry=Hadoop:service=NameNode,name=NameNodeInfo"
         with urllib.request.urlopen(url, timeout=10) as answer:
             nodes = json.loads(json.load(answer)["beans"][0]["LiveNodes"])
-        return {state["rpc_port"], state["http_port"]} | {
-            int(node["infoAddr"].rpartition(":")[2]) for node in nodes.values()
-        }
+        return {self.state["http_port"], *(int(node["infoAddr"].rpartition(":")[2]) for node in nodes.values())}
 
     def pids(self) -> list[int]:
         """The guard's process and the servers'."""

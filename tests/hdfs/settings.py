@@ -51,9 +51,12 @@ def write_settings(folder: Path, *, rpc_port: int, http_port: int, webhdfs: bool
         "dfs.namenode.handler.count": "8",
         # Writable as soon as all blocks are reported after a restart.
         "dfs.namenode.safemode.extension": "0",
-        "dfs.namenode.heartbeat.recheck-interval": "500",
+        # A DataNode that was killed or stopped by a test is not given up meanwhile: it is back before 70 s are over.
+        "dfs.namenode.heartbeat.recheck-interval": "30000",
         "dfs.heartbeat.interval": "1",
-        "dfs.support.append": "true",
+        # WebHDFS reads by a client inside of the DataNode, which would wait for seconds before it tries again.
+        "dfs.client.retry.window.base": "10",
+        "dfs.client.max.block.acquire.failures": "1",
         "dfs.namenode.edits.noeditlogchannelflush": "true",
     }
     for name in ("namenode", *DATANODES):

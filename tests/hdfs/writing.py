@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from hdfs_native import AsyncClient, WriteOptions
+from hdfs_native import WriteOptions
 
+from asyncdata.storage.hdfs.native import shared_client
 from tests.hdfs.cluster import Cluster
 
 
@@ -18,8 +19,8 @@ class Writer:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        # One round over the NameNodes: outside of its own timer hdfs-native cannot wait.
-        self.client = AsyncClient(f"hdfs://{cluster.address}", {"dfs.client.failover.max.attempts": "0"})
+        # Shared with nobody but other writers, and never dropped, for the reasons that the module gives.
+        self.client = shared_client(cluster.address, (("dfs.client.failover.max.attempts", "0"),))
 
     async def put(self, path: str, data: bytes, *, permission: int = 0o644, block_bytes: int | None = None) -> None:
         """Writes or replaces a file, such that its modification time differs from that of a file it replaces."""

@@ -4,17 +4,24 @@ What always holds: a call that ends in any way leaves nothing behind that writes
 hdfs-native returns bytes of its own. It tries the other replicas of a block itself; what it reports is the failure of
 all. Its errors carry little more than text, hence the table of words below, which is the only place that looks at it.
 
-The coroutines of hdfs-native run outside of its own timer: where it would wait between two rounds over the NameNodes
-it would panic. It is therefore told to make one round, and the waiting is the Fetcher's.
+Two things of hdfs-native need care. Its coroutines run outside of its own timer: where it would wait between two
+rounds over the NameNodes it would panic. It is therefore told to make one round, and the waiting is the Fetcher's.
+And whoever drops the last reference to a client waits for its threads while holding Python's lock, for which a thread
+may be waiting that wants to tell of a cancelled read: both then wait forever. So clients are shared by all readers of
+a process that name the same NameNode and options, and are never dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import functools
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree
 
 from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import TimeoutOptions
@@ -22,8 +29,9 @@ from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.hdfs.exceptions import first_line, java_error
 from asyncdata.storage.hdfs.tree import Entry
 
-_ROUNDS: Final = "dfs.client.failover.max.attempts"
-_RANDOM_ORDER: Final = "dfs.client.failover.random.order"
+_ARGUMENTS: Final = ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+_DEFAULT: Final = "fs.defaultFS"
+_FAILOVERS: Final = "dfs.client.failover.max.attempts"
 # The time limit of a listing begins anew so often: a page of a NameNode is a thousand.
 _ENTRIES_PER_LIMIT: Final = 1000
 _VARIANT: Final = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
@@ -48,6 +56,25 @@ _WORDS: Final[dict[str, FailureCause | type[StorageError]]] = {
 }
 
 
+@functools.cache
+def shared_client(authority: str, config: tuple[tuple[str, str], ...], **arguments: str) -> Any:
+    """The one AsyncClient of this process for a NameNode and its options; it serves every event loop.
+
+    Args:
+        authority: ``host:port``, or the name of a nameservice; empty for ``fs.defaultFS``.
+        config: Hadoop keys and values.
+        **arguments: hdfs-native's other arguments.
+    """
+    try:
+        from hdfs_native import AsyncClient  # noqa: PLC0415 -- the door of the extra
+    except ImportError as error:
+        raise StorageError(f"hdfs:// needs the package hdfs-native (pip install 'asyncdata[hdfs]'): {error}") from None
+    client = AsyncClient(f"hdfs://{authority}" if authority else None, dict(config), **arguments)
+    # One reference that nobody gives back, lest the interpreter drops the client when it ends.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.inner))
+    return client
+
+
 class NativeClient:
     """One NameNode or nameservice, spoken to from one event loop.
 
@@ -59,18 +86,12 @@ class NativeClient:
 
     def __init__(self, authority: str, options: Mapping[str, Any], limits: TimeoutOptions) -> None:
         config = {str(key): str(value) for key, value in dict(options.get("config") or {}).items()}
-        config[_ROUNDS] = str(_failovers(authority, config))
-        config.setdefault(_RANDOM_ORDER, "true")
-        arguments = {
-            name: str(options[name])
-            for name in ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
-            if options.get(name) is not None
-        }
-        client = _client_class()
+        config.setdefault(_FAILOVERS, str(_failovers(authority, config, options.get("config_dir"))))
+        arguments = {name: str(options[name]) for name in _ARGUMENTS if options.get(name) is not None}
         self._metadata_s = limits.connect_s + limits.first_byte_s
         self._data_s = limits.first_byte_s + limits.idle_s
         with _typed_errors():
-            self._client = client(f"hdfs://{authority}" if authority else None, config, **arguments)
+            self._client = shared_client(authority, tuple(sorted(config.items())), **arguments)
 
     async def look(self, path: str) -> Entry:
         """What stands at a path.
@@ -172,13 +193,33 @@ def _typed_text(text: str) -> StorageError:
     return (meaning or StorageError)(f"{variant}: {told}")
 
 
-def _failovers(authority: str, config: Mapping[str, str]) -> int:
-    """How often another NameNode is tried: each one once."""
+def _failovers(authority: str, config: Mapping[str, str], folder: str | None) -> int:
+    """How often another NameNode is tried: each one once.
+
+    Args:
+        authority: ``host:port``, or the name of a nameservice.
+        config: Goes before what stands in the files.
+        folder: Where Hadoop's configuration files are.
+    """
+    if not authority:
+        default = config.get(_DEFAULT) or _configured(folder, "core-site.xml", _DEFAULT) or ""
+        authority = default.partition("://")[2].partition("/")[0]
     if ":" in authority:
         return 0
-    known = config.get(f"dfs.ha.namenodes.{authority}")
-    # In the configuration files there are two, or an order drawn anew by each client finds the right ones.
+    key = f"dfs.ha.namenodes.{authority}"
+    known = config.get(key) or _configured(folder, "hdfs-site.xml", key)
     return len(known.split(",")) - 1 if known else 1
+
+
+def _configured(folder: str | None, file: str, key: str) -> str | None:
+    """One value of a Hadoop configuration file; None where the file or the value is missing."""
+    if folder is None:
+        return None
+    try:
+        properties = ElementTree.parse(Path(folder, file)).getroot().iter("property")  # noqa: S314 -- the user's own configuration
+    except (OSError, ElementTree.ParseError):
+        return None  # hdfs-native reads the file as well, and says what is wrong with it
+    return next((item.findtext("value") for item in properties if item.findtext("name", "").strip() == key), None)
 
 
 def _entry(status: Any, path: str) -> Entry:
@@ -188,11 +229,3 @@ def _entry(status: Any, path: str) -> Entry:
         size=int(status.length),
         version=f"{status.modification_time}-{status.length}",
     )
-
-
-def _client_class() -> Any:
-    try:
-        from hdfs_native import AsyncClient  # noqa: PLC0415 -- the door of the extra
-    except ImportError as error:
-        raise StorageError(f"hdfs:// needs the package hdfs-native (pip install 'asyncdata[hdfs]'): {error}") from None
-    return AsyncClient

@@ -57,7 +57,8 @@ class HdfsReader:
         try:
             entry = await self._client(authority).look(path)
         except StorageError as error:
-            raise self._failed(error, authority, url) from None
+            error.url = url
+            raise
         if entry.is_folder:
             raise ObjectNotFoundError("not a file", url=url)
         return ObjectInfo(url=url, size=entry.size, version=entry.version)
@@ -75,7 +76,8 @@ class HdfsReader:
                     url = lead + entry.path
                     found[url] = ObjectInfo(url=url, size=entry.size, version=entry.version)
         except StorageError as error:
-            raise self._failed(error, authority, pattern) from None
+            error.url = pattern
+            raise
         return [found[url] for url in sorted(found)]
 
     async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
@@ -112,7 +114,7 @@ class HdfsReader:
             raise
 
     async def aclose(self) -> None:
-        """Lets go of clients and files; hdfs-native closes its connections with them."""
+        """Forgets the files; the clients are the process's, see ``native``."""
         self._files.clear()
         self._clients.clear()
 
@@ -166,19 +168,7 @@ class HdfsReader:
                     return changed
                 except StorageError:
                     pass  # the NameNode cannot tell; the first failure stands
-            self._forget(authority, error)
         return error
-
-    def _failed(self, error: StorageError, authority: str, url: str) -> StorageError:
-        if error.url is None:
-            error.url = url
-        self._forget(authority, error)
-        return error
-
-    def _forget(self, authority: str, error: StorageError) -> None:
-        """After a failure of the NameNode the next attempt begins with a new client: the order is drawn anew."""
-        if isinstance(error, ReadFailedError) and error.cause is not FailureCause.BACKEND:
-            self._clients.pop(authority, None)
 
     @staticmethod
     def _short(info: ObjectInfo, size: int) -> StorageError:
