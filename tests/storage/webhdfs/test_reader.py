@@ -1,0 +1,253 @@
+"""WebHDFS against servers that do what a real one rarely does: gateways, old versions, refusals, bad redirects."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.options import Environment, Options, RetryOptions
+from asyncdata.storage.fetch import Fetcher
+from tests.storage.certificate import make_certificate
+
+DATA = bytes(range(256)) * 40
+TOKEN = "HAAEaGRmcw-secret"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """The parts of WebHDFS that a test may replace.
+
+    Attributes:
+        open: Answers OPEN.
+        mtime: Of the one file there is.
+        queries: What was asked.
+    """
+
+    def __init__(self) -> None:
+        self.open: Handler = self.redirect
+        self.mtime = 1
+        self.queries: list[dict[str, str]] = []
+        self.token: str | None = None
+        self.scheme = "http"
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Every request."""
+        self.queries.append(dict(request.query))
+        if self.token is not None and request.query.get("delegation") != self.token:
+            return refusal(403, "SecretManager$InvalidToken", f"token {request.query.get('delegation')} is expired")
+        if request.path != "/webhdfs/v1/x":
+            return refusal(404, "FileNotFoundException", "File does not exist")
+        match request.query["op"]:
+            case "GETFILESTATUS":
+                return web.json_response({"FileStatus": self.status()})
+            case "LISTSTATUS":
+                return web.json_response({"FileStatuses": {"FileStatus": [{"pathSuffix": "", **self.status()}]}})
+        return await self.open(request)
+
+    def status(self) -> dict[str, Any]:
+        """The file, as an old server describes it."""
+        return {"type": "FILE", "length": len(DATA), "modificationTime": self.mtime}
+
+    async def redirect(self, request: web.Request) -> web.StreamResponse:
+        """To itself, as a NameNode redirects to a DataNode; then exactly what was asked for."""
+        if "datanode" in request.query:
+            return web.Response(body=wanted(request))
+        location = f"{self.scheme}://{request.host}{request.path_qs}&datanode=1"
+        return web.Response(status=307, headers={"Location": location})
+
+
+def wanted(request: web.Request) -> bytes:
+    """The range that a request names."""
+    start = int(request.query["offset"])
+    return DATA[start : start + int(request.query["length"])]
+
+
+def refusal(status: int, name: str, message: str) -> web.Response:
+    """How WebHDFS says no."""
+    told = {"exception": name, "javaClassName": f"org.apache.hadoop.{name}", "message": message}
+    return web.json_response({"RemoteException": told}, status=status)
+
+
+@asynccontextmanager
+async def served(server: Server, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """Runs it; yields ``host:port``."""
+    app = web.Application()
+    app.router.add_get("/{path:.*}", server.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def fetching(attempts: int = 1, **storage: Any) -> AsyncIterator[Fetcher]:
+    """A Fetcher that is closed at the end."""
+    retry = RetryOptions(max_attempts=attempts, initial_delay_s=0.001)
+    fetcher = Fetcher(Options(retry=retry, storage={"webhdfs": storage, "swebhdfs": storage}), Environment())
+    try:
+        yield fetcher
+    finally:
+        await fetcher.aclose()
+
+
+async def read(fetcher: Fetcher, url: str, start: int, size: int) -> bytes:
+    """A range of the file."""
+    buffer = bytearray(size)
+    await fetcher.read(await fetcher.stat(url), start, memoryview(buffer))
+    return bytes(buffer)
+
+
+async def whole_rest(request: web.Request) -> web.StreamResponse:
+    """Ignores the length."""
+    return web.Response(body=DATA[int(request.query["offset"]) :])
+
+
+async def chunked(request: web.Request) -> web.StreamResponse:
+    """Without a length, as gateways send."""
+    response = web.StreamResponse()
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    await response.write(wanted(request))
+    return response
+
+
+async def partial(request: web.Request) -> web.StreamResponse:
+    """A proxy that takes the Range header for what it says: of the resource, which is the range."""
+    body = wanted(request)
+    headers = {"Content-Range": f"bytes 0-{len(body) - 1}/{len(body)}"}
+    return web.Response(status=206, body=body, headers=headers)
+
+
+@pytest.mark.parametrize("answer", [None, whole_rest, chunked, partial], ids=["redirect", "rest", "chunked", "partial"])
+async def test_every_way_to_send_a_range_gives_the_range(answer: Handler | None) -> None:
+    """By a redirect or at once, cut exactly or not, with or without a length."""
+    server = Server()
+    server.open = answer or server.redirect
+    async with served(server) as address, fetching() as fetcher:
+        for start, size in ((0, 1), (0, len(DATA)), (5000, 1000), (len(DATA) - 1, 1)):
+            assert await read(fetcher, f"webhdfs://{address}/x", start, size) == DATA[start : start + size]
+
+
+async def test_a_body_that_ends_early_is_resumed() -> None:
+    """What came is kept; the next attempt begins behind it."""
+    server = Server()
+
+    async def half(request: web.Request) -> web.StreamResponse:
+        body = wanted(request)
+        return web.Response(body=body[: max(1, len(body) // 2)])
+
+    server.open = half
+    async with served(server) as address, fetching(attempts=20) as fetcher:
+        assert await read(fetcher, f"webhdfs://{address}/x", 100, 1000) == DATA[100:1100]
+        asked = [int(query["offset"]) for query in server.queries if query["op"] == "OPEN"]
+        assert asked == sorted(set(asked))
+
+
+async def test_a_change_during_the_read_is_noticed_after_it() -> None:
+    """The bytes came, but of which version nobody knows."""
+    server = Server()
+
+    async def change(request: web.Request) -> web.StreamResponse:
+        server.mtime += 1
+        return web.Response(body=wanted(request))
+
+    server.open = change
+    async with served(server) as address, fetching() as fetcher:
+        with pytest.raises(ObjectChangedError, match=r"1-10240 was listed, now it is 2-10240"):
+            await read(fetcher, f"webhdfs://{address}/x", 0, 10)
+
+
+async def test_a_token_is_sent_renewed_and_never_shown(tmp_path: Path) -> None:
+    """It comes from a file, is read again when it is refused, and stands in no message, should the server repeat it."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}-1\n")
+    server = Server()
+    server.token = f"{TOKEN}-1"
+    async with served(server) as address, fetching(delegation_token_file=str(file), user="ignored") as fetcher:
+        url = f"webhdfs://{address}/x"
+        assert await read(fetcher, url, 0, 10) == DATA[:10]
+        assert all("user.name" not in query for query in server.queries)
+        server.token = f"{TOKEN}-2"
+        file.write_text(server.token)
+        assert await read(fetcher, url, 0, 10) == DATA[:10]
+        server.token = "another"
+        with pytest.raises(AccessDeniedError) as caught:
+            await fetcher.stat(url)
+        assert "InvalidToken" in str(caught.value)
+        assert TOKEN not in str(caught.value) + repr(caught.value) + repr(fetcher)
+
+
+async def test_redirects_that_cannot_be_followed_are_errors() -> None:
+    """To nowhere, or in a circle."""
+    server = Server()
+    async with served(server) as address, fetching() as fetcher:
+        for location, words in (("ftp://h/x", "no web address"), ("?op=OPEN&offset=0&length=1", "too many")):
+
+            async def redirect(request: web.Request, location: str = location) -> web.StreamResponse:
+                return web.Response(status=307, headers={"Location": location})
+
+            server.open = redirect
+            with pytest.raises(StorageError, match=words):
+                await read(fetcher, f"webhdfs://{address}/x", 0, 10)
+
+
+async def test_swebhdfs_is_encrypted_and_stays_so(tmp_path: Path) -> None:
+    """Certificates are verified, and a redirect to an unencrypted DataNode is refused."""
+    authority, context = make_certificate(tmp_path)
+    server = Server()
+    server.scheme = "https"
+    async with served(server, context) as address:
+        async with fetching(ca_file=str(authority)) as fetcher:
+            assert await read(fetcher, f"swebhdfs://{address}/x", 7, 10) == DATA[7:17]
+            server.scheme = "http"
+            with pytest.raises(StorageError, match="from https to http"):
+                await read(fetcher, f"swebhdfs://{address}/x", 7, 10)
+        async with fetching() as fetcher:
+            with pytest.raises(StorageError, match="not trusted"):
+                await fetcher.stat(f"swebhdfs://{address}/x")
+
+
+async def test_refusals_have_their_types() -> None:
+    """By the Java exception, not by the status: WebHDFS says 403 for much that is no question of rights."""
+    server = Server()
+    async with served(server) as address, fetching(attempts=3) as fetcher:
+        url = f"webhdfs://{address}/x"
+        info = await fetcher.stat(url)
+        assert await fetcher.glob(f"webhdfs://{address}/x*") == []  # the root folder cannot be listed
+        with pytest.raises(ObjectNotFoundError):
+            await fetcher.stat(f"webhdfs://{address}/y")
+        for name, kind, attempts in (
+            ("AccessControlException", AccessDeniedError, 1),
+            ("ipc.StandbyException", StorageError, 3),
+            ("FileNotFoundException", ObjectChangedError, 1),
+            ("HadoopIllegalArgumentException", StorageError, 1),
+        ):
+
+            async def refuse(request: web.Request, name: str = name) -> web.StreamResponse:
+                return refusal(403, name, "no\n\tat a.b.C(D.java:1)")
+
+            server.open = refuse
+            with pytest.raises(kind) as caught:
+                await fetcher.read(info, 0, memoryview(bytearray(10)))
+            assert caught.value.attempts == attempts
+            assert "D.java" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["webhdfs://", "webhdfs://h:1", "webhdfs://u:p@h/x", "webhdfs://h\r\n/x", "webhdfs:///x"]
+)
+async def test_malformed_urls_are_refused(url: str) -> None:
+    """Before anything is sent."""
+    async with fetching() as fetcher:
+        with pytest.raises(StorageError, match="expected"):
+            await fetcher.stat(url)
