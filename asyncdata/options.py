@@ -48,8 +48,8 @@ class TimeoutOptions:
     """
 
     connect_s: float = 10.0
-    first_byte_s: float = 20.0
-    idle_s: float = 10.0
+    first_byte_s: float = 5.0
+    idle_s: float = 3.0
 
     def __post_init__(self) -> None:
         if min(self.connect_s, self.first_byte_s, self.idle_s) <= 0:
