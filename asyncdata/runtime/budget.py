@@ -118,7 +118,16 @@ class Budget:
         if ticket.state is State.FAILED:
             assert ticket.error is not None
             raise ticket.error
-        return self.slabs.take(nbytes, ticket)
+        return self._cut(nbytes, ticket)
+
+    def _cut(self, nbytes: int, ticket: Ticket) -> Slab:
+        """The slab that was granted; where the system has no memory for it, the grant goes back."""
+        try:
+            return self.slabs.take(nbytes, ticket)
+        except OSError:
+            self.ledger.give(ticket)
+            self._act()
+            raise
 
     def take_now(self, account: Account, nbytes: int) -> Slab | None:
         """A slab if the bytes are free at this moment, else None."""
@@ -128,14 +137,14 @@ class Budget:
             self._act()
             return None
         self._act()
-        return self.slabs.take(nbytes, ticket) if ticket.state is State.HELD else None
+        return self._cut(nbytes, ticket) if ticket.state is State.HELD else None
 
     def take_ahead(self, account: Account, nbytes: int, *, urgency: int, reader: ReadAhead) -> Slab | None:
         """A slab to read ahead into, or None when memory is short now; it may be recalled until it is kept."""
         ticket = self.ledger.ask_ahead(account, self.charge(nbytes), urgency=urgency)
         if ticket is None:
             return None
-        slab = self.slabs.take(nbytes, ticket)
+        slab = self._cut(nbytes, ticket)
         self._readers[ticket] = (reader, slab)
         return slab
 
