@@ -15,13 +15,16 @@ RUN := $(VENV)/bin/python
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
 ARGS ?=
 
-.PHONY: help test demo check soak bench referee clean
+.PHONY: help test hdfs demo check soak bench referee clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k name" passes arguments to pytest)
 	$(RUN) -m pytest $(ARGS)
+
+hdfs: $(VENV)/.dev ## fetch what the HDFS tests run on; says what this machine lacks for them
+	$(RUN) -m tests.hdfs.cluster prepare $(ARGS)
 
 demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
 	$(RUN) -m benchmarks.demo $(ARGS)
