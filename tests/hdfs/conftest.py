@@ -119,3 +119,12 @@ def numbers() -> Iterator[int]:
 def folder(numbers: Iterator[int]) -> str:
     """A folder of the cluster for one test; it does not exist yet."""
     return f"/test-{next(numbers)}"
+
+
+@pytest.fixture
+def whole_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster of which servers may be killed: afterwards all run again."""
+    yield cluster
+    for name, pid in cluster.state["servers"].items():
+        if not Path(f"/proc/{pid}").exists():
+            cluster.start(name)

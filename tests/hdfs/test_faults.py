@@ -7,7 +7,7 @@ import getpass
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,6 @@ def url_of(request: pytest.FixtureRequest, cluster: Cluster) -> Callable[[str], 
         return cluster.url
     request.getfixturevalue("needs_webhdfs")
     return cluster.webhdfs_url
-
-
-@pytest.fixture
-def whole_cluster(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster of which servers may be killed: afterwards all run again."""
-    yield cluster
-    for name, pid in cluster.state["servers"].items():
-        if not Path(f"/proc/{pid}").exists():
-            cluster.start(name)
 
 
 def options(retry: RetryOptions = _STEADY, timeouts: TimeoutOptions | None = None, requests: int = 8) -> Options:

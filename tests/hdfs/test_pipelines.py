@@ -56,6 +56,19 @@ def test_shards_become_batches(cluster: Cluster, shards: str, scheme: str, reque
     assert [bytes(record) for batch in batches for record in batch] == expected
 
 
+def test_a_killed_datanode_costs_no_record(whole_cluster: Cluster, shards: str) -> None:
+    """``kill -9`` after the first batch: the pipeline goes on with the other replicas, and loses no record."""
+    urls = [whole_cluster.url(f"{shards}/train-{shard}.tfrecord") for shard in range(_SHARDS)]
+    # Little memory, so that most of the shards is still to be read.
+    limits = options(memory_limit_bytes=2 << 20, retry=ad.RetryOptions(max_attempts=40, initial_delay_s=0.05))
+    seen: list[bytes] = []
+    for batch in ad.TFRecordDataset(urls).batch(20).with_options(limits):
+        if not seen:
+            whole_cluster.kill("datanode1")
+        seen += [bytes(record) for record in batch]
+    assert seen == [record for shard in range(_SHARDS) for record in records(shard, _RECORDS, _SIZE)]
+
+
 def test_worker_processes_map_what_was_read_from_hdfs(cluster: Cluster, shards: str) -> None:
     """Records travel from the reading process to the workers; all arrive, and none is mapped here."""
     urls = [cluster.url(f"{shards}/train-{shard}.tfrecord") for shard in range(_SHARDS)]
