@@ -42,7 +42,7 @@ def test_the_contracts_hold() -> None:
         ("asyncdata/storage/url.py", "from asyncdata.plan import node"),
         ("asyncdata/errors.py", "import asyncdata.plan.node"),
         ("asyncdata/workers/child.py", "import aiohttp"),
-        ("asyncdata/runtime/lower.py", "import fake_gcs.app"),
+        ("asyncdata/runtime/runtime.py", "import fake_gcs.app"),
         ("fake_gcs/app.py", "import asyncdata.errors"),
         ("asyncdata/utilities.py", "import asyncdata.errors"),
     ],
@@ -63,6 +63,7 @@ def test_the_contracts_bite(tmp_path: Path, importer: str, statement: str) -> No
         "asyncdata/workers/child.py",
         "asyncdata/runtime/__init__.py",
         "asyncdata/runtime/lower.py",
+        "asyncdata/runtime/runtime.py",
         "fake_gcs/__init__.py",
         "fake_gcs/app.py",
     ):

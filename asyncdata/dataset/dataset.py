@@ -1,0 +1,134 @@
+"""`Dataset`: an immutable handle on one node of a plan. A method appends one node; nothing runs before iteration.
+
+Names, arguments and semantics are tf.data's (https://www.tensorflow.org/api_docs/python/tf/data/Dataset), unless said
+otherwise. Constructors stand here; transformations in one file per family, of which `Dataset` is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncdata.dataset.elements import Elements
+from asyncdata.dataset.flow import Flow
+from asyncdata.dataset.grouping import Grouping
+from asyncdata.memory.structure import flatten
+from asyncdata.plan import sources
+from asyncdata.plan.node import Node
+from asyncdata.types import Element
+
+
+class Dataset(Elements, Flow, Grouping):
+    """A sequence of elements that is described here and produced when it is iterated.
+
+    ``for`` and ``async for`` work on a Dataset directly; `iterator` gives an iterator to hold on to. Every iteration
+    of one handle is an epoch of its own, counted from 0, so that a shuffle differs from one to the next.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ds = ad.Dataset.range(10).filter(lambda x: x % 2 == 0).map(lambda x: x * x).batch(3)
+        >>> [batch.tolist() for batch in ds]
+        [[0, 4, 16], [36, 64]]
+    """
+
+    __slots__ = ()
+
+    def _derive(self, node: Node) -> Dataset:
+        return Dataset(node)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self._node,)
+
+    @staticmethod
+    def list_files(file_pattern: str | Sequence[str], shuffle: bool | None = None, seed: int | None = None) -> Dataset:
+        """URLs (``str``) of the files that match, with their sizes and versions listed once.
+
+        Args:
+            file_pattern: A URL or glob (``gs://bucket/train-*.tfrecord``, ``/data/**/x?.tfrecord``), or several.
+            shuffle: Whether the order is random, anew in every epoch; True unless given. Otherwise by URL.
+            seed: Of that order; without one every iteration differs.
+
+        Raises:
+            ObjectNotFoundError: While iterating, when a pattern matches nothing.
+        """
+        patterns = (file_pattern,) if isinstance(file_pattern, str) else tuple(file_pattern)
+        if not patterns:
+            raise ValueError("list_files needs at least one pattern")
+        return Dataset(sources.ListFiles(patterns=patterns, shuffle=shuffle is not False, seed=seed))
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset:
+        """One element per row of the arrays' first axis.
+
+        Args:
+            tensors: An array, or anything ``numpy.asarray`` takes, or a tuple or dict of such. All of one length.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> list(ad.Dataset.from_tensor_slices({"a": [1, 2], "b": ["x", "y"]}))
+            [{'a': np.int64(1), 'b': 'x'}, {'a': np.int64(2), 'b': 'y'}]
+        """
+        leaves, structure = flatten(tensors)
+        if not leaves:
+            raise ValueError("from_tensor_slices needs at least one array")
+        arrays = tuple(_as_rows(leaf) for leaf in leaves)
+        lengths = sorted({len(array) for array in arrays})
+        if len(lengths) != 1:
+            raise ValueError(f"from_tensor_slices needs arrays of one length, not of {lengths}")
+        return Dataset(sources.TensorSlices(arrays=arrays, structure=structure))
+
+    @staticmethod
+    def from_tensors(tensors: Element) -> Dataset:
+        """One element: what is given."""
+        return Dataset(sources.Items(items=(tensors,)))
+
+    @staticmethod
+    def from_generator(generator: Callable[..., Any], args: Sequence[Any] = ()) -> Dataset:
+        """What a generator function yields; it is called anew for every iteration.
+
+        Args:
+            generator: A function that returns an iterable (run in a thread), or an async generator function (run on
+                the pipeline's loop).
+            args: For the function.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> list(ad.Dataset.from_generator(lambda n: iter("ab" * n), args=(2,)))
+            ['a', 'b', 'a', 'b']
+        """
+        if not callable(generator):
+            raise TypeError(
+                f"from_generator needs a function that returns an iterable, not a {type(generator).__name__}; "
+                "wrap it: lambda: my_iterable"
+            )
+        return Dataset(sources.Generator(function=generator, args=tuple(args)))
+
+    @staticmethod
+    def range(start: int, stop: int | None = None, step: int = 1, output_type: Any = np.int64) -> Dataset:
+        """``range(stop)`` or ``range(start, stop, step)`` as numpy scalars.
+
+        Args:
+            start: First number; or the end, when it is the only argument.
+            stop: The end, which is not included.
+            step: The distance; not 0.
+            output_type: dtype of the numbers.
+        """
+        if stop is None:
+            start, stop = 0, start
+        return Dataset(sources.Range(start=int(start), stop=int(stop), step=int(step), dtype=np.dtype(output_type).str))
+
+
+def _as_rows(value: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(value)
+    if array.dtype.kind in "US":
+        # Items of a numpy string array have lost their trailing zeros and their own lengths; take them as they came.
+        items = list(value)
+        array = np.empty(len(items), object)
+        array[:] = [str(item) if isinstance(item, np.str_) else item for item in items]
+    if array.ndim == 0:
+        raise ValueError(
+            "from_tensor_slices needs arrays with at least one axis; use from_tensors for a single element"
+        )
+    return sources.byte_order(array) if array.dtype != object else array

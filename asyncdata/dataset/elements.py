@@ -1,0 +1,118 @@
+"""Transformations that look at one element at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from asyncdata.dataset.arguments import DEFAULT_CYCLE, check_parallel
+from asyncdata.dataset.handle import Handle, NodeOf
+from asyncdata.plan import transformations
+
+if TYPE_CHECKING:
+    from asyncdata.dataset.dataset import Dataset
+
+_EXECUTORS = (None, "process", "thread", "inline")
+
+
+class Elements(Handle):
+    """The part of `Dataset` with functions of elements."""
+
+    __slots__ = ()
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        *,
+        executor: str | None = None,
+        rng: bool = False,
+        zero_copy: bool = False,
+        setup: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+    ) -> Dataset:
+        """``map_func(element)`` for every element; a tuple element becomes several arguments.
+
+        Args:
+            map_func: A plain function, or an ``async def`` one, which is awaited on the pipeline's loop.
+            num_parallel_calls: Calls under way at a time, or `AUTOTUNE`. None: one after the other.
+            deterministic: False delivers results as they are ready; None takes `Options.deterministic`.
+            executor: Where a plain function runs: ``"process"`` (when parallel, unless given), ``"thread"`` for
+                functions that release the GIL, ``"inline"`` on the pipeline's loop.
+            rng: Call with ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch and the element's provenance:
+                the same whatever the number of workers and the order of arrival.
+            zero_copy: Hand byte strings out as memoryviews that are valid during the call only.
+            setup: For async functions: returns an async context manager entered on the pipeline's loop before the
+                first call; what it gives is passed as the last argument (an HTTP session, say).
+
+        Example:
+            >>> import asyncdata as ad
+            >>> list(ad.Dataset.range(3).map(lambda x: int(x) + 1))
+            [1, 2, 3]
+        """
+        if executor not in _EXECUTORS:
+            raise ValueError(f"executor must be 'process', 'thread' or 'inline', not {executor!r}")
+        check_parallel("num_parallel_calls", num_parallel_calls)
+        return self._derive(
+            transformations.Map(
+                input=self._node,
+                function=map_func,
+                parallelism=num_parallel_calls,
+                deterministic=deterministic,
+                executor=executor,
+                rng=rng,
+                zero_copy=zero_copy,
+                setup=setup,
+            )
+        )
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """Only the elements for which the predicate is true; it runs on the pipeline's loop."""
+        return self._derive(transformations.Filter(input=self._node, predicate=predicate))
+
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Makes a dataset of every element and reads `cycle_length` of them in turn.
+
+        Files of the datasets that come next are opened ahead, so that their first byte is never waited for; this
+        needs no `num_parallel_calls`, which is taken for compatibility.
+
+        Args:
+            map_func: Returns a Dataset; `TFRecordDataset` itself will do.
+            cycle_length: Datasets read in turn; 16 unless given (or `AUTOTUNE`).
+            block_length: Elements taken from one before the next has its turn; 1 unless given.
+            num_parallel_calls: Taken for compatibility; reading is always concurrent.
+            deterministic: False passes over a dataset that has nothing ready; the order within each is kept.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(1, 4).interleave(lambda x: ad.Dataset.from_tensors(int(x)).repeat(3), 2, 2)
+            >>> list(ds)
+            [1, 1, 2, 2, 1, 2, 3, 3, 3]
+        """
+        cycle = DEFAULT_CYCLE if cycle_length is None or cycle_length < 0 else cycle_length
+        block = 1 if block_length is None else block_length
+        if cycle < 1 or block < 1:
+            raise ValueError(f"cycle_length and block_length must be at least 1, not {cycle} and {block}")
+        check_parallel("num_parallel_calls", num_parallel_calls)
+        return self._derive(
+            transformations.Interleave(
+                input=self._node,
+                function=NodeOf(map_func),
+                cycle_length=cycle,
+                block_length=block,
+                parallelism=num_parallel_calls,
+                deterministic=deterministic,
+            )
+        )
+
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+        """Makes a dataset of every element and reads one after the other."""
+        return self.interleave(map_func, cycle_length=1, deterministic=True)

@@ -1,0 +1,58 @@
+"""Transformations of the order and number of elements, which never look at one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncdata.dataset.arguments import check_parallel
+from asyncdata.dataset.handle import Handle
+from asyncdata.plan import transformations
+
+if TYPE_CHECKING:
+    from asyncdata.dataset.dataset import Dataset
+
+
+class Flow(Handle):
+    """The part of `Dataset` with what passes elements on as they are."""
+
+    __slots__ = ()
+
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None
+    ) -> Dataset:
+        """Draws at random from a buffer of the next `buffer_size` elements.
+
+        Args:
+            buffer_size: Elements in the buffer; uniform over all of them when it is no smaller than the dataset.
+            seed: Of the draws; without one every iteration differs.
+            reshuffle_each_iteration: Whether epochs differ; True unless given.
+        """
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size must be at least 1, not {buffer_size}")
+        return self._derive(
+            transformations.Shuffle(
+                input=self._node,
+                buffer_size=int(buffer_size),
+                seed=seed,
+                reshuffle=reshuffle_each_iteration is not False,
+            )
+        )
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """The dataset `count` times over; for ever when None or -1. Shuffles upstream differ from one to the next."""
+        return self._derive(
+            transformations.Repeat(input=self._node, count=None if count is None or count < 0 else int(count))
+        )
+
+    def take(self, count: int) -> Dataset:
+        """The first `count` elements; all of them when -1."""
+        return self._derive(transformations.Take(input=self._node, count=int(count)))
+
+    def skip(self, count: int) -> Dataset:
+        """All but the first `count` elements; none when -1."""
+        return self._derive(transformations.Skip(input=self._node, count=int(count)))
+
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` lets asyncdata choose."""
+        check_parallel("buffer_size", buffer_size or None)
+        return self._derive(transformations.Prefetch(input=self._node, buffer_size=int(buffer_size)))

@@ -1,0 +1,13 @@
+"""From nodes to stages: the one package that knows both worlds, a file per family of nodes.
+
+Lowering starts nothing. It runs on the stage loop: once for the plan, and again for every inner dataset and every
+epoch. Importing the package registers every kind of node.
+"""
+
+from __future__ import annotations
+
+from asyncdata.runtime.lower import files, sources, transformations, workers
+from asyncdata.runtime.lower.registry import lower as lower
+from asyncdata.runtime.lower.registry import register as register
+
+__all__ = ["files", "lower", "register", "sources", "transformations", "workers"]

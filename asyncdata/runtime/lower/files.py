@@ -1,0 +1,59 @@
+"""Lowering of files: one source stage per format over chunks of one object."""
+
+from __future__ import annotations
+
+from asyncdata.memory.accounts import Kind
+from asyncdata.plan import sources
+from asyncdata.runtime.chunks import ChunkReader
+from asyncdata.runtime.inflate import InflatedChunks
+from asyncdata.runtime.lower.registry import label_of, register, shares
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.tfrecord import TFRecordStage
+
+
+def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
+    services = scope.services
+    budget = services.budget
+    sizes = shares(scope)
+    # Reserves nothing until the file is one of those that are read in turn.
+    account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
+    in_turn = max(1, scope.shards)
+    reader = ChunkReader(
+        services.io,
+        budget,
+        account,
+        services.manifest.get(node.url, node.url),
+        slab_bytes=sizes.chunk_bytes,
+        window=max(2, services.options.max_requests_in_flight // in_turn),
+        order=services.next_order(),
+        opened=lambda info: services.manifest.__setitem__(info.url, info),
+    )
+    chunks: ChunkReader | InflatedChunks = reader
+    if node.compression:
+        chunks = InflatedChunks(
+            reader,
+            node.compression,
+            budget,
+            account,
+            services.threads,
+            url=node.url,
+            slab_bytes=sizes.chunk_bytes,
+        )
+    return TFRecordStage(
+        label_of(node),
+        node.url,
+        scope.element,
+        chunks,
+        compressed=bool(node.compression),
+        check=services.options.check_crc,
+        budget=budget,
+        account=account,
+        reserve_bytes=budget.charge(sizes.chunk_bytes) * (2 if node.compression else 1),
+        any_order=scope.any_order,
+        downstream=scope.rows_account,
+        sources=services.sources,
+    )
+
+
+register(sources.TFRecordFile, _tfrecord)

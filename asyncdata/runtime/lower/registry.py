@@ -1,0 +1,76 @@
+"""How nodes find their stages, and what every lowering asks of its scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from asyncdata.errors import PipelineError
+from asyncdata.memory.accounts import Account, Kind
+from asyncdata.plan.node import Node
+from asyncdata.planner.sizes import Shares, divide
+from asyncdata.runtime.randomness import stage_key
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.usercode import function_name
+
+N = TypeVar("N", bound=Node)
+
+_LOWERINGS: dict[type[Node], Callable[[Any, Scope], Stage]] = {}
+
+
+def register(kind: type[N], make: Callable[[N, Scope], Stage]) -> None:
+    """Says how nodes of one kind become stages."""
+    _LOWERINGS[kind] = make
+
+
+def lower(node: Node, scope: Scope) -> Stage:
+    """The stage that runs a node, with everything upstream of it."""
+    make = _LOWERINGS.get(type(node))
+    if make is None:
+        raise PipelineError(f"there is no stage for {node.label}")
+    return make(node, scope)
+
+
+def label_of(node: Node) -> str:
+    """The node's name with what tells it from its like: ``map(decode)``, ``shuffle(1000)``."""
+    for field in ("function", "predicate", "functions", "size", "buffer_size", "count", "url"):
+        value = getattr(node, field, None)
+        if value is not None:
+            if callable(value):
+                value = function_name(value)
+            elif isinstance(value, tuple):
+                value = ", ".join(function_name(function) for function in value)
+            return f"{node.label}({value})"
+    return node.label
+
+
+def draws(node: Node) -> str:
+    """What sets a step's random draws apart: its place counted from the source, which nothing downstream changes."""
+    return f"step {node.depth}"
+
+
+def source_number(node: Node, scope: Scope) -> int:
+    """Registers a source; the number stands for it in provenance."""
+    return scope.services.sources.add(scope.element, label_of(node))
+
+
+def shares(scope: Scope) -> Shares:
+    """How the memory limit is divided at this place of the plan."""
+    return divide(scope.services.options, current_shards=scope.shards, worker_stages=scope.worker_stages)
+
+
+def rows_account(scope: Scope, name: str) -> Account:
+    """The account charged with slabs whose rows a stage collects."""
+    return scope.services.account(f"{scope.place} rows", name, rank=scope.rank, kind=Kind.ASSEMBLER)
+
+
+def tasks_account(scope: Scope, name: str) -> Account:
+    """The account of the outputs of a stage, with room for the soonest of them."""
+    reserve = shares(scope).task_bytes
+    return scope.services.account(f"{scope.place} tasks", name, rank=scope.rank, kind=Kind.FLOW, reserved_bytes=reserve)
+
+
+def keys(scope: Scope) -> tuple[int, int]:
+    """The key of the random numbers that functions with ``rng=True`` are given."""
+    return stage_key(scope.services.seed, "map", scope.epoch)

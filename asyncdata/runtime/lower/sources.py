@@ -1,0 +1,55 @@
+"""Lowering of sources that are not files."""
+
+from __future__ import annotations
+
+from asyncdata.plan import sources
+from asyncdata.runtime.lower.registry import draws, label_of, register, source_number
+from asyncdata.runtime.randomness import stage_key
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage, SlicesStage
+from asyncdata.runtime.stages.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
+from asyncdata.runtime.stages.listing import ListFilesStage
+
+
+def _range(node: sources.Range, scope: Scope) -> Stage:
+    values = range(node.start, node.stop, node.step)
+    return RangeStage(label_of(node), source_number(node, scope), values, node.dtype)
+
+
+def _slices(node: sources.TensorSlices, scope: Scope) -> Stage:
+    return SlicesStage(label_of(node), source_number(node, scope), node.arrays, node.structure)
+
+
+def _items(node: sources.Items, scope: Scope) -> Stage:
+    return ItemsStage(label_of(node), source_number(node, scope), node.items)
+
+
+def _generator(node: sources.Generator, scope: Scope) -> Stage:
+    services = scope.services
+    number = source_number(node, scope)
+    if is_async_generator(node.function):
+        return AsyncGeneratorStage(label_of(node), number, node.function, node.args, services.spawn)
+    return GeneratorStage(label_of(node), number, node.function, node.args, services.threads)
+
+
+def _list_files(node: sources.ListFiles, scope: Scope) -> Stage:
+    services = scope.services
+    seed = services.seed if node.seed is None else node.seed
+    key = stage_key(seed, draws(node), (*scope.epoch, *scope.element)) if node.shuffle else None
+    return ListFilesStage(
+        label_of(node),
+        source_number(node, scope),
+        node.patterns,
+        key,
+        services.io,
+        services.manifest,
+        services.listings,
+    )
+
+
+register(sources.Range, _range)
+register(sources.TensorSlices, _slices)
+register(sources.Items, _items)
+register(sources.Generator, _generator)
+register(sources.ListFiles, _list_files)

@@ -1,0 +1,124 @@
+"""Lowering of transformations that run on the stage loop."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from asyncdata.memory.advance import Rows
+from asyncdata.options import AUTOTUNE
+from asyncdata.plan import transformations
+from asyncdata.planner.rules import rewrite
+from asyncdata.runtime.evacuate import Evacuator
+from asyncdata.runtime.lower.registry import draws, label_of, lower, register, rows_account, tasks_account
+from asyncdata.runtime.randomness import stage_key
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.batch import BatchStage
+from asyncdata.runtime.stages.interleave import InterleaveStage
+from asyncdata.runtime.stages.prefetch import PrefetchStage
+from asyncdata.runtime.stages.repeat import RepeatStage
+from asyncdata.runtime.stages.selection import FilterStage, SkipStage, TakeStage
+from asyncdata.runtime.stages.shuffle import ShuffleStage
+from asyncdata.runtime.usercode import UserFunction
+from asyncdata.types import Element
+
+_AUTOTUNED_PREFETCH: Final = 8
+_MAX_PARALLEL_OPENS: Final = 64
+
+
+def _filter(node: transformations.Filter, scope: Scope) -> Stage:
+    label = label_of(node)
+    predicate = UserFunction(node.predicate, label, scope.services.sources)
+    return FilterStage(label, lower(node.input, scope.below()), predicate)
+
+
+def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
+    services = scope.services
+    label = label_of(node)
+    function = UserFunction(node.function, label, services.sources)
+    shards = scope.shards * node.cycle_length
+
+    def make_inner(element: Element, origin: Rows) -> Stage:
+        inner = rewrite(function(element, origin), services.options, inner=True)
+        path = (*scope.element, int(origin[0]), int(origin[1]))
+        return lower(inner, scope.below(1, element=path, shards=shards, any_order=scope.any_order or not ordered))
+
+    ordered = scope.is_ordered(node.deterministic)
+    return InterleaveStage(
+        label,
+        lower(node.input, scope.below()),
+        make_inner,
+        cycle_length=node.cycle_length,
+        block_length=node.block_length,
+        ahead=min(node.cycle_length, _MAX_PARALLEL_OPENS),
+        spawn=None if ordered else services.spawn,
+    )
+
+
+def _shuffle(node: transformations.Shuffle, scope: Scope) -> Stage:
+    services = scope.services
+    label = label_of(node)
+    seed = services.seed if node.seed is None else node.seed
+    epoch = scope.epoch if node.reshuffle else tuple(0 for _ in scope.epoch)
+    rows = rows_account(scope, label)
+    upstream = lower(node.input, scope.below(rows_account=rows))
+    key = stage_key(seed, draws(node), (*epoch, *scope.element))
+    evacuator = Evacuator(services.budget, rows)
+    return ShuffleStage(label, upstream, node.buffer_size, key, evacuator, services.budget, rows)
+
+
+def _batch(node: transformations.Batch, scope: Scope) -> Stage:
+    services = scope.services
+    label = label_of(node)
+    rows = rows_account(scope, f"rows for {label}")
+    return BatchStage(
+        label,
+        lower(node.input, scope.below(rows_account=rows)),
+        node.size,
+        drop_remainder=node.drop_remainder,
+        budget=services.budget,
+        account=tasks_account(scope, label),
+        rows_account=rows,
+        sources=services.sources,
+    )
+
+
+def _repeat(node: transformations.Repeat, scope: Scope) -> Stage:
+    def make(epoch: int) -> Stage:
+        return lower(node.input, scope.below(epoch=(*scope.epoch, epoch)))
+
+    return RepeatStage(label_of(node), make, node.count)
+
+
+def _take(node: transformations.Take, scope: Scope) -> Stage:
+    upstream = lower(node.input, scope.below())
+    return upstream if node.count < 0 else TakeStage(label_of(node), upstream, node.count)
+
+
+def _skip(node: transformations.Skip, scope: Scope) -> Stage:
+    upstream = lower(node.input, scope.below())
+    # All of them: nothing need be read.
+    return TakeStage(label_of(node), upstream, 0) if node.count < 0 else SkipStage(label_of(node), upstream, node.count)
+
+
+def _prefetch(node: transformations.Prefetch, scope: Scope) -> Stage:
+    upstream = lower(node.input, scope.below())
+    elements = _AUTOTUNED_PREFETCH if node.buffer_size == AUTOTUNE else node.buffer_size
+    if elements == 0:
+        return upstream
+    return PrefetchStage(label_of(node), upstream, elements, scope.services.spawn)
+
+
+def _with_options(node: transformations.WithOptions, scope: Scope) -> Stage:
+    return lower(node.input, scope.below())
+
+
+register(transformations.Filter, _filter)
+register(transformations.Interleave, _interleave)
+register(transformations.Shuffle, _shuffle)
+register(transformations.Batch, _batch)
+register(transformations.Repeat, _repeat)
+register(transformations.Take, _take)
+register(transformations.Skip, _skip)
+register(transformations.Prefetch, _prefetch)
+register(transformations.WithOptions, _with_options)
