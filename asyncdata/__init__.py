@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from asyncdata.formats.image import decode_image as decode_image
     from asyncdata.formats.serialize import serialize_example as serialize_example
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
+    from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.options import AUTOTUNE as AUTOTUNE
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
@@ -77,6 +78,7 @@ _HOMES = {
     "asyncdata.formats.serialize": ("serialize_example",),
     "asyncdata.record.tfrecord": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),
+    "asyncdata.memory.ragged": ("RaggedArray",),
     "asyncdata.options": ("AUTOTUNE", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.iterate": ("PipelineIterator",),
     "asyncdata.runtime.runtime": ("Runtime",),
