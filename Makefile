@@ -14,6 +14,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
 ARGS ?=
+# Tests run in as many processes as there are cores, up to four: each starts worker processes of its own.
+PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4
 
 .PHONY: help test hdfs demo check soak bench referee clean
 
@@ -21,7 +23,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k name" passes arguments to pytest)
-	$(RUN) -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 hdfs: $(VENV)/.dev ## fetch what the HDFS tests run on; says what this machine lacks for them
 	$(RUN) -m tests.hdfs.cluster prepare $(ARGS)

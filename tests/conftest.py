@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 import hypothesis
 import pytest
 from pytest_asyncio import is_async_test
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from asyncdata.testing import LeakError, VirtualClockLoop, settle, settle_async, snapshot, start_process_wide
 from tests import samples as sample_counts
@@ -44,6 +46,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """Marks this run, and starts what the process as a whole keeps, so that no single test is blamed for it."""
     os.environ[_RUN_VARIABLE] = _RUN.partition("=")[2]
     start_process_wide()
+
+
+class FileByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives each process whole files, for the sake of their fixtures; what needs the HDFS cluster goes to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "tests/hdfs" if path.startswith("tests/hdfs/") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileByFile:
+    """How tests are divided where several processes run them (``-n``)."""
+    return FileByFile(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
