@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from asyncdata.errors import UnsupportedURLError
-from asyncdata.options import Environment, Options
+from asyncdata.options import AUTOTUNE, Environment, Options
+from asyncdata.storage.cloud_options import AZURE, S3, SCHEMES
 from asyncdata.storage.reader import ReaderSpec
-from asyncdata.storage.urls import scheme_of
+from asyncdata.storage.urls import redact, scheme_of
 
-_ALIASES: Final = {"gcs": "gs", "local": "file"}
+_ALIASES: Final = {
+    "gcs": "gs",
+    "local": "file",
+    "s3a": "s3",
+    "abfs": "az",
+    "abfss": "az",
+    "azure": "az",
+}
 _BACKENDS: Final = {
     "gs": "asyncdata.storage.gcs.reader",
     "file": "asyncdata.storage.local.reader",
@@ -21,7 +29,9 @@ _BACKENDS: Final = {
     "webhdfs": "asyncdata.storage.webhdfs.reader",
     "swebhdfs": "asyncdata.storage.webhdfs.reader",
 }
+_MOST_CONNECTIONS: Final = 256
 _ANY_FSSPEC: Final = "asyncdata.storage.fsspec"
+_OBSTORE: Final = "asyncdata.storage.obstore"
 
 
 def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec:
@@ -39,12 +49,32 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
     chosen: Mapping[str, Any] = options.storage.get(scheme) or options.storage.get(written) or {}
     if scheme == "gs":
         chosen = _with_emulator(chosen, environment.storage_emulator_host)
+    backend = _backend_of(url, scheme, chosen.get("backend"))
+    if backend != _OBSTORE:
+        chosen = {name: value for name, value in chosen.items() if name != "backend"}
     return ReaderSpec(
         scheme=scheme,
-        backend=_BACKENDS.get(scheme, _ANY_FSSPEC),
+        backend=backend,
         options=dict(chosen),
         timeouts=options.timeouts,
-        max_connections=options.max_requests_in_flight,
+        max_connections=_MOST_CONNECTIONS
+        if options.max_requests_in_flight == AUTOTUNE
+        else options.max_requests_in_flight,
+    )
+
+
+def _backend_of(url: str, scheme: str, choice: object) -> str:
+    """The module that serves a scheme, as the option ``backend`` chooses where there is a choice."""
+    if choice is None:
+        return _OBSTORE if scheme in S3 or scheme in AZURE else _BACKENDS.get(scheme, _ANY_FSSPEC)
+    if choice == "fsspec":
+        return _ANY_FSSPEC
+    if choice == "obstore" and scheme in SCHEMES:
+        return _OBSTORE
+    raise UnsupportedURLError(
+        f"the option 'backend' of {scheme} is {choice!r}; there are 'fsspec'"
+        + (" and 'obstore'" if scheme in SCHEMES else ""),
+        url=redact(url),
     )
 
 

@@ -9,6 +9,7 @@ from asyncdata.errors import UnsupportedURLError
 from asyncdata.options import Environment, Options, TimeoutOptions
 from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.registry import spec_for
+from asyncdata.storage.urls import scheme_of
 
 
 @pytest.mark.parametrize(
@@ -22,11 +23,12 @@ from asyncdata.storage.registry import spec_for
         ("memory://x", "memory"),
         ("http://h/x", "http"),
         ("https://h/x", "http"),
-        ("s3://b/o", "fsspec"),
+        ("s3://b/o", "obstore"),
         ("hdfs://h/o", "hdfs.reader"),
         ("webhdfs://h/o", "webhdfs.reader"),
         ("swebhdfs://h/o", "webhdfs.reader"),
-        ("az://c/o", "fsspec"),
+        ("az://c/o", "obstore"),
+        ("ftp://h/o", "fsspec"),
     ],
 )
 def test_every_scheme_has_its_backend(url: str, backend: str) -> None:
@@ -59,3 +61,26 @@ async def test_opened_readers_speak_the_protocol(url: str) -> None:
     assert isinstance(reader, RangeReader)
     assert asyncio.all_tasks() == {asyncio.current_task()}
     await reader.aclose()
+
+
+@pytest.mark.parametrize(
+    ("url", "choice", "backend"),
+    [
+        ("gs://b/o", "obstore", "obstore"),
+        ("gs://b/o", "fsspec", "fsspec"),
+        ("s3://b/o", "fsspec", "fsspec"),
+        ("az://c/o", "obstore", "obstore"),
+    ],
+)
+def test_a_backend_may_be_chosen(url: str, choice: str, backend: str) -> None:
+    """By the option ``backend`` of the scheme."""
+    storage = {scheme_of(url): {"backend": choice}}
+    assert spec_for(url, Options(storage=storage), Environment()).backend == f"asyncdata.storage.{backend}"
+
+
+@pytest.mark.parametrize(("url", "choice"), [("hdfs://h/o", "obstore"), ("gs://b/o", "gcsfs"), ("s3://b/o", "")])
+def test_a_backend_that_does_not_serve_a_scheme(url: str, choice: str) -> None:
+    """The error names what there is, and the URL."""
+    with pytest.raises(UnsupportedURLError, match="'fsspec'") as caught:
+        spec_for(url, Options(storage={scheme_of(url): {"backend": choice}}), Environment())
+    assert caught.value.url == url

@@ -1,0 +1,141 @@
+"""Options of cloud stores that mean the same to both libraries that may serve them: obstore and fsspec's. Pure.
+
+One spelling (fsspec's) for what everybody sets: endpoint, credentials, region. What only obstore has goes through
+``config`` in obstore's own names. Values are never part of a message: some are secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from asyncdata.errors import AccessDeniedError, StorageError
+
+GS: Final = ("gs",)
+S3: Final = ("s3",)
+AZURE: Final = ("az",)
+SCHEMES: Final = (*GS, *S3, *AZURE)
+SPELLINGS: Final = ("gs", "gcs", "s3", "s3a", "az", "azure", "abfs", "abfss")
+"""How URLs may begin; options stand under the short names."""
+
+# Ours to obstore's name.
+_S3_KEYS: Final = {
+    "endpoint_url": "endpoint",
+    "region": "region",
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+}
+_AZURE_KEYS: Final = {
+    "endpoint_url": "endpoint",
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_token": "sas_key",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+}
+_EVERYWHERE: Final = frozenset({"backend", "config", "verify_tls", "ca_file", "proxy"})
+KNOWN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(GS, _EVERYWHERE | {"endpoint_url", "token", "user_project", "project"}),
+    **dict.fromkeys(S3, _EVERYWHERE | set(_S3_KEYS) | {"anon", "requester_pays"}),
+    **dict.fromkeys(AZURE, _EVERYWHERE | set(_AZURE_KEYS) | {"anon"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """What obstore's constructors take.
+
+    Attributes:
+        config: Of the store.
+        client: Of its HTTP client.
+    """
+
+    config: dict[str, Any] = field(repr=False)
+    client: dict[str, Any] = field(repr=False)
+
+
+def store_config(scheme: str, options: Mapping[str, Any]) -> StoreConfig:
+    """The documented options of a scheme in obstore's terms.
+
+    Raises:
+        StorageError: An unknown key.
+        AccessDeniedError: ``token`` names no file.
+    """
+    unknown = set(options) - KNOWN_OPTIONS[scheme]
+    if unknown:
+        raise StorageError(
+            f"unknown storage options for {scheme} by obstore: {', '.join(sorted(unknown))}; obstore's own keys go "
+            "into 'config', and 'backend': 'fsspec' chooses fsspec's filesystem with its storage_options"
+        )
+    config: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    if scheme in GS:
+        _set(config, "base_url", options.get("endpoint_url"))
+        config |= _gs_credentials(options.get("token"))
+        # Objects that are kept compressed are to be sent as they are kept: a decompressed body has no ranges.
+        headers["accept-encoding"] = "gzip"
+        if options.get("user_project"):
+            headers["x-goog-user-project"] = str(options["user_project"])
+    elif scheme in S3:
+        for ours, theirs in _S3_KEYS.items():
+            _set(config, theirs, options.get(ours))
+        if options.get("endpoint_url"):
+            config["virtual_hosted_style_request"] = False
+        if options.get("requester_pays"):
+            config["request_payer"] = True
+    else:
+        for ours, theirs in _AZURE_KEYS.items():
+            _set(config, theirs, options.get(ours))
+    if options.get("anon"):
+        config["skip_signature"] = True
+    config |= dict(options.get("config") or {})
+    return StoreConfig(config, _client(options, headers))
+
+
+def fsspec_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options as the storage_options of s3fs or adlfs; keys that are theirs alone pass unchanged.
+
+    Raises:
+        StorageError: ``config`` or ``proxy``, which only obstore understands.
+    """
+    chosen = {name: value for name, value in options.items() if name != "backend"}
+    ours = sorted({"config", "proxy", "verify_tls", "ca_file"} & set(chosen))
+    if scheme in SCHEMES and ours:
+        raise StorageError(f"options that need obstore (pip install asyncdata[obstore]): {', '.join(ours)}")
+    if scheme in S3 and "region" in chosen:
+        chosen["client_kwargs"] = {**dict(chosen.get("client_kwargs") or {}), "region_name": chosen.pop("region")}
+    return chosen
+
+
+def _gs_credentials(token: object) -> dict[str, Any]:
+    if token == "anon":  # noqa: S105 -- the word for no credentials
+        return {"skip_signature": True}
+    if token is None or token == "google_default":  # noqa: S105 -- the word for the usual places
+        return {}
+    if not Path(str(token)).is_file():
+        raise AccessDeniedError("the option 'token' names no file; use 'anon', 'google_default' or a file's path")
+    return {"application_credentials": str(token)}
+
+
+def _client(options: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    client: dict[str, Any] = {}
+    if headers:
+        client["default_headers"] = dict(headers)
+    if str(options.get("endpoint_url") or "").startswith("http:"):
+        client["allow_http"] = True
+    if not options.get("verify_tls", True):
+        client["allow_invalid_certificates"] = True
+    if options.get("ca_file"):
+        client["root_certificate"] = Path(options["ca_file"]).read_bytes()
+    if options.get("proxy"):
+        client["proxy_url"] = str(options["proxy"])
+    return client
+
+
+def _set(config: dict[str, Any], key: str, value: object) -> None:
+    if value is not None:
+        config[key] = value

@@ -1,0 +1,361 @@
+"""``s3://``, ``az://`` and, by choice, ``gs://`` by obstore; the only file that imports it (the extra ``obstore``).
+
+::
+
+    range ──get_async──▶ obstore's own bytes ──one copy──▶ the caller's buffer
+
+The version is the ETag, which listings tell as well as answers do; every read carries ``If-Match``. obstore's own
+retries are switched off: attempts are the Fetcher's. A call that ends in any way leaves nothing behind that writes
+into the caller's memory, for the bytes are copied on the loop, after the call.
+
+obstore tells the kind of an error by its type, except that all answers without a type of their own share one; the
+status code then stands in object_store's fixed phrase, which ``typed_error`` alone looks at. Names with empty segments
+(``a//b``) are beyond what object_store can name. obstore's threads belong to the process and outlive every reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import importlib.util
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from asyncdata.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    UnsupportedURLError,
+)
+from asyncdata.options import TimeoutOptions
+from asyncdata.storage import fsspec
+from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.cloud_options import GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
+from asyncdata.storage.failures import FailureCause, locate, read_failed
+from asyncdata.storage.globs import GlobPattern, compile_glob, has_wildcard
+from asyncdata.storage.reader import RangeReader, ReaderSpec
+from asyncdata.storage.statuses import status_error
+from asyncdata.storage.urls import scheme_of, split_bucket
+from asyncdata.types import ObjectInfo
+
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b")
+_LONGEST: Final = 300
+
+# What obstore raises, the most special first. Beside these a GenericError, which `_STATUS` may tell more about.
+_KINDS: Final[tuple[tuple[str, type[StorageError]], ...]] = (
+    ("FileNotFoundError", ObjectNotFoundError),
+    ("PermissionDeniedError", AccessDeniedError),
+    ("UnauthenticatedError", AccessDeniedError),
+    ("PreconditionError", ObjectChangedError),
+    ("NotModifiedError", ObjectChangedError),
+    ("InvalidPathError", UnsupportedURLError),
+    ("UnknownConfigurationKeyError", StorageError),
+    ("NotSupportedError", StorageError),
+    ("ValueError", UnsupportedURLError),
+)
+
+
+def is_installed() -> bool:
+    """Whether obstore can be imported."""
+    return importlib.util.find_spec("obstore") is not None
+
+
+def open_reader(spec: ReaderSpec) -> RangeReader:
+    """Makes the reader; called by ``ReaderSpec.open``.
+
+    Where obstore is not installed and was not asked for by name, fsspec's filesystem serves instead.
+    """
+    options = dict(spec.options)
+    asked_for = options.pop("backend", None) is not None
+    if not is_installed():
+        if asked_for:
+            raise StorageError("the backend 'obstore' is not installed: pip install 'asyncdata[obstore]'")
+        return fsspec.open_reader(dataclasses.replace(spec, options=fsspec_options(spec.scheme, options)))
+    config = store_config(spec.scheme, options)
+    config.client.update(_client_limits(spec.timeouts, spec.max_connections))
+    return ObstoreReader(_opener(spec.scheme, config), limits=spec.timeouts)
+
+
+def _client_limits(limits: TimeoutOptions, max_connections: int) -> dict[str, Any]:
+    """Limits in obstore's terms; its limit on a whole transfer, which knows no size, is out of the way."""
+    return {
+        "connect_timeout": datetime.timedelta(seconds=limits.connect_s),
+        "read_timeout": datetime.timedelta(seconds=max(limits.first_byte_s, limits.idle_s)),
+        "timeout": datetime.timedelta(days=1),
+        "pool_max_idle_per_host": str(max_connections),
+        "http1_only": True,
+    }
+
+
+def _opener(scheme: str, options: StoreConfig) -> Callable[[str], Any]:
+    """A function from a bucket to its store."""
+    import obstore.store  # noqa: PLC0415 -- an extra
+
+    retries = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=1)}
+
+    def open_store(bucket: str) -> Any:
+        config = dict(options.config)
+        arguments: dict[str, Any] = {"client_options": options.client, "retry_config": retries}
+        try:
+            if scheme in GS:
+                return obstore.store.GCSStore(bucket, config=config, **arguments)  # type: ignore[arg-type]  # a dict
+            if scheme in S3:
+                return obstore.store.S3Store(bucket, config=config, **arguments)  # type: ignore[arg-type]  # a dict
+            # abfs://container@account.dfs.core.windows.net/name
+            container, _, host = bucket.partition("@")
+            if host:
+                config.setdefault("account_name", host.partition(".")[0])
+            return obstore.store.AzureStore(container, config=config, **arguments)  # type: ignore[arg-type]  # a dict
+        except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
+            raise StorageError(
+                f"obstore does not take these options for {scheme} ({type(error).__name__}); keys: "
+                f"{', '.join(sorted(config)) or 'none'}"
+            ) from None
+
+    return open_store
+
+
+class ObstoreReader:
+    """A ``RangeReader`` over obstore's stores, one per bucket.
+
+    Args:
+        open_store: Makes the store of a bucket when it is first needed.
+        limits: Of one attempt.
+    """
+
+    def __init__(self, open_store: Callable[[str], Any], *, limits: TimeoutOptions) -> None:
+        import obstore  # noqa: PLC0415 -- an extra
+
+        self._obstore: Any = obstore
+        self._open_store = open_store
+        self._limits = limits
+        self._stores: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<ObstoreReader {len(self._stores)} buckets>"
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and ETag."""
+        store, name = self.place(url)
+        if not name or name.endswith("/"):
+            raise ObjectNotFoundError("the URL names no object", url=url)
+        try:
+            meta = await self._limited(self._obstore.head_async(store, name))
+        except Exception as error:
+            raise typed_error(error, url) from error
+        return _info_of(url, meta)
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The objects that match; listings are of folders, for object_store knows no other prefixes."""
+        scheme, (bucket, name) = scheme_of(pattern), split_bucket(pattern, SPELLINGS)
+        if has_wildcard(bucket):
+            raise UnsupportedURLError("a wildcard in the name of the bucket", url=pattern)
+        lead = f"{scheme}://{bucket}/"
+        found: dict[str, ObjectInfo] = {}
+        for item in compile_glob(name):
+            if item.is_literal:
+                try:
+                    info = await self.stat(lead + item.text)
+                except ObjectNotFoundError:
+                    continue
+                found[info.url] = info
+                continue
+            try:
+                await self._list(self._store(bucket), item, lead, found)
+            except StorageError:
+                raise
+            except Exception as error:
+                raise typed_error(error, pattern) from error
+        return [found[url] for url in sorted(found)]
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt | None = None) -> int:
+        """One conditional GET, and one copy."""
+        if not buffer:
+            return 0
+        try:
+            meta, data = await self._get(info.url, start, len(buffer), info.version, attempt)
+        except ObjectChangedError as error:
+            raise await self._changed(info, start, error) from None
+        except ObjectNotFoundError as error:
+            if info.version is None:
+                raise locate(error, info, start) from None
+            raise ObjectChangedError(
+                f"the object was deleted after {info.version} was listed",
+                url=info.url,
+                version=info.version,
+                offset=start,
+            ) from None
+        except StorageError as error:
+            raise locate(error, info, start) from None
+        if info.version is not None and meta.version != info.version:
+            # The store took no notice of the condition.
+            raise await self._changed(info, start, None)
+        filled = _copy(data, buffer)
+        if filled < len(buffer):
+            if start + len(buffer) > meta.size:
+                raise StorageError(
+                    f"the object ends at {meta.size}", url=info.url, version=info.version, offset=start + filled
+                )
+            raise read_failed(
+                f"obstore returned {filled} of {len(buffer)} bytes",
+                FailureCause.SHORT_BODY,
+                filled=filled,
+                url=info.url,
+                version=info.version,
+                offset=start,
+            )
+        return filled
+
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt | None = None) -> tuple[ObjectInfo, int]:
+        """The first GET; its answer tells size and ETag."""
+        if not buffer:
+            return await self.stat(url), 0
+        try:
+            info, data = await self._get(url, 0, len(buffer), None, attempt)
+        except RangeBeyondEndError:
+            return await self.stat(url), 0  # an empty object has no range at all
+        except StorageError as error:
+            raise locate(error, ObjectInfo(url=url, size=-1), 0) from None
+        filled = _copy(data, buffer)
+        if filled < min(info.size, len(buffer)):
+            failure = read_failed("the body is too short", FailureCause.SHORT_BODY, filled=filled, url=url)
+            failure.info = info
+            raise failure
+        return info, filled
+
+    async def aclose(self) -> None:
+        """Lets go of the stores, and with them of their connections."""
+        self._stores.clear()
+
+    def _store(self, bucket: str) -> Any:
+        store = self._stores.get(bucket)
+        if store is None:
+            store = self._stores[bucket] = self._open_store(bucket)
+        return store
+
+    def place(self, url: str) -> tuple[Any, str]:
+        """(store, name in it) of a URL."""
+        bucket, name = split_bucket(url, SPELLINGS)
+        return self._store(bucket), name
+
+    async def _get(
+        self, url: str, start: int, length: int, etag: str | None, attempt: Attempt | None
+    ) -> tuple[ObjectInfo, Any]:
+        """(what the answer says about the object, its bytes in obstore's memory) of one attempt."""
+        store, name = self.place(url)
+        asked: dict[str, Any] = {"range": (start, start + length)}
+        if etag is not None:
+            asked["if_match"] = etag
+        limits = self._limits if attempt is None or attempt.limits is None else attempt.limits
+        exchange = _Exchange(asyncio.timeout(limits.connect_s + limits.first_byte_s))
+        loop = asyncio.get_running_loop()
+        if attempt is not None:
+            attempt.wire, attempt.asked_at = exchange, loop.time()
+        try:
+            async with exchange.limit:
+                answer = await self._obstore.get_async(store, name, options=asked)
+                if attempt is not None:
+                    attempt.first_byte_at = loop.time()
+                exchange.limit.reschedule(None)  # silences inside the body are limited by obstore
+                info = _info_of(url, answer.meta)
+                if answer.range[0] != start:
+                    raise StorageError(f"asked for bytes from {start} on, got {answer.range}")
+                return info, await answer.bytes_async()
+        except StorageError:
+            raise
+        except Exception as error:
+            raise exchange.error or typed_error(error, url) from error
+        finally:
+            if attempt is not None:
+                attempt.wire = None
+
+    async def _limited(self, call: Any) -> Any:
+        """Waits for an answer no longer than it may take."""
+        async with asyncio.timeout(self._limits.connect_s + self._limits.first_byte_s):
+            return await call
+
+    async def _list(self, store: Any, pattern: GlobPattern, lead: str, found: dict[str, ObjectInfo]) -> None:
+        folder = pattern.prefix.rpartition("/")[0] or None
+        if pattern.is_shallow:
+            level = await self._obstore.list_with_delimiter_async(store, folder)
+            metas = level["objects"]
+        else:
+            metas = await self._obstore.list(store, folder).collect_async()
+        for meta in metas:
+            if pattern.matches(meta["path"]):
+                info = _info_of(lead + meta["path"], meta)
+                found[info.url] = info
+
+    async def _changed(self, info: ObjectInfo, start: int, cause: StorageError | None) -> StorageError:
+        """What became of a version that cannot be read any more."""
+        try:
+            current = await self.stat(info.url)
+        except ObjectNotFoundError:
+            what = f"the object was deleted after {info.version} was listed"
+        except StorageError:
+            what = f"the object is not {info.version} any more"
+        else:
+            if current.version == info.version and cause is not None:
+                return read_failed("the store denied a version that exists", FailureCause.SERVER_ERROR, url=info.url)
+            what = f"the object changed: {info.version} was listed, now it is {current.version}"
+        return ObjectChangedError(what, url=info.url, version=info.version, offset=start)
+
+
+class _Exchange:
+    """The attempt as its watcher sees it: nothing is in the caller's buffer before the end."""
+
+    filled = 0
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.limit = limit
+        self.error: StorageError | None = None
+
+    def has_input(self) -> bool:
+        """What has arrived is obstore's business."""
+        return False
+
+    def fail(self, error: StorageError) -> None:
+        """Ends the attempt with an error."""
+        if self.error is None:
+            self.error = error
+            self.limit.reschedule(asyncio.get_running_loop().time())
+
+
+class RangeBeyondEndError(StorageError):
+    """A range that begins behind the object's end."""
+
+
+def typed_error(error: Exception, url: str) -> StorageError:
+    """The one table from obstore's errors to ours."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    text = " ".join(str(error).partition("Debug source:")[0].split())
+    shown = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    if isinstance(error, TimeoutError):
+        return read_failed("no answer within the time limit", FailureCause.FIRST_BYTE_TIMEOUT, url=url)
+    for name, kind in _KINDS:
+        if name in names:
+            return kind("no such object" if kind is ObjectNotFoundError else shown, url=url)
+    if "InvalidCertificate" in str(error):
+        return StorageError("the server's certificate is not trusted", url=url)
+    found = _STATUS.search(text)
+    if found is None:
+        # No answer at all, or one that broke off.
+        return read_failed(shown or type(error).__name__, FailureCause.CONNECTION_LOST, url=url)
+    status = int(found[1])
+    if status == 416:
+        return RangeBeyondEndError("the range begins behind the object's end", url=url)
+    return status_error(status, "", url=url)
+
+
+def _info_of(url: str, meta: Any) -> ObjectInfo:
+    return ObjectInfo(url=url, size=meta["size"], version=meta["e_tag"])
+
+
+def _copy(data: Any, buffer: memoryview) -> int:
+    received = memoryview(data)
+    size = min(len(received), len(buffer))
+    buffer[:size] = received[:size]
+    return size

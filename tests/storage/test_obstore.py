@@ -1,0 +1,235 @@
+"""obstore passes the suite over Google's XML API, over S3's, and over its own memory; its errors become typed ones."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from asyncdata.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UnsupportedURLError,
+)
+from asyncdata.options import Environment, Options
+from asyncdata.storage.cloud_options import fsspec_options, store_config
+from asyncdata.storage.obstore import ObstoreReader, typed_error
+from asyncdata.storage.reader import RangeReader, ReaderSpec
+from asyncdata.storage.registry import spec_for
+from asyncdata.testing.readers import RangeReaderSuite, Store
+from fake_gcs import FakeGCS, Fault, Profile, Rule
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime_of_obstore() -> None:
+    """obstore's threads are the process's, from the first use on; no single test is to be blamed for them."""
+    asyncio.run(_touch())
+
+
+async def _touch() -> None:
+    await obstore.put_async(MemoryStore(), "x", b"")
+
+
+class ServerPlace:
+    """A bucket of a fake server, written to from beside."""
+
+    def __init__(self, server: FakeGCS, base: str, reader: RangeReader, spec: ReaderSpec | None) -> None:
+        self.reader = reader
+        self.spec = spec
+        self._server = server
+        self._base = base
+
+    def url(self, name: str) -> str:
+        return self._base + name
+
+    async def put(self, name: str, data: bytes) -> None:
+        await asyncio.to_thread(self._server.put, "bucket", f"some/where/{name}", data)
+
+    async def delete(self, name: str) -> None:
+        await asyncio.to_thread(self._server.delete, "bucket", f"some/where/{name}")
+
+
+def opened(base: str, options: dict[str, Any]) -> tuple[RangeReader, ReaderSpec]:
+    """The reader that the registry chooses for a URL."""
+    scheme = base.partition("://")[0].replace("abfs", "az")
+    spec = spec_for(base, Options(storage={scheme: options}), Environment())
+    return spec.open(), spec
+
+
+def gs_options(server: FakeGCS) -> dict[str, Any]:
+    return {"backend": "obstore", "endpoint_url": server.url, "token": "anon"}
+
+
+class TestGs(RangeReaderSuite):
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[Store]:
+        async with FakeGCS(buckets=["bucket"]) as server:
+            reader, spec = opened("gs://bucket/", gs_options(server))
+            assert isinstance(reader, ObstoreReader)
+            try:
+                yield ServerPlace(server, "gs://bucket/some/where/", reader, spec)
+            finally:
+                await reader.aclose()
+
+
+class TestGsOverTls(RangeReaderSuite):
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[Store]:
+        async with FakeGCS(buckets=["bucket"], tls=True) as server:
+            # A certificate that is its own authority is refused by obstore's TLS, whatever it is told to trust.
+            reader, spec = opened("gs://bucket/", {**gs_options(server), "verify_tls": False})
+            try:
+                yield ServerPlace(server, "gs://bucket/some/where/", reader, spec)
+            finally:
+                await reader.aclose()
+
+
+class TestS3(RangeReaderSuite):
+    """S3's reading API is the one that the fake server's XML API speaks."""
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[Store]:
+        async with FakeGCS(buckets=["bucket"]) as server:
+            reader, spec = opened("s3://bucket/", {"endpoint_url": server.url, "anon": True, "region": "eu-west-1"})
+            assert isinstance(reader, ObstoreReader)
+            try:
+                yield ServerPlace(server, "s3://bucket/some/where/", reader, spec)
+            finally:
+                await reader.aclose()
+
+
+@asynccontextmanager
+async def serving(*rules: Rule) -> AsyncIterator[tuple[FakeGCS, RangeReader]]:
+    """A server with a bucket, in that weather, and a reader of it."""
+    async with FakeGCS(buckets=["bucket"], profile=Profile(rules=rules)) as server:
+        await asyncio.to_thread(server.put, "bucket", "x", bytes(100_000))
+        reader, _ = opened("gs://bucket/", gs_options(server))
+        try:
+            yield server, reader
+        finally:
+            await reader.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(kind="status", status=429), TransientStorageError),
+        (Fault(kind="status", status=503), TransientStorageError),
+        (Fault(kind="status", status=408), TransientStorageError),
+        (Fault(kind="status", status=400), StorageError),
+        (Fault(kind="status", status=401), AccessDeniedError),
+        (Fault(kind="status", status=403), AccessDeniedError),
+        (Fault(kind="reset"), TransientStorageError),
+        (Fault(kind="truncate", after_bytes=5000), TransientStorageError),
+    ],
+    ids=lambda value: getattr(value, "kind", "") + str(getattr(value, "status", None) or ""),
+)
+async def test_what_a_server_answers_becomes_a_typed_error(fault: Fault, kind: type[StorageError]) -> None:
+    """The type says whether another attempt may help; the URL is named; nothing is retried beneath the Fetcher."""
+    async with serving(Rule(fault=fault, nth=(2,))) as (server, reader):
+        info = await reader.stat("gs://bucket/x")
+        with pytest.raises(StorageError) as caught:
+            await reader.read_into(info, 10, memoryview(bytearray(50_000)))
+        assert isinstance(caught.value, kind)
+        assert isinstance(caught.value, TransientStorageError) == (kind is TransientStorageError)
+        assert caught.value.url == "gs://bucket/x"
+        assert len(server.journal) == 2
+        # The next attempt is an ordinary one.
+        assert await reader.read_into(info, 10, memoryview(bytearray(50_000))) == 50_000
+
+
+async def test_a_replaced_object_names_both_versions() -> None:
+    """What was listed and what is there now."""
+    async with serving() as (server, reader):
+        info = await reader.stat("gs://bucket/x")
+        await asyncio.to_thread(server.put, "bucket", "x", b"1" * 100_000)
+        current = await reader.stat("gs://bucket/x")
+        with pytest.raises(ObjectChangedError) as caught:
+            await reader.read_into(info, 0, memoryview(bytearray(100)))
+        assert str(info.version) in str(caught.value)
+        assert str(current.version) in str(caught.value)
+
+
+async def test_an_untrusted_certificate_is_an_error_at_once() -> None:
+    """It is not worth another attempt."""
+    async with FakeGCS(buckets=["bucket"], tls=True) as server:
+        reader, _ = opened("gs://bucket/", gs_options(server))
+        with pytest.raises(StorageError, match="certificate") as caught:
+            await reader.stat("gs://bucket/x")
+        assert not isinstance(caught.value, TransientStorageError)
+        await reader.aclose()
+
+
+async def test_names_that_object_store_cannot_spell() -> None:
+    """An empty segment is an error that names the URL."""
+    async with serving() as (_, reader):
+        with pytest.raises(UnsupportedURLError, match="gs://bucket/a//b"):
+            await reader.stat("gs://bucket/a//b")
+
+
+async def test_without_obstore_fsspec_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless obstore was asked for by name: then the error says how to install it."""
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(UnsupportedURLError, match="s3"):  # s3fs is not installed either
+        opened("s3://bucket/", {"anon": True})
+    with pytest.raises(StorageError, match=r"asyncdata\[obstore\]"):
+        opened("s3://bucket/", {"backend": "obstore"})
+
+
+@pytest.mark.parametrize("scheme", ["s3", "az", "gs"])
+def test_unknown_options_are_named_without_their_values(scheme: str) -> None:
+    """A message names keys only: values may be secrets."""
+    with pytest.raises(StorageError) as caught:
+        store_config(scheme, {"seceret": "hunter2"})
+    assert "seceret" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_store_that_cannot_be_made_shows_no_secret() -> None:
+    """obstore's own words are left out: they may repeat what it was given."""
+    reader, _ = opened("az://container/", {"account_name": "a", "account_key": "hunter2", "config": {"nonsense": "x"}})
+    with pytest.raises(StorageError) as caught:
+        asyncio.run(reader.glob("az://container/*"))
+    assert "hunter2" not in str(caught.value)
+    assert "nonsense" in str(caught.value)
+
+
+def test_options_in_both_libraries_terms() -> None:
+    """What everybody sets means the same to either."""
+    options = {"endpoint_url": "http://here:9000", "anon": True, "region": "eu-west-1", "requester_pays": True}
+    chosen = store_config("s3", options)
+    assert chosen.config == {
+        "endpoint": "http://here:9000",
+        "region": "eu-west-1",
+        "virtual_hosted_style_request": False,
+        "request_payer": True,
+        "skip_signature": True,
+    }
+    assert chosen.client == {"allow_http": True}
+    assert fsspec_options("s3", options)["client_kwargs"] == {"region_name": "eu-west-1"}
+    with pytest.raises(StorageError, match="obstore"):
+        fsspec_options("s3", {"proxy": "http://here"})
+
+
+def test_an_azure_url_may_name_the_account() -> None:
+    """``abfs://container@account.dfs.core.windows.net/name``, as Hadoop writes it."""
+    reader, _ = opened("abfs://c@acc.dfs.core.windows.net/", {"account_key": "aGVsbG8="})
+    assert isinstance(reader, ObstoreReader)
+    store, name = reader.place("abfs://c@acc.dfs.core.windows.net/a/b")
+    assert name == "a/b"
+    assert (store.config["account_name"], store.config["container_name"]) == ("acc", "c")
+
+
+def test_a_time_limit_is_transient() -> None:
+    """The type is all that counts."""
+    assert isinstance(typed_error(TimeoutError(), "s3://b/x"), TransientStorageError)
+    assert isinstance(typed_error(FileNotFoundError(), "s3://b/x"), ObjectNotFoundError)
