@@ -17,7 +17,7 @@ import tempfile
 from collections import deque
 from typing import Final
 
-from asyncdata.workers.messages import ATTACHED, HEAD, MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, Message
+from asyncdata.workers.messages import ATTACHED, HEAD, MAX_MESSAGE_BYTES, PASSED, Message
 
 _PREFIX_BYTES: Final = 4
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * 4)
@@ -81,13 +81,15 @@ class Channel:
     Args:
         sock: One end of ``Channel.pair``'s sockets; the channel owns it from now on.
         stream: Whether it is a SOCK_STREAM.
+        message_bytes: The longest message; what is longer takes the way through a file. The same at both ends.
     """
 
-    __slots__ = ("_descriptors", "_outbox", "_partial", "_sock", "_stream")
+    __slots__ = ("_descriptors", "_limit", "_outbox", "_partial", "_sock", "_stream")
 
-    def __init__(self, sock: socket.socket, *, stream: bool) -> None:
+    def __init__(self, sock: socket.socket, *, stream: bool, message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._sock = sock
         self._stream = stream
+        self._limit = message_bytes
         self._partial = bytearray()
         self._descriptors: deque[int] = deque()
         self._outbox: deque[tuple[memoryview, int]] = deque()
@@ -115,7 +117,7 @@ class Channel:
         """
         if not body:
             return self._post(HEAD.pack(kind, 0, ticket, first, second), -1)
-        if len(body) <= MAX_INLINE_BYTES:
+        if len(body) <= self._limit - HEAD.size:
             return self._post(HEAD.pack(kind, 0, ticket, first, len(body)) + body, -1)
         fd = store_body(body)
         try:
@@ -126,6 +128,10 @@ class Channel:
     def send_attached(self, kind: int, ticket: int, first: int, *, fd: int, size: int) -> bool:
         """Sends one message whose body is the first ``size`` bytes of a file; the descriptor stays the caller's."""
         return self._post(HEAD.pack(kind, ATTACHED, ticket, first, size), fd)
+
+    def hand_over(self, kind: int, ticket: int = 0, first: int = 0, second: int = 0, *, fd: int) -> bool:
+        """Sends one message without a body and a copy of a descriptor, which the receiver gets to keep."""
+        return self._post(HEAD.pack(kind, PASSED, ticket, first, second), fd)
 
     def _post(self, data: bytes, fd: int) -> bool:
         if self._stream:
@@ -184,7 +190,7 @@ class Channel:
             EOFError: The other side closed, or is gone.
             BlockingIOError: Nothing to read, on a channel that does not block.
         """
-        limit = _STREAM_READ_BYTES if self._stream else MAX_MESSAGE_BYTES
+        limit = _STREAM_READ_BYTES if self._stream else self._limit
         try:
             data, ancillary, _, _ = self._sock.recvmsg(limit, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
         except ConnectionResetError:
@@ -215,16 +221,29 @@ class Channel:
 
     def _parse(self, data: bytes) -> Message:
         kind, flags, ticket, first, second = HEAD.unpack_from(data)
-        if flags & ATTACHED:
+        if flags & (ATTACHED | PASSED):
             if not self._descriptors:
                 raise OSError("a message came without its descriptor: this process has too many files open")
-            return Message(kind, ticket, first, second, load_body(self._descriptors.popleft(), second))
+            fd = self._descriptors.popleft()
+            if flags & PASSED:
+                return Message(kind, ticket, first, second, data[HEAD.size :], fd)
+            return Message(kind, ticket, first, second, load_body(fd, second))
         return Message(kind, ticket, first, second, data[HEAD.size :])
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something waits for `flush`."""
+        return bool(self._outbox)
 
     def finish(self) -> None:
         """Tells the other side that no more will be sent; receiving goes on."""
         with contextlib.suppress(OSError):  # not connected any more, which says the same
             self._sock.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Ends both directions at once, whoever else holds a copy of the socket; what has arrived can still be read."""
+        with contextlib.suppress(OSError):  # not connected any more, which says the same
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Closes the socket and every descriptor that is still under way."""

@@ -242,7 +242,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _die_with_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int) -> None:
     """Asks the kernel to kill this process when the thread that started it ends; covers code that holds the GIL."""
     if sys.platform == "linux":
         try:
@@ -255,7 +255,7 @@ def _die_with_parent(parent_pid: int) -> None:
         leave(0)
 
 
-def _name_process(name: str) -> None:
+def name_process(name: str) -> None:
     """Shows the worker's name in ``top`` and ``ps``; a courtesy."""
     try:
         with open("/proc/self/comm", "w", encoding="ascii") as file:
@@ -275,8 +275,8 @@ def main(setup: Setup) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     faulthandler.enable(file=setup["crash_fd"], all_threads=True)
-    _die_with_parent(setup["parent_pid"])
-    _name_process(setup["name"])
+    die_with_parent(setup["parent_pid"])
+    name_process(setup["name"])
     sys.argv[:] = setup["argv"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -22,6 +22,8 @@ MAX_INLINE_BYTES: Final = MAX_MESSAGE_BYTES - HEAD.size
 
 ATTACHED: Final = 1
 """Flag: the body is the content of the file whose descriptor came with the message."""
+PASSED: Final = 2
+"""Flag: a descriptor came with the message, for the receiver to keep."""
 
 READY: Final = 1
 TASK: Final = 2
@@ -46,6 +48,7 @@ class Message(NamedTuple):
         first: TASK: the program's number. NEED: bytes wanted. GRANT: offset. REPLY, FAILED: nanoseconds spent.
         second: GRANT: size in bytes. With a body: its length.
         body: Payload, reply, program or encoded failure.
+        fd: A descriptor that was handed over, the receiver's from now on; -1 without one.
     """
 
     kind: int
@@ -53,3 +56,4 @@ class Message(NamedTuple):
     first: int
     second: int
     body: bytes
+    fd: int = -1

@@ -191,13 +191,14 @@ def _popen(plan: SpawnPlan, setup: Setup, setup_fd: int) -> subprocess.Popen[byt
     return subprocess.Popen(  # noqa: S603 -- this interpreter, or the one the caller named
         [plan.executable, *interpreter_flags(), "-c", _BOOTSTRAP.format(fd=setup_fd)],
         stdin=subprocess.DEVNULL,
-        stdout=_stderr_descriptor(),
+        stdout=stderr_descriptor(),
         pass_fds=(setup["tasks_fd"], setup["control_fd"], setup["crash_fd"], setup["arena_fd"], setup_fd),
         env=worker_environment(os.environ),
     )
 
 
-def _stderr_descriptor() -> int:
+def stderr_descriptor() -> int:
+    """Where child processes print; nowhere when this process has no stderr."""
     try:
         os.fstat(2)
     except OSError:
