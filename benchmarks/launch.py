@@ -27,16 +27,20 @@ def run_here(work: Work) -> list[Epoch]:
     return [Epoch(**values) for values in run_json(command)]
 
 
-def run_peer(python: str, script: str, work: Work) -> Epoch:
+def run_peer(python: str, script: str, work: Work, timeout_s: float | None = None) -> Epoch:
     """The work done by a peer.
 
     Args:
         python: An interpreter that has the peer.
         script: Name of a file in ``benchmarks/peers``.
         work: What to do.
+        timeout_s: When to stop it; some minutes unless given.
+
+    Raises:
+        subprocess.TimeoutExpired: It was stopped.
     """
     path = REPOSITORY / "benchmarks" / "peers" / script
-    values = run_json([python, str(path), json.dumps(dataclasses.asdict(work))])
+    values = run_json([python, str(path), json.dumps(dataclasses.asdict(work))], timeout_s=timeout_s)
     shards = Shards(kind=work.kind, shards=work.shards, records=work.records)
     expected = shards.numbers * shards.repeats, shards.repeats * sum(range(shards.numbers))
     if (values["records"], values["checksum"]) != expected:
@@ -45,13 +49,15 @@ def run_peer(python: str, script: str, work: Work) -> Epoch:
     return Epoch(**{name: value for name, value in values.items() if name in names})
 
 
-def run_json(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Any:
+def run_json(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None
+) -> Any:
     """Runs a program that finds this folder; returns what it prints last, as JSON."""
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=_TIMEOUT_S,
+        timeout=timeout_s or _TIMEOUT_S,
         check=True,
         env={**here(), **(environment or {})},
     )

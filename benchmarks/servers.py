@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,12 @@ class Server:
     def port(self) -> int:
         """The port."""
         return int(self.url.rpartition(":")[2])
+
+    def change_profile(self, profile: Mapping[str, Any]) -> None:
+        """Other weather for the requests that come; ``fake_gcs`` on plain HTTP only."""
+        body = json.dumps(profile).encode()
+        request = urllib.request.Request(f"{self.url}/_fake_gcs/profile", data=body, method="PUT")  # noqa: S310 -- our own server
+        urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 -- our own server
 
 
 @contextlib.contextmanager

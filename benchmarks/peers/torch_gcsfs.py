@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -25,20 +24,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.measure import cpu_s, tree_cpu_s
+from benchmarks.peers.reading import frames, raw_numbers
 
 _WORKERS = 2
 _AT_A_TIME = 8
 _PIXELS = 224
-
-
-def frames(data: bytes) -> Iterator[memoryview]:
-    """The records of a TFRecord file; checksums are not looked at."""
-    view = memoryview(data)
-    at = 0
-    while at < len(view):
-        (length,) = struct.unpack_from("<Q", view, at)
-        yield view[at + 12 : at + 12 + length]
-        at += length + 16
 
 
 def fields(view: memoryview) -> Iterator[tuple[int, Any]]:
@@ -135,7 +125,7 @@ def main() -> None:
     batches = iter(loader)
     for batch in batches:
         first_s = first_s or time.perf_counter() - began
-        numbers = [int.from_bytes(item[:8], "little") for item in batch] if work["kind"] == "raw" else batch[1].tolist()
+        numbers = raw_numbers(batch) if work["kind"] == "raw" else batch[1].tolist()
         checksum += sum(numbers)
         records += len(numbers)
         first_records = first_records or len(numbers)

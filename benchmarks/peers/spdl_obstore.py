@@ -1,0 +1,37 @@
+"""SPDL's pipeline over obstore: fetch whole shards, split, batch. ``python spdl_obstore.py JSON``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from spdl.pipeline import PipelineBuilder
+
+from benchmarks.peers.obstore_clients import list_shards, open_store, split
+from benchmarks.peers.reading import frames, report
+
+_AT_A_TIME = 32
+
+
+def batches(work: dict[str, Any]) -> Iterator[list[bytes]]:
+    """Batches of records, shards in order of completion."""
+    bucket, prefix = split(work["pattern"])
+    store = open_store(work["endpoint"], bucket)
+    names = list_shards(store, prefix)
+
+    async def fetch(name: str) -> Any:
+        return await (await store.get_async(name)).bytes_async()
+
+    def records(body: Any) -> list[bytes]:
+        return [bytes(record) for record in frames(body)]
+
+    builder = PipelineBuilder().add_source(names).pipe(fetch, concurrency=_AT_A_TIME).pipe(records, concurrency=2)
+    pipeline = builder.disaggregate().aggregate(work["batch"]).add_sink(8).build(num_threads=2)
+    with pipeline.auto_stop():
+        yield from pipeline
+
+
+if __name__ == "__main__":
+    report(batches(json.loads(sys.argv[1])))
