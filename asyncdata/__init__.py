@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.options import AUTOTUNE as AUTOTUNE
+    from asyncdata.options import HedgeOptions as HedgeOptions
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
     from asyncdata.options import TimeoutOptions as TimeoutOptions
@@ -79,7 +80,7 @@ _HOMES = {
     "asyncdata.record.tfrecord": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),
     "asyncdata.memory.ragged": ("RaggedArray",),
-    "asyncdata.options": ("AUTOTUNE", "Options", "RetryOptions", "TimeoutOptions"),
+    "asyncdata.options": ("AUTOTUNE", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.iterate": ("PipelineIterator",),
     "asyncdata.runtime.runtime": ("Runtime",),
     "asyncdata.workers.failure": ("UserFunctionError",),

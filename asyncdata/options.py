@@ -41,19 +41,62 @@ class RetryOptions:
 class TimeoutOptions:
     """Time limits of one attempt. A limit that is too small costs retries; one that is too large hides a stall.
 
+    The limits in force are learned from what was observed; these are the longest they become, and hold until enough
+    was seen.
+
     Attributes:
         connect_s: TCP and TLS handshake.
         first_byte_s: From sending the request to the first byte of the answer.
         idle_s: The longest silence inside a body.
+        floor_s: No limit is learned to be shorter than this.
+        least_bytes_per_s: A body that comes slower than this, over a time of ``idle_s``, is given up; 0 for never.
     """
 
     connect_s: float = 10.0
     first_byte_s: float = 5.0
     idle_s: float = 3.0
+    floor_s: float = 1.0
+    least_bytes_per_s: float = 2048.0
 
     def __post_init__(self) -> None:
-        if min(self.connect_s, self.first_byte_s, self.idle_s) <= 0:
+        if min(self.connect_s, self.first_byte_s, self.idle_s, self.floor_s) <= 0:
             raise ValueError("time limits must be positive")
+        if self.least_bytes_per_s < 0:
+            raise ValueError(f"least_bytes_per_s must not be negative, not {self.least_bytes_per_s}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HedgeOptions:
+    """Second attempts at reads that have gone silent; whichever is ahead then goes on, and the other is dropped.
+
+    Attributes:
+        enabled: False waits for the time limits instead.
+        max_extra: The most requests that hedging adds, as a fraction of all.
+        tail_factor: A read is hedged when it was silent for this many times the 90th percentile of first-byte times.
+        least_delay_s: It is never hedged sooner.
+        most_delay_s: It is hedged after this long even while nothing is known.
+        probe_bytes: The most a second attempt asks for, and holds in memory of its own; what is missing behind that
+            is then read by the winner's way.
+        max_at_once: Second attempts under way at a time.
+    """
+
+    enabled: bool = True
+    max_extra: float = 0.05
+    tail_factor: float = 4.0
+    least_delay_s: float = 0.2
+    most_delay_s: float = 2.0
+    probe_bytes: int = 512 * KIB
+    max_at_once: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_extra <= 1:
+            raise ValueError(f"max_extra must be from 0 to 1, not {self.max_extra}")
+        if not 0 < self.least_delay_s <= self.most_delay_s:
+            raise ValueError("hedging needs 0 < least_delay_s <= most_delay_s")
+        if self.tail_factor < 1:
+            raise ValueError(f"tail_factor must be at least 1, not {self.tail_factor}")
+        if min(self.probe_bytes, self.max_at_once) < 1:
+            raise ValueError("probe_bytes and max_at_once must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +111,17 @@ class Options:
         num_workers: Worker processes; ``AUTOTUNE`` takes the number of usable CPUs. 0 runs user functions in threads.
         num_threads: Threads for ``executor="thread"`` functions; ``AUTOTUNE`` takes twice the number of usable CPUs.
         chunk_bytes: Size of one ranged read. Larger hides more latency per request and holds more memory.
-        max_requests_in_flight: Upper limit of ranged reads at a time, over all shards.
+        max_requests_in_flight: Upper limit of ranged reads at a time, over all shards. ``AUTOTUNE`` finds, from the
+            first-byte times and rates it measures, the number that fills the link and no more; see
+            ``Runtime.stats().fetch``. A number is kept as it is.
+        max_bytes_in_flight: Upper limit of their bytes together; ``AUTOTUNE`` takes the memory limit.
         check_crc: Verify the CRC-32C of every TFRecord payload (in the workers where there are any).
         seed: Stands in for seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws
             one for every iteration; with a seed, the same epoch is the same in every run.
         close_timeout_s: How long ``close()`` waits for user code that is still running before it reports it.
         retry: See ``RetryOptions``.
         timeouts: See ``TimeoutOptions``.
+        hedge: See ``HedgeOptions``.
         storage: Per URL scheme, what fsspec calls ``storage_options``: for ``gs`` the keys ``endpoint_url``, ``token``
             (``"anon"``, ``"google_default"``, or a path to a service-account file), ``project``, ``verify_tls``.
             Secrets belong in files or in the environment: a pipeline may be pickled or printed.
@@ -85,12 +132,14 @@ class Options:
     num_workers: int = AUTOTUNE
     num_threads: int = AUTOTUNE
     chunk_bytes: int = 8 * MIB
-    max_requests_in_flight: int = 32
+    max_requests_in_flight: int = AUTOTUNE
+    max_bytes_in_flight: int = AUTOTUNE
     check_crc: bool = True
     seed: int | None = None
     close_timeout_s: float = 10.0
     retry: RetryOptions = field(default_factory=RetryOptions)
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
+    hedge: HedgeOptions = field(default_factory=HedgeOptions)
     storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,8 +151,9 @@ class Options:
             raise ValueError(f"num_threads must be AUTOTUNE or at least 1, not {self.num_threads}")
         if self.chunk_bytes < 4 * KIB:
             raise ValueError(f"chunk_bytes must be at least 4 KiB, not {self.chunk_bytes}")
-        if self.max_requests_in_flight < 1:
-            raise ValueError(f"max_requests_in_flight must be at least 1, not {self.max_requests_in_flight}")
+        for name in ("max_requests_in_flight", "max_bytes_in_flight"):
+            if getattr(self, name) < 1 and getattr(self, name) != AUTOTUNE:
+                raise ValueError(f"{name} must be AUTOTUNE or at least 1, not {getattr(self, name)}")
         if self.close_timeout_s <= 0:
             raise ValueError(f"close_timeout_s must be positive, not {self.close_timeout_s}")
 

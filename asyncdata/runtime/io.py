@@ -196,6 +196,11 @@ class Io:
         """Runs a coroutine on the I/O loop; cancelling cancels it."""
         return await asyncio.wrap_future(self.thread.submit(coroutine))
 
+    @property
+    def window(self) -> int:
+        """Requests that are in flight at a time, as things are."""
+        return self.fetcher.window
+
     def stats(self) -> FetchStats:
         """Counters of all reads so far."""
         return self.fetcher.stats()

@@ -16,6 +16,7 @@ from yarl import URL
 
 from asyncdata.errors import StorageError
 from asyncdata.options import TimeoutOptions
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import (
     FailureCause,
     RangeIgnoredError,
@@ -78,6 +79,7 @@ class Bodies:
         buffer: memoryview,
         accept: Accept,
         skip_allowed: bool = False,
+        attempt: Attempt | None = None,
     ) -> Answer:
         """One attempt at the bytes ``[start, start + len(buffer))`` of a URL; see ``RangeClient.get``.
 
@@ -88,12 +90,15 @@ class Bodies:
             buffer: Where the bytes go.
             accept: Looks at the head before the body is placed.
             skip_allowed: A server that ignores ranges is borne with, by reading up to ``start`` and dropping it.
+            attempt: Limits, and where to tell what was seen.
         """
         key = urlsplit(url)._replace(query="").geturl()
         if self._proxy is None and key not in self._unusual:
             origin, target = parse_http_url(url)
             try:
-                return await self._client.get(origin, target, headers, start=start, buffer=buffer, accept=accept)
+                return await self._client.get(
+                    origin, target, headers, start=start, buffer=buffer, accept=accept, attempt=attempt
+                )
             except UnframedBodyError:
                 self._remember(key)
             except RangeIgnoredError:

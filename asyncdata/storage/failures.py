@@ -21,14 +21,21 @@ class FailureCause(enum.StrEnum):
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
     IDLE_TIMEOUT = "idle_timeout"
     CONNECTION_LOST = "connection_lost"
+    SLOW = "slow"
     SHORT_BODY = "short_body"
     MALFORMED = "malformed"
     THROTTLED = "throttled"
     SERVER_ERROR = "server_error"
+    OVERTAKEN = "overtaken"
     BACKEND = "backend"
 
 
-TIMEOUT_CAUSES = (FailureCause.CONNECT_TIMEOUT, FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.IDLE_TIMEOUT)
+TIMEOUT_CAUSES = (
+    FailureCause.CONNECT_TIMEOUT,
+    FailureCause.FIRST_BYTE_TIMEOUT,
+    FailureCause.IDLE_TIMEOUT,
+    FailureCause.SLOW,
+)
 
 
 class ReadFailedError(TransientStorageError):

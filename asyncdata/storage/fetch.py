@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
-from asyncdata.options import Environment, Options
+from asyncdata.options import AUTOTUNE, Environment, Options
 from asyncdata.storage.counters import FetchCounters, FetchStats
 from asyncdata.storage.failures import ReadFailedError
 from asyncdata.storage.gate import Gate
@@ -31,6 +31,8 @@ from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
+
+FIRST_WINDOW: Final = 32
 
 
 class Fetcher:
@@ -44,7 +46,8 @@ class Fetcher:
     def __init__(self, options: Options, environment: Environment) -> None:
         self._options = options
         self._environment = environment
-        self._gate = Gate(options.max_requests_in_flight)
+        limit = options.max_requests_in_flight
+        self._gate = Gate(FIRST_WINDOW if limit == AUTOTUNE else limit)
         self._readers: dict[str, RangeReader] = {}
         self._counters = FetchCounters()
         self._random = random.Random()
@@ -120,6 +123,11 @@ class Fetcher:
                 size = min(info.size, len(whole))
                 await self._read_rest(info, 0, whole[:size], filled=filled, priority=priority, attempts=attempts)
                 return info, size
+
+    @property
+    def window(self) -> int:
+        """The limit of requests in flight, as it is now."""
+        return self._gate.limit
 
     def stats(self) -> FetchStats:
         """What was done so far."""

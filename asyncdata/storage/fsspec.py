@@ -24,6 +24,7 @@ from asyncdata.errors import (
     StorageError,
     UnsupportedURLError,
 )
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, locate, read_failed
 from asyncdata.storage.globs import compile_glob, expand_braces
 from asyncdata.storage.reader import ReaderSpec
@@ -117,7 +118,13 @@ class FsspecReader:
                     found[url] = _info_of(url, entry)
         return [found[url] for url in sorted(found)]
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(
+        self,
+        info: ObjectInfo,
+        start: int,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> int:
         """``cat_file`` of the range, and one copy."""
         if not buffer:
             return 0
@@ -148,7 +155,12 @@ class FsspecReader:
             offset=start,
         )
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(
+        self,
+        url: str,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> tuple[ObjectInfo, int]:
         """``info``, then the first bytes."""
         info = await self.stat(url)
         return info, await self.read_into(info, 0, buffer[: min(info.size, len(buffer))])

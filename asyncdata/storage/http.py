@@ -18,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure, head_of
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.globs import has_wildcard
@@ -103,12 +104,12 @@ class HttpReader:
         except ObjectNotFoundError:
             return []
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt | None = None) -> int:
         """One ranged GET, received in place."""
         if not buffer:
             return 0
         try:
-            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info))
+            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info), attempt)
             if answer.head.status == 416:
                 raise ObjectChangedError("the object has fewer bytes than were listed")
             self._require_body(answer, info.url)
@@ -122,7 +123,7 @@ class HttpReader:
             raise _located(error, info, start) from None
         return answer.filled
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt | None = None) -> tuple[ObjectInfo, int]:
         """The first ranged GET; its head tells size and version."""
         if not buffer:
             return await self.stat(url), 0
@@ -137,7 +138,7 @@ class HttpReader:
 
         unknown = ObjectInfo(url=url, size=-1)
         try:
-            answer = await self._get(url, 0, buffer, note)
+            answer = await self._get(url, 0, buffer, note, attempt)
             if answer.head.status == 416:
                 empty = answer.head.content_range
                 if empty is not None and empty.total == 0:
@@ -159,17 +160,24 @@ class HttpReader:
         """Closes every connection."""
         await self._bodies.aclose()
 
-    async def _get(self, url: str, start: int, buffer: memoryview, accept: Callable[[ResponseHead], None]) -> Answer:
+    async def _get(
+        self,
+        url: str,
+        start: int,
+        buffer: memoryview,
+        accept: Callable[[ResponseHead], None],
+        attempt: Attempt | None,
+    ) -> Answer:
         """One ranged GET; redirects are followed, and a remembered one that fails is forgotten and tried from start."""
         remembered = self._moved.get(url)
         if remembered is not None:
-            answer = await self._get_at(remembered, url, start, buffer, accept)
+            answer = await self._get_at(remembered, url, start, buffer, accept, attempt)
             if answer.head.status in {200, 206, 416}:
                 return answer
             self._moved.pop(url, None)
         at = url
         for _ in range(MAX_REDIRECTS):
-            answer = await self._get_at(at, url, start, buffer, accept)
+            answer = await self._get_at(at, url, start, buffer, accept, attempt)
             location = answer.head.headers.get("location")
             if answer.head.status not in _REDIRECTS or location is None:
                 if at != url:
@@ -179,12 +187,20 @@ class HttpReader:
         raise StorageError("too many redirects")
 
     async def _get_at(
-        self, at: str, url: str, start: int, buffer: memoryview, accept: Callable[[ResponseHead], None]
+        self,
+        at: str,
+        url: str,
+        start: int,
+        buffer: memoryview,
+        accept: Callable[[ResponseHead], None],
+        attempt: Attempt | None,
     ) -> Answer:
         headers: Iterable[tuple[str, str]] = (("Accept-Encoding", "identity"),)
         if self._headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
             headers = (*headers, *self._headers)
-        return await self._bodies.get(at, headers, start=start, buffer=buffer, accept=accept, skip_allowed=True)
+        return await self._bodies.get(
+            at, headers, start=start, buffer=buffer, accept=accept, skip_allowed=True, attempt=attempt
+        )
 
     def _remember(self, url: str, at: str) -> None:
         if len(self._moved) >= _MAX_REMEMBERED:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
@@ -37,7 +38,13 @@ class MemoryReader:
         urls = [lead + name for name in names if any(item.matches(name) for item in patterns)]
         return [_info(url, _file(url)) for url in urls]
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(
+        self,
+        info: ObjectInfo,
+        start: int,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> int:
         """Copies from the dict."""
         try:
             file = _file(info.url)
@@ -61,7 +68,12 @@ class MemoryReader:
             buffer[:] = stored[start : start + len(buffer)]
         return len(buffer)
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(
+        self,
+        url: str,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> tuple[ObjectInfo, int]:
         """Stat and the first bytes."""
         info = _info(url, _file(url))
         wanted = buffer[: min(info.size, len(buffer))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from asyncdata.options import TimeoutOptions
+from asyncdata.storage.attempt import Attempt
 from asyncdata.types import ObjectInfo
 
 
@@ -38,8 +39,14 @@ class RangeReader(Protocol):
         """
         ...
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt | None = None) -> int:
         """Fills ``buffer`` with the bytes ``[start, start + len(buffer))`` of the version in ``info``.
+
+        Args:
+            info: The object and its version.
+            start: Offset of the first byte.
+            buffer: Where the bytes go.
+            attempt: Limits of this attempt, and where to tell what was seen; a reader without a wire ignores it.
 
         Returns:
             ``len(buffer)``.
@@ -51,7 +58,7 @@ class RangeReader(Protocol):
         """
         ...
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt | None = None) -> tuple[ObjectInfo, int]:
         """Reads the beginning of an object about which nothing is known; the answer serves as ``stat``.
 
         Returns:

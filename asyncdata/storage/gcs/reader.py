@@ -14,6 +14,7 @@ import aiohttp
 from yarl import URL
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.gcs import requests
@@ -99,11 +100,11 @@ class GcsReader:
                     break
         return [found[url] for url in sorted(found)]
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt | None = None) -> int:
         """One ranged GET of the listed generation, received in place."""
         if not buffer:
             return 0
-        answer = await self._get(info, start, buffer)
+        answer = await self._get(info, start, buffer, attempt)
         status = answer.head.status
         if status not in {200, 206}:
             if info.version is not None and requests.is_gone(status):
@@ -126,7 +127,7 @@ class GcsReader:
             )
         return answer.filled
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt | None = None) -> tuple[ObjectInfo, int]:
         """The first ranged GET of an unknown object; its head tells size and generation."""
         if not buffer:
             return await self.stat(url), 0
@@ -140,7 +141,7 @@ class GcsReader:
                 seen.append(ObjectInfo(url=url, size=size, version=head.headers.get("x-goog-generation")))
 
         try:
-            answer = await self._get(unknown, 0, buffer, note)
+            answer = await self._get(unknown, 0, buffer, attempt, note)
         except ReadFailedError as error:
             error.info = seen[-1] if seen else None
             raise
@@ -173,7 +174,12 @@ class GcsReader:
         return requests.media_url(self._endpoint, url, version, self._user_project)
 
     async def _get(
-        self, info: ObjectInfo, start: int, buffer: memoryview, note: Callable[[ResponseHead], None] | None = None
+        self,
+        info: ObjectInfo,
+        start: int,
+        buffer: memoryview,
+        attempt: Attempt | None,
+        note: Callable[[ResponseHead], None] | None = None,
     ) -> Answer:
         version = info.version
 
@@ -185,10 +191,14 @@ class GcsReader:
         url = self._media_url(info.url, version)
         try:
             token = await self._tokens.get()
-            answer = await self._bodies.get(url, _with_token(token), start=start, buffer=buffer, accept=accept)
+            answer = await self._bodies.get(
+                url, _with_token(token), start=start, buffer=buffer, accept=accept, attempt=attempt
+            )
             if answer.head.status == 401 and token.header:
                 token = await self._tokens.renew(token)
-                answer = await self._bodies.get(url, _with_token(token), start=start, buffer=buffer, accept=accept)
+                answer = await self._bodies.get(
+                    url, _with_token(token), start=start, buffer=buffer, accept=accept, attempt=attempt
+                )
         except StorageError as error:
             raise locate(error, info, start) from None
         return answer

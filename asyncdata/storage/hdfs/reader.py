@@ -19,6 +19,7 @@ from collections import OrderedDict
 from typing import Final
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.hdfs.native import NativeClient, NativeFile
@@ -80,7 +81,13 @@ class HdfsReader:
             raise
         return [found[url] for url in sorted(found)]
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(
+        self,
+        info: ObjectInfo,
+        start: int,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> int:
         """Reads piece by piece, then looks whether the file is still the listed one."""
         if not buffer:
             return 0
@@ -103,7 +110,12 @@ class HdfsReader:
             raise locate(await self._explain(error, info, filled, authority), info, start) from None
         return len(buffer)
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(
+        self,
+        url: str,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> tuple[ObjectInfo, int]:
         """The file's state, then its beginning."""
         info = await self.stat(url)
         wanted = buffer[: min(info.size, len(buffer))]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from asyncdata.options import TimeoutOptions
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.http1.connection import Accept, Answer, StaleConnectionError
 from asyncdata.storage.http1.pool import ConnectionPool
 from asyncdata.storage.urls import Origin
@@ -61,6 +62,7 @@ class RangeClient:
         start: int,
         buffer: memoryview,
         accept: Accept,
+        attempt: Attempt | None = None,
     ) -> Answer:
         """One attempt; ``buffer`` is untouched once this returned, raised or was cancelled.
 
@@ -69,11 +71,12 @@ class RangeClient:
         """
         request = build_get(origin, target, headers, start, len(buffer))
         while True:
-            connection = await self._pool.acquire(origin)
+            connection = await self._pool.acquire(origin, attempt)
             try:
-                return await connection.exchange(request, start, buffer, accept)
+                return await connection.exchange(request, start, buffer, accept, attempt)
             except StaleConnectionError:
-                continue
+                if attempt is not None:
+                    attempt.resends += 1
             finally:
                 self._pool.release(connection)
 

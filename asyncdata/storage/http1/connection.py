@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
 from asyncdata.errors import StorageError
+from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError, read_failed
+from asyncdata.storage.http1.descriptors import holds_input
 from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES, join_chunks, plan_body
 from asyncdata.storage.http1.head import MAX_HEAD_BYTES, MalformedHeadError, ResponseHead, parse_head
 
@@ -95,6 +97,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._start = 0
         self._accept: Accept | None = None
         self._answer_head: ResponseHead | None = None
+        self._attempt: Attempt | None = None
         self._wanted = False
         self._total: int | None = None
         self._aside = bytearray()
@@ -104,6 +107,9 @@ class RangeConnection(asyncio.BufferedProtocol):
         self.idle_since = 0.0
         self.quiet_since = 0.0
         self.seen = -1
+        # For the watchdog: since when, and from which byte of the body on, its pace is looked at.
+        self.paced_since = 0.0
+        self.paced_from = 0
 
     def __repr__(self) -> str:
         return f"<RangeConnection {self.phase.value}, {self._at} of {self._end} bytes, exchange {self.exchanges}>"
@@ -125,7 +131,14 @@ class RangeConnection(asyncio.BufferedProtocol):
         """Bytes of the running exchange that are in the caller's buffer."""
         return self._at if self._wanted else 0
 
-    async def exchange(self, request: bytes, start: int, buffer: memoryview, accept: Accept) -> Answer:
+    @property
+    def limits(self) -> ReadLimits | None:
+        """The time limits of the running exchange; None for those of the pool."""
+        return None if self._attempt is None else self._attempt.limits
+
+    async def exchange(
+        self, request: bytes, start: int, buffer: memoryview, accept: Accept, attempt: Attempt | None = None
+    ) -> Answer:
         """Sends one request and receives its answer; ``buffer`` is untouched once this returned or raised.
 
         Args:
@@ -133,6 +146,7 @@ class RangeConnection(asyncio.BufferedProtocol):
             start: Offset of the first byte asked for.
             buffer: Where a body that is what was asked for goes.
             accept: Called with the head.
+            attempt: Limits, and where to tell what was seen.
 
         Raises:
             ReadFailedError: Connection lost, malformed answer, time limit (set by ``abort``).
@@ -148,6 +162,8 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._head_size = self._at = self._end = 0
         self._wanted, self._total, self._answer_head = False, None, None
         self.quiet_since, self.seen = loop.time(), -1
+        if attempt is not None:
+            self._attempt, attempt.wire, attempt.asked_at = attempt, self, self.quiet_since
         waiter: asyncio.Future[Answer] = loop.create_future()
         self._waiter = waiter
         self._transport.write(request)
@@ -183,6 +199,10 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._set_low_water(1)
         self._mark = self._end
         return True
+
+    def has_input(self) -> bool:
+        """Whether the kernel holds bytes or an end for this connection, whatever the low-water mark."""
+        return holds_input(self.fileno())
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 when closed."""
@@ -290,6 +310,9 @@ class RangeConnection(asyncio.BufferedProtocol):
             raise RuntimeError("an answer outside an exchange")
         plan = plan_body(head, start=self._start, length=len(buffer))
         self._answer_head, self._wanted, self._total = head, plan.wanted, plan.total
+        self.paced_since, self.paced_from = asyncio.get_running_loop().time(), 0
+        if self._attempt is not None:
+            self._attempt.first_byte_at = self.paced_since
         early = self._head_view[body_at : self._head_size]
         if plan.size is None or (not plan.wanted and plan.size > MAX_ASIDE_BYTES):
             self.phase = Phase.COLLECT
@@ -376,6 +399,9 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._accept = None
         self._waiter = None
         self._answer_head = None
+        if self._attempt is not None:
+            self._attempt.wire = None
+            self._attempt = None
         self._head_size = 0
         if self._aside:
             self._aside = bytearray()

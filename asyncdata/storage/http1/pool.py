@@ -15,6 +15,7 @@ from typing import Final
 
 from asyncdata.errors import PipelineClosedError, StorageError
 from asyncdata.options import TimeoutOptions
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.http1.connection import RangeConnection
 from asyncdata.storage.http1.watchdog import Watchdog
@@ -65,7 +66,7 @@ class ConnectionPool:
         idle = sum(len(lane.idle) for lane in self._lanes.values())
         return f"<ConnectionPool {len(self._busy)} busy, {idle} idle, {self.connects} opened>"
 
-    async def acquire(self, origin: Origin) -> RangeConnection:
+    async def acquire(self, origin: Origin, attempt: Attempt | None = None) -> RangeConnection:
         """A clean connection, kept or new; to be given to ``release`` whatever happens."""
         while True:
             if self._closed:
@@ -78,7 +79,7 @@ class ConnectionPool:
                 if connection.is_clean:
                     return self._use(connection)
             if lane.open < self._max_per_origin:
-                return self._use(await self._connect(origin, lane))
+                return self._use(await self._connect(origin, lane, attempt))
             await self._wait_for_room(lane)
 
     def release(self, connection: RangeConnection) -> None:
@@ -128,13 +129,16 @@ class ConnectionPool:
             if waiter in lane.waiters:
                 lane.waiters.remove(waiter)
 
-    async def _connect(self, origin: Origin, lane: _Lane) -> RangeConnection:
+    async def _connect(self, origin: Origin, lane: _Lane, attempt: Attempt | None) -> RangeConnection:
         loop = asyncio.get_running_loop()
+        limits = attempt.limits if attempt is not None else None
+        limit_s = self._limits.connect_s if limits is None else limits.connect_s
+        began = loop.time()
         lane.open += 1
         connection = RangeConnection(self._lost)
         self._origins[connection] = origin
         try:
-            async with asyncio.timeout(self._limits.connect_s):
+            async with asyncio.timeout(limit_s):
                 await loop.create_connection(
                     lambda: connection,
                     origin.host,
@@ -148,7 +152,7 @@ class ConnectionPool:
             self._lost(connection)
             if isinstance(error, TimeoutError):
                 raise read_failed(
-                    f"no connection to {origin.authority} within {self._limits.connect_s:g} s",
+                    f"no connection to {origin.authority} within {limit_s:g} s",
                     FailureCause.CONNECT_TIMEOUT,
                 ) from None
             if isinstance(error, ssl.SSLCertVerificationError):
@@ -162,6 +166,8 @@ class ConnectionPool:
                 ) from None
             raise
         self.connects += 1
+        if attempt is not None:
+            attempt.connect_s = loop.time() - began
         return connection
 
     def _lost(self, connection: RangeConnection) -> None:

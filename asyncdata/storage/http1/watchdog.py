@@ -1,63 +1,55 @@
-"""Time limits for all exchanges of one pool, by one timer.
+"""Time limits for all connections of a pool, by one timer.
 
-A read costs no timer and no task: the watchdog looks at every busy connection a few times per limit and compares how
+A read starts no timer and no task: the watchdog looks at every busy connection a few times per limit and compares how
 far it is with how far it was. A limit therefore ends an exchange between one and one and a quarter times its length.
+Limits are those of the attempt, or else of the pool. A body that never falls silent, but drips, ends by its pace.
 
 A stall is declared only when the kernel holds nothing for the connection: a starved process, whose loop ran late, has
-its bytes waiting in the socket and is not at fault. `Verdict` is the pure part.
+its bytes waiting in the socket and is not at fault. `overdue` and `too_slow` are the pure part.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import select
-import struct
-import termios
 from collections.abc import Callable
 from typing import Final
 
 from asyncdata.options import TimeoutOptions
+from asyncdata.storage.attempt import ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError, read_failed
 from asyncdata.storage.http1.connection import Phase, RangeConnection
 
 LOOKS_PER_LIMIT: Final = 4
-_LONGEST_INTERVAL_S: Final = 1.0
-_INT: Final = struct.Struct("i")
+_LONGEST_INTERVAL_S: Final = 0.25
 
 
-def overdue(*, in_body: bool, quiet_s: float, limits: TimeoutOptions) -> FailureCause | None:
+def overdue(*, in_body: bool, quiet_s: float, limits: ReadLimits) -> FailureCause | None:
     """Which limit a silence breaks, if any. Pure."""
     if in_body:
         return FailureCause.IDLE_TIMEOUT if quiet_s >= limits.idle_s else None
     return FailureCause.FIRST_BYTE_TIMEOUT if quiet_s >= limits.first_byte_s else None
 
 
-def has_input(descriptor: int) -> bool:
-    """Whether the kernel holds bytes or an end for this socket, whatever its low-water mark."""
-    if descriptor < 0:
-        return False
-    try:
-        (pending,) = _INT.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, _INT.pack(0)))
-        if pending:
-            return True
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(0))
-    except OSError:
-        return True  # closed beneath us: the event loop will report it
+def too_slow(*, received: int, elapsed_s: float, limits: ReadLimits) -> bool:
+    """Whether a stretch of a body, at least ``idle_s`` long, came slower than allowed. Pure."""
+    return elapsed_s >= limits.idle_s and received < limits.least_bytes_per_s * elapsed_s
 
 
 class Watchdog:
     """Looks at busy connections at intervals; runs only while there are any.
 
     Args:
-        limits: The time limits.
+        limits: The time limits of exchanges that bring none.
         busy: The connections with a running exchange.
     """
 
     def __init__(self, limits: TimeoutOptions, busy: Callable[[], set[RangeConnection]]) -> None:
-        self._limits = limits
+        self._limits = ReadLimits(
+            connect_s=limits.connect_s,
+            first_byte_s=limits.first_byte_s,
+            idle_s=limits.idle_s,
+            least_bytes_per_s=limits.least_bytes_per_s,
+        )
         self._busy = busy
         self._interval_s = min(_LONGEST_INTERVAL_S, min(limits.first_byte_s, limits.idle_s) / LOOKS_PER_LIMIT)
         self._timer: asyncio.TimerHandle | None = None
@@ -82,20 +74,39 @@ class Watchdog:
         self._timer = loop.call_later(self._interval_s, self._look)
         now = loop.time()
         for connection in list(busy):
+            limits = connection.limits or self._limits
             progress = connection.progress
             if progress != connection.seen:
                 if connection.seen >= 0:
                     connection.quiet_since = now
                 connection.seen = progress
+                self._check_pace(connection, now, limits)
                 continue
             if connection.release_low_water():
                 continue
             in_body = connection.phase is not Phase.HEAD
-            cause = overdue(in_body=in_body, quiet_s=now - connection.quiet_since, limits=self._limits)
-            if cause is not None and not has_input(connection.fileno()):
-                connection.fail(self._error(cause))
+            cause = overdue(in_body=in_body, quiet_s=now - connection.quiet_since, limits=limits)
+            if cause is not None and not connection.has_input():
+                connection.fail(_silence(cause, limits))
 
-    def _error(self, cause: FailureCause) -> ReadFailedError:
-        if cause is FailureCause.IDLE_TIMEOUT:
-            return read_failed(f"the body fell silent for {self._limits.idle_s:g} s", cause)
-        return read_failed(f"no answer within {self._limits.first_byte_s:g} s", cause)
+    def _check_pace(self, connection: RangeConnection, now: float, limits: ReadLimits) -> None:
+        """Ends a body that comes, but too slowly; a stretch begins with the body, and anew after each look at it."""
+        if connection.phase is not Phase.BODY or not limits.least_bytes_per_s:
+            return
+        elapsed_s = now - connection.paced_since
+        received = connection.progress - connection.paced_from
+        if too_slow(received=received, elapsed_s=elapsed_s, limits=limits) and not connection.has_input():
+            connection.fail(
+                read_failed(
+                    f"the body came at {received / elapsed_s:.0f} bytes/s, less than {limits.least_bytes_per_s:.0f}",
+                    FailureCause.SLOW,
+                )
+            )
+        elif elapsed_s >= limits.idle_s:
+            connection.paced_since, connection.paced_from = now, connection.progress
+
+
+def _silence(cause: FailureCause, limits: ReadLimits) -> ReadFailedError:
+    if cause is FailureCause.IDLE_TIMEOUT:
+        return read_failed(f"the body fell silent for {limits.idle_s:g} s", cause)
+    return read_failed(f"no answer within {limits.first_byte_s:g} s", cause)

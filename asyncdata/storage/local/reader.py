@@ -19,6 +19,7 @@ from asyncdata.errors import (
     StorageError,
     UnsupportedURLError,
 )
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, version_of
@@ -57,11 +58,22 @@ class LocalReader:
         """The regular files that match."""
         return await self._jobs.run(_glob, pattern)
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(
+        self,
+        info: ObjectInfo,
+        start: int,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> int:
         """Reads in a thread; a cancellation waits until the thread is done with the buffer."""
         return await self._jobs.run(self._read, info, start, buffer)
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(
+        self,
+        url: str,
+        buffer: memoryview,
+        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
+    ) -> tuple[ObjectInfo, int]:
         """Opens the file and reads its beginning, in one job."""
         return await self._jobs.run(self._open_read, url, buffer)
 

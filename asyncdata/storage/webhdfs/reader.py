@@ -20,6 +20,7 @@ import aiohttp
 from yarl import URL
 
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.globs import compile_glob
@@ -137,7 +138,7 @@ class WebHdfsReader:
             raise
         return [found[url] for url in sorted(found)]
 
-    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview) -> int:
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt | None = None) -> int:
         """One OPEN, received in place, and a look whether the file is still the listed one."""
         if not buffer:
             return 0
@@ -146,7 +147,7 @@ class WebHdfsReader:
             place = parse_url(info.url)
             if info.size >= 0 and start + len(buffer) > info.size:
                 raise StorageError(f"the file ends at {info.size}")
-            answer = await self._open(place, start, buffer)
+            answer = await self._open(place, start, buffer, attempt)
             filled = answer.filled
             if filled == len(buffer) and info.version is not None:
                 # The last byte is asked for again where this fails, so that the next attempt ends with a look as well.
@@ -158,12 +159,12 @@ class WebHdfsReader:
             raise locate(await self._explain(error, info, filled), info, start) from None
         return len(buffer)
 
-    async def open_read(self, url: str, buffer: memoryview) -> tuple[ObjectInfo, int]:
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt | None = None) -> tuple[ObjectInfo, int]:
         """The file's state, then its beginning."""
         info = await self.stat(url)
         wanted = buffer[: min(info.size, len(buffer))]
         try:
-            return info, await self.read_into(info, 0, wanted)
+            return info, await self.read_into(info, 0, wanted, attempt)
         except ReadFailedError as error:
             error.info = info
             raise
@@ -172,20 +173,24 @@ class WebHdfsReader:
         """Closes every connection."""
         await self._bodies.aclose()
 
-    async def _open(self, place: Place, start: int, buffer: memoryview) -> Answer:
+    async def _open(self, place: Place, start: int, buffer: memoryview, attempt: Attempt | None) -> Answer:
         """The bytes ``[start, start + len(buffer))``, or fewer at the end of the file."""
         parameters = {"offset": start, "length": len(buffer)}
-        answer = await self._follow(place, parameters, buffer)
+        answer = await self._follow(place, parameters, buffer, attempt)
         if answer.head.status in {401, 403} and self._callers.renew():
-            answer = await self._follow(place, parameters, buffer)
+            answer = await self._follow(place, parameters, buffer, attempt)
         if answer.head.status not in {200, 206}:
             raise answer_error(answer.head.status, answer.aside, self._callers.current())
         return answer
 
-    async def _follow(self, place: Place, parameters: dict[str, int], buffer: memoryview) -> Answer:
+    async def _follow(
+        self, place: Place, parameters: dict[str, int], buffer: memoryview, attempt: Attempt | None
+    ) -> Answer:
         url = build_url(place, "OPEN", self._callers.current(), parameters)
         for _ in range(MAX_REDIRECTS):
-            answer = await self._bodies.get(url, _HEADERS, start=0, buffer=buffer, accept=_accept, skip_allowed=True)
+            answer = await self._bodies.get(
+                url, _HEADERS, start=0, buffer=buffer, accept=_accept, skip_allowed=True, attempt=attempt
+            )
             location = answer.head.headers.get("location")
             if answer.head.status not in _REDIRECTS or location is None:
                 return answer

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.options import TimeoutOptions
+from asyncdata.storage.attempt import ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.http1.client import RangeClient
 from asyncdata.storage.http1.connection import Answer
@@ -26,7 +27,7 @@ def accept_all(head: ResponseHead) -> None:
 @given(quiet=st.floats(0, 100), first=st.floats(0.1, 50), idle=st.floats(0.1, 50), in_body=st.booleans())
 def test_which_limit_a_silence_breaks(quiet: float, first: float, idle: float, in_body: bool) -> None:
     """Before the answer the first limit counts, inside a body the other."""
-    cause = overdue(in_body=in_body, quiet_s=quiet, limits=TimeoutOptions(first_byte_s=first, idle_s=idle))
+    cause = overdue(in_body=in_body, quiet_s=quiet, limits=ReadLimits(connect_s=1, first_byte_s=first, idle_s=idle))
     if in_body:
         assert (cause is FailureCause.IDLE_TIMEOUT) == (quiet >= idle)
     else:

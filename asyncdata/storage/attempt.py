@@ -1,0 +1,67 @@
+"""One attempt at a range, as its reader and the Fetcher share it: limits go down, observations come up.
+
+A reader that knows nothing of its wire may ignore it. One that does fills in what it sees; the Fetcher then measures,
+hedges and abandons by it. An attempt is on one loop, and over when the call it was given to returned or raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from asyncdata.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """Time limits of one attempt; what ``TimeoutOptions`` allows at most, and what was learned at best.
+
+    Attributes:
+        connect_s: Name look-up, TCP and TLS.
+        first_byte_s: From sending the request to the head of the answer.
+        idle_s: The longest silence inside a body.
+        least_bytes_per_s: A body that stays below this on average, looked at every ``idle_s``, is given up.
+    """
+
+    connect_s: float
+    first_byte_s: float
+    idle_s: float
+    least_bytes_per_s: float = 0.0
+
+
+class Wire(Protocol):
+    """Who receives the answer."""
+
+    @property
+    def filled(self) -> int:
+        """Bytes that are in the caller's buffer."""
+        ...
+
+    def has_input(self) -> bool:
+        """Whether bytes have arrived that were not looked at yet: then this process is late, not the server."""
+        ...
+
+    def fail(self, error: StorageError) -> None:
+        """Ends the attempt with an error; of a ``ReadFailedError``, ``filled`` is set."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """See the module's text.
+
+    Attributes:
+        limits: None for the reader's own.
+        wire: Set while an answer is awaited or received, by readers that can tell.
+        connect_s: How long a new connection took; negative where a kept one served.
+        asked_at: When the request was sent, on the loop's clock; negative before.
+        first_byte_at: When the head of the answer had come, on the loop's clock; negative before.
+        resends: Requests that were sent again at once, for the server had closed a kept connection.
+    """
+
+    limits: ReadLimits | None = None
+    wire: Wire | None = None
+    connect_s: float = -1.0
+    asked_at: float = -1.0
+    first_byte_at: float = -1.0
+    resends: int = 0

@@ -1,0 +1,26 @@
+"""What the kernel holds for a socket: the look that tells a silent server from a late process."""
+
+from __future__ import annotations
+
+import fcntl
+import select
+import struct
+import termios
+from typing import Final
+
+_INT: Final = struct.Struct("i")
+
+
+def holds_input(descriptor: int) -> bool:
+    """Whether the kernel holds bytes or an end for this socket, whatever its low-water mark."""
+    if descriptor < 0:
+        return False
+    try:
+        (pending,) = _INT.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, _INT.pack(0)))
+        if pending:
+            return True
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+    except OSError:
+        return True  # closed beneath us: the event loop will report it
