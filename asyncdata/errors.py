@@ -48,12 +48,22 @@ class AsyncdataError(Exception):
         names = ("url", "version", "offset", "record", "stage", "attempts")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
+    def complete(self, **place: Any) -> None:
+        """Fills in those of the attributes that are not known yet."""
+        for name, value in place.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+
     def __str__(self) -> str:
         place = ", ".join(f"{name} {value}" for name, value in self.place().items())
         return f"{self.message} [{place}]" if place else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.place())
+        place = self.place()
+        # What subclasses and callers have added, notes among it.
+        known = {"message", *place}
+        more = {name: value for name, value in vars(self).items() if name not in known and value is not None}
+        return _rebuild, (type(self), self.message, place), more
 
 
 def _rebuild(kind: type[AsyncdataError], message: str, place: dict[str, Any]) -> AsyncdataError:

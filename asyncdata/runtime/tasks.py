@@ -4,6 +4,9 @@
 
 A job is the unit that is delivered: one batch, or one block of mapped rows. Its tasks write disjoint rows of one slab.
 When a worker dies the pool runs the task again from the start; what was granted to it is granted anew.
+
+What becomes of a job may be known before all its tasks have ended: a batch fails with its first bad row, whatever the
+tasks behind that row still do. Such a job keeps its memory until they have let go of it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,9 +30,8 @@ from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.workers import tasks as work
 from asyncdata.workers.failure import annotate, decode_failure
-from asyncdata.workers.tasks import NO_SPAN, RaggedRows, Reply, Task, encode_shape
+from asyncdata.workers.tasks import DAMAGED, NO_SPAN, RAGGED, RaggedRows, Reply, Task, decode_failed, encode_shape
 
 
 class Executor(Protocol):
@@ -41,13 +43,37 @@ class Executor(Protocol):
         """See `workers.pool.WorkerPool.run`."""
 
 
-class _Part:
-    """What one task was granted."""
+class Failed(NamedTuple):
+    """A row that has no result.
 
-    def __init__(self) -> None:
+    Attributes:
+        row: Which one of the job.
+        error: Names the element.
+    """
+
+    row: int
+    error: BaseException
+
+
+class _Part:
+    """One task: its rows, what it was granted, what became of it."""
+
+    __slots__ = ("calls", "count", "ended", "error", "payloads", "reply", "scratch", "start")
+
+    def __init__(self, start: int, count: int) -> None:
+        self.start = start
+        self.count = count
         self.calls = 0
         self.scratch: Slab | None = None
         self.payloads: Slab | None = None
+        self.ended = False
+        self.reply: Reply | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether a row has no result."""
+        return self.error is not None or (self.reply is not None and self.reply.failed != b"")
 
 
 class Job:
@@ -83,8 +109,8 @@ class Job:
         self.block = block
         self.number = number
         self.seconds = 0.0
-        self.error: BaseException | None = None
         self.done = asyncio.Event()
+        self.bad = False
         self.soonest = False
         self.blocked = 0
         self._budget = budget
@@ -100,7 +126,7 @@ class Job:
         self._making: asyncio.Future[None] | None = None
         self._payloads: list[Slab] = []
         self._tickets: list[Ticket] = []
-        self._replies: list[tuple[int, Reply]] = []
+        self._parts: list[_Part] = []
         self._left = 0
 
     def __len__(self) -> int:
@@ -122,37 +148,78 @@ class Job:
                 self._budget.hurry(ticket)
 
     async def run(self, executor: Executor, rows_per_task: int, spawn: Callable[..., asyncio.Task[None]]) -> None:
-        """Runs every task; afterwards `done` is set, with `error` if one failed."""
+        """Runs every task; `done` is set when all have ended."""
         count = len(self.block)
-        starts = range(0, count, rows_per_task)
-        self._left = len(starts)
+        self._parts = [_Part(start, min(rows_per_task, count - start)) for start in range(0, count, rows_per_task)]
+        self._left = len(self._parts)
         shape = encode_shape(shape_of(self.block.structure, self.block.columns))
-        for start in starts[1:]:
-            spawn(self._run_task(executor, start, min(rows_per_task, count - start), shape))
-        await self._run_task(executor, 0, min(rows_per_task, count), shape)
+        for part in self._parts[1:]:
+            spawn(self._run_task(executor, part, shape))
+        await self._run_task(executor, self._parts[0], shape)
 
-    async def _run_task(self, executor: Executor, start: int, count: int, shape: bytes) -> None:
+    async def _run_task(self, executor: Executor, part: _Part, shape: bytes) -> None:
         self._changed(self, 1, 0)
         try:
-            if self.error is None:
-                reply = await self._call(executor, start, count, shape)
-                self.seconds += reply.seconds
-                self._replies.append((start, reply))
-                if reply.status in (work.FAILED, work.CORRUPT):
-                    raise self._failure(reply, start + reply.row)
+            if not self.bad or not any(earlier.bad for earlier in self._parts[: self._parts.index(part)]):
+                part.reply = await self._call(executor, part, shape)
+                self.seconds += part.reply.seconds
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
             if isinstance(error, WorkerDiedError):
                 error.stage = self._label
-            self.error = self.error or error
+            part.error = error
         finally:
+            part.ended = True
+            self.bad = self.bad or part.bad
             self._left -= 1
             if not self._left:
                 self.done.set()
             self._changed(self, -1, 0)
 
-    async def _call(self, executor: Executor, start: int, count: int, shape: bytes) -> Reply:
+    def is_decided(self, *, ordered: bool) -> bool:
+        """Whether it is known what becomes of the job.
+
+        That is so when all tasks have ended; or when one has failed, and with it the job, and in order also all tasks
+        before it have ended, so that it is known which failed first.
+        """
+        if self.done.is_set() or not self.bad:
+            return self.done.is_set()
+        if not ordered:
+            return True
+        for part in self._parts:
+            if part.bad or not part.ended:
+                return part.ended
+        return False
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why a task has no results at all: the first of them, in the order of the rows."""
+        return next((part.error for part in self._parts if part.error is not None), None)
+
+    def failed(self) -> list[Failed]:
+        """The rows without a result, ascending."""
+        if not self.bad:
+            return []
+        return [
+            Failed(part.start + row, self._failure(blob, part.start + row))
+            for part in self._parts
+            if part.reply is not None
+            for row, blob in decode_failed(part.reply.failed)
+        ]
+
+    def first_error(self) -> BaseException | None:
+        """Why the first row without a result has none."""
+        for part in self._parts:
+            if part.error is not None:
+                return part.error
+            if part.reply is not None and part.reply.failed:
+                row, blob = decode_failed(part.reply.failed)[0]
+                return self._failure(blob, part.start + row)
+        return None
+
+    async def _call(self, executor: Executor, part: _Part, shape: bytes) -> Reply:
+        start, count = part.start, part.count
         columns: list[Column] = list(self.block.columns)
         origin = self.block.origin if self._with_origin else None
         if count < len(self.block):
@@ -161,7 +228,6 @@ class Job:
             origin = None if origin is None else origin[rows]
         parts = pack(tuple(columns), origin)
         size = packed_bytes(parts)
-        part = _Part()
         offset, inline = NO_SPAN, b""
         if size + len(shape) <= _INLINE_BYTES:
             packed = np.empty(size, np.uint8)
@@ -232,17 +298,17 @@ class Job:
             )
         return self._results
 
-    def _failure(self, reply: Reply, row: int) -> BaseException:
+    def _failure(self, blob: bytes, row: int) -> BaseException:
         origin = self.block.origin[row]
-        if reply.status == work.CORRUPT:
+        if blob == DAMAGED:
             return CorruptRecordError(
                 "the checksum of a record's payload does not match: the file is damaged",
                 stage=self._label,
                 **self._sources.place(origin),
             )
-        error = decode_failure(reply.body, where=self._label)
+        error = decode_failure(blob, where=self._label)
         if isinstance(error, AsyncdataError):
-            error.stage = error.stage or self._label
+            error.complete(stage=self._label, **self._sources.place(origin))
         annotate(error, f"in {self._label}, {self._sources.name_element(origin)}")
         return error
 
@@ -272,26 +338,28 @@ class Job:
         return layout.structure, self._hand_over(tuple(columns))
 
     def rows(self) -> tuple[Structure, tuple[Column, ...]]:
-        """The mapped rows, as a block's columns. Releases the input rows."""
-        reply = self._replies[0][1]
-        if reply.status == work.RAGGED:
+        """The rows that have results, as a block's columns; there must be some. Releases the input rows."""
+        reply = self._parts[0].reply
+        assert reply is not None
+        count = reply.count
+        if reply.status == RAGGED:
             tables_at, ragged = pickle.loads(reply.body)  # noqa: S301 -- from a worker process of this pipeline
-            return self._ragged(tables_at, ragged)
+            return self._ragged(tables_at, ragged, count)
         layout = self._layout()
         results = self._results
         assert results is not None
         arena = self._budget.slabs.arena.array
         columns: list[Column] = []
-        count = len(self.block)
         for leaf, offset in zip(layout.leaves, layout.offsets, strict=True):
             at = results.offset + offset
             if leaf.kind == "table":
                 table = read_table(arena, at, count).copy()
                 columns.append(RefColumn(self._budget.slabs, table, Leaf("str" if leaf.text else "bytes")))
                 continue
-            nbytes = leaf.nbytes // max(count, 1)
+            nbytes = leaf.nbytes // leaf.shape[0]
             if nbytes <= _SMALL_ROW:
-                columns.append(ArrayColumn(arena[at : at + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape).copy()))
+                array = arena[at : at + nbytes * count].view(leaf.dtype).reshape((count, *leaf.shape[1:]))
+                columns.append(ArrayColumn(array.copy()))
                 continue
             rows = np.empty((count, 2), np.int64)
             rows[:, 0] = at + np.arange(count) * nbytes
@@ -299,9 +367,8 @@ class Job:
             columns.append(RefColumn(self._budget.slabs, rows, Leaf("array", leaf.dtype, leaf.shape[1:])))
         return layout.structure, self._hand_over(tuple(columns))
 
-    def _ragged(self, tables_at: int, ragged: RaggedRows) -> tuple[Structure, tuple[Column, ...]]:
+    def _ragged(self, tables_at: int, ragged: RaggedRows, count: int) -> tuple[Structure, tuple[Column, ...]]:
         arena = self._budget.slabs.arena.array
-        count = len(self.block)
         step = aligned(16 * count)
         columns: list[Column] = []
         for index, leaves in enumerate(ragged.leaves):
@@ -312,7 +379,7 @@ class Job:
         return ragged.structure, self._hand_over(tuple(columns))
 
     def _layout(self) -> Layout:
-        bodies = {reply.body for _, reply in self._replies}
+        bodies = {part.reply.body for part in self._parts if part.reply is not None}
         if len(bodies) != 1:
             raise UnbatchableError(
                 "elements of one batch differ in structure, shape or dtype between its parts; make all elements alike "

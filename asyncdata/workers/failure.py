@@ -39,7 +39,8 @@ class UserFunctionError(PipelineError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         bases = [base.__name__ for base in type(self).__mro__ if base.__module__ in {"builtins", errors.__name__}]
-        return _make_stand_in, (type(self).__name__, bases, self.message)
+        state = {name: value for name, value in vars(self).items() if name != "message"}
+        return _make_stand_in, (type(self).__name__, bases, self.message), state
 
 
 class RemoteTraceback(Exception):  # noqa: N818 -- it is the cause of an error, shown as a text, never raised
@@ -109,16 +110,21 @@ def user_place(exc: BaseException) -> str:
     return chosen or deepest
 
 
-def encode_failure(exc: BaseException) -> bytes:
-    """Packs an exception for the parent; never raises and never exceeds a few times ``LIMIT_BYTES``."""
+def encode_failure(exc: BaseException, *, brief: bool = False) -> bytes:
+    """Packs an exception for the parent; never raises and never exceeds a few times ``LIMIT_BYTES``.
+
+    Args:
+        exc: The exception.
+        brief: Leaves out what is long: the exception's own content and its traceback.
+    """
     notes = [cut_middle(str(note), _NOTE_LIMIT_BYTES) for note in _notes_of(exc)[:_MAX_NOTES]]
     record = _Record(
-        blob=_dump(exc) if is_raisable(exc) else None,
+        blob=_dump(exc) if is_raisable(exc) and not brief else None,
         name=type(exc).__name__,
         bases=_nearest_bases(exc),
-        message=cut_middle(f"{type(exc).__qualname__}: {_text_of(exc)}", _MESSAGE_LIMIT_BYTES),
+        message=cut_middle(f"{type(exc).__qualname__}: {_text_of(exc)}", 256 if brief else _MESSAGE_LIMIT_BYTES),
         notes=notes,
-        trace=cut_middle(_trace_of(exc), LIMIT_BYTES),
+        trace="" if brief else cut_middle(_trace_of(exc), LIMIT_BYTES),
         place=cut_middle(_place_of(exc), _NOTE_LIMIT_BYTES),
     )
     return pickle.dumps(tuple(record), protocol=5)

@@ -7,14 +7,15 @@ code runs in worker processes and in the threads of the parent.
     results   one batch slab in which every task of the batch fills its own rows  (`memory.layout`),
               plus a slab of payloads per task where results are byte strings
 
-An exception of a user function is not raised: the reply says at which row it happened, so that the parent can name the
-record.
+An exception of a user function, or a payload that is damaged, is not raised: the reply says which rows failed and how,
+so that the parent can name the records. The rows before the first one that failed have their results in any case; with
+``skip`` all others have, too, side by side as if the failed ones had not been there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,11 +24,11 @@ import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.structure import Structure, flatten
-from asyncdata.memory.wire import Rowset
+from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.child import GrantDeniedError
-from asyncdata.workers.failure import encode_failure
+from asyncdata.workers.failure import encode_failure, is_raisable
 from asyncdata.workers.results import Need, Results, write_columns
-from asyncdata.workers.tasks import CORRUPT, DONE, FAILED, NO_SPAN, Reply, Task, decode_shape
+from asyncdata.workers.tasks import DAMAGED, DONE, NO_SPAN, Reply, Task, decode_shape, encode_failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +36,14 @@ class Program:
     """What to do with every element.
 
     Attributes:
-        functions: Applied in turn; none means that the payloads are only checked.
+        functions: Applied in turn; none means that the payloads are only checked, or with `stack` that the elements
+            are put together as they are.
         rng: Per function, whether it is called with ``rng=`` a generator keyed by the element's provenance.
         depth: Of the first function's step in the plan; sets its random numbers apart from those of other steps.
         zero_copy: Whether the first function receives memoryviews instead of ``bytes``.
         check: Returns the positions of rows whose checksum does not hold; None when there is nothing to check.
         stack: Whether results must be alike because they become one batch.
+        skip: Whether the rows behind one that failed are worked on all the same.
     """
 
     functions: tuple[Callable[..., Any], ...]
@@ -48,14 +51,8 @@ class Program:
     depth: int = 0
     zero_copy: bool = False
     check: Callable[[npt.NDArray[np.uint8], Rows], npt.NDArray[np.int64]] | None = None
-    stack: bool = True
-
-
-class _RowFailure(Exception):  # noqa: N818 -- a signal between two functions of this file
-    def __init__(self, row: int, cause: BaseException) -> None:
-        super().__init__(row)
-        self.row = row
-        self.cause = cause
+    stack: bool = False
+    skip: bool = False
 
 
 def execute(arena: memoryview, program: Program, payload: bytes, need: Need) -> bytes:
@@ -67,27 +64,40 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need) -> 
     packed, offset = (array, task.offset) if task.offset != NO_SPAN else (np.frombuffer(task.inline, np.uint8), 0)
     rows = Rowset(array, packed, offset, task.count, shape, with_origin=task.with_origin)
 
-    def reply(status: int, row: int = 0, offset: int = NO_SPAN, payloads: int = NO_SPAN, body: bytes = b"") -> bytes:
-        seconds = _cost(time.perf_counter() - started, time.thread_time() - cpu_started)
-        return Reply(status, row, offset, payloads, seconds, body).encode()
+    failed: list[tuple[int, bytes]] = []
 
+    def reply(status: int, count: int, offset: int, payloads: int, body: bytes) -> bytes:
+        seconds = _cost(time.perf_counter() - started, time.thread_time() - cpu_started)
+        return Reply(status, count, offset, payloads, seconds, body, encode_failed(failed)).encode()
+
+    todo: Sequence[int] = range(task.count)
+    if len(damaged := _damaged(program, array, rows, shape)):
+        if program.skip:
+            failed = [(row, DAMAGED) for row in damaged.tolist()]
+            todo = np.delete(np.arange(task.count), damaged).tolist()
+        else:
+            failed = [(int(damaged[0]), DAMAGED)]
+            todo = range(int(damaged[0]))
+    if not program.functions and not program.stack:
+        return reply(DONE, len(todo), NO_SPAN, NO_SPAN, b"")
+    columns = _call_batched(program, rows, todo, array)
+    if columns is not None:
+        return reply(DONE, len(todo), *write_columns(array, task, len(todo), *columns, need))
+    results = Results(array, task, need, stack=program.stack)
+    failed = _call_each(program, rows, todo, task, arena if program.zero_copy else None, results, failed)
+    status, offset, payloads, body = results.finish()
+    return reply(status, len(results), offset, payloads, body)
+
+
+def _damaged(program: Program, array: npt.NDArray[np.uint8], rows: Rowset, shape: Shape) -> npt.NDArray[np.int64]:
+    """Rows of which a payload's checksum does not hold, ascending."""
+    found: list[npt.NDArray[np.int64]] = []
     for part, refs in zip(shape.parts, rows.refs, strict=True):
         if program.check is not None and refs is not None and part.leaf is not None and part.leaf.unchecked:
             bad = program.check(array, refs)
             if len(bad):
-                return reply(CORRUPT, int(bad[0]))
-    if not program.functions:
-        return reply(DONE)
-    try:
-        columns = _call_batched(program, rows, array)
-        if columns is not None:
-            return reply(DONE, 0, *write_columns(array, task, *columns, need))
-        results = Results(array, task, need, stack=program.stack)
-        _call_each(program, rows, task, arena if program.zero_copy else None, results)
-        status, offset, payloads, body = results.finish()
-        return reply(status, 0, offset, payloads, body)
-    except _RowFailure as failure:
-        return reply(FAILED, failure.row, body=encode_failure(failure.cause))
+                found.append(bad)
+    return np.unique(np.concatenate(found)) if found else _NO_ROWS
 
 
 def _cost(wall_s: float, cpu_s: float) -> float:
@@ -95,8 +105,18 @@ def _cost(wall_s: float, cpu_s: float) -> float:
     return cpu_s if 4 * cpu_s > wall_s else wall_s
 
 
-def _call_each(program: Program, rows: Rowset, task: Task, view: memoryview | None, results: Results) -> None:
-    for row in range(len(rows)):
+def _call_each(
+    program: Program,
+    rows: Rowset,
+    todo: Sequence[int],
+    task: Task,
+    view: memoryview | None,
+    results: Results,
+    failed: list[tuple[int, bytes]],
+) -> list[tuple[int, bytes]]:
+    """Calls the functions for row after row; returns the rows that failed, those that had already among them."""
+    encoded_bytes = 0
+    for row in todo:
         try:
             value = rows.element(row, view)
             for position, function in enumerate(program.functions):
@@ -108,8 +128,14 @@ def _call_each(program: Program, rows: Rowset, task: Task, view: memoryview | No
             results.add(value)
         except GrantDeniedError:
             raise
-        except BaseException as error:
-            raise _RowFailure(row, error) from error
+        except BaseException as error:  # noqa: BLE001 -- reported with the row
+            blob = encode_failure(error, brief=encoded_bytes > _MOST_FAILURE_BYTES)
+            encoded_bytes += len(blob)
+            if not program.skip or not is_raisable(error):
+                return [*((bad, known) for bad, known in failed if bad < row), (row, blob)]
+            failed.append((row, blob))
+    failed.sort()
+    return failed
 
 
 def generator(keys: tuple[int, int], origin: Rows, position: int) -> np.random.Generator:
@@ -120,26 +146,37 @@ def generator(keys: tuple[int, int], origin: Rows, position: int) -> np.random.G
 
 
 _MASK: Final = (1 << 64) - 1
+_MOST_FAILURE_BYTES: Final = 1 << 18
+"""When the exceptions of one task take so many bytes, those that follow come without their tracebacks."""
+
+_NO_ROWS: Final = np.empty(0, np.int64)
 
 
-def _call_batched(program: Program, rows: Rowset, array: npt.NDArray[np.uint8]) -> tuple[Structure, list[Any]] | None:
+def _call_batched(
+    program: Program, rows: Rowset, todo: Sequence[int], array: npt.NDArray[np.uint8]
+) -> tuple[Structure, list[Any]] | None:
     """Columns from a function that takes many records at once, or None without one.
 
     Such a function says so with ``accepts_rows = True`` and has a method ``rows(array, rows)`` that takes references
     instead of payloads, as the parsers of `formats.example` do.
     """
-    if len(program.functions) != 1 or not program.stack or len(rows.refs) != 1 or rows.refs[0] is None or not len(rows):
+    if len(program.functions) != 1 or len(rows.refs) != 1 or rows.refs[0] is None or not len(todo):
         return None
     function: Any = program.functions[0]
     if getattr(function, "accepts_rows", False) is not True:
         return None
+    refs = rows.refs[0]
+    if len(todo) < len(refs):
+        refs = refs[todo if isinstance(todo, list) else slice(len(todo))]
     try:
-        result = function.rows(array, rows.refs[0])
+        result = function.rows(array, refs)
     except Exception:  # noqa: BLE001 -- element by element the same error names its row
         return None
     leaves, structure = flatten(result)
     if any(not isinstance(leaf, np.ndarray) and not _is_texts(leaf) for leaf in leaves):
         return None  # ragged: element by element the error says what does not fit
+    if not program.stack and any(np.ndim(leaf) == 0 or len(leaf) != len(todo) for leaf in leaves):
+        return None  # not one item per row, so not to be taken apart into rows
     return structure, leaves
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,18 @@ import numpy.typing as npt
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.layout import Layout, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.structure import Structure, flatten, flatten_as
+from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
 from asyncdata.memory.wire import aligned
 from asyncdata.workers.tasks import DONE, NO_SPAN, RAGGED, RaggedRows, Task
 
 Need = Callable[[int], tuple[int, int]]
+_Item: TypeAlias = tuple[Leaf, npt.NDArray[Any] | bytes]
 
 
 def write_columns(
-    array: npt.NDArray[np.uint8], task: Task, structure: Structure, columns: list[Any], need: Need
+    array: npt.NDArray[np.uint8], task: Task, count: int, structure: Structure, columns: list[Any], need: Need
 ) -> tuple[int, int, bytes]:
-    """Writes columns of many rows at once; returns the offsets of results and payloads, and the pickled layout."""
+    """Writes columns of `count` rows at once; returns the offsets of results and payloads, and the pickled layout."""
     leaves = []
     for column in columns:
         if isinstance(column, np.ndarray):
@@ -35,7 +36,7 @@ def write_columns(
             leaves.append(Leaf("table", shape=(task.batch_size,), text=isinstance(column[0], str)))
     layout = plan_layout(structure, leaves)
     offset, _ = need(layout.nbytes)
-    rows = slice(task.batch_start, task.batch_start + task.count)
+    rows = slice(task.batch_start, task.batch_start + count)
     tables = []
     for part, column in zip(parts_of(array, offset, layout), columns, strict=True):
         if isinstance(column, np.ndarray):
@@ -79,26 +80,52 @@ class Results:
         self._parts: list[npt.NDArray[Any]] = []
         self._texts: list[list[Any]] = []
         self._done = 0
-        self._aside: list[list[Any]] | None = None
+        self._aside: list[list[_Item]] | None = None
+
+    def __len__(self) -> int:
+        """Rows that were taken."""
+        return self._done
 
     def add(self, value: Any) -> None:
-        """Takes the result for the next row."""
-        if self._layout is None:
+        """Takes the result for the next row; one that is refused leaves nothing behind."""
+        try:
+            self._add(value)
+        except BaseException:
+            for texts in self._texts:
+                del texts[self._done :]
+            raise
+        self._done += 1
+
+    def _add(self, value: Any) -> None:
+        if self._layout is None and self._aside is None:
             leaves, structure = flatten(value)
-            self._structure = structure
             if self._stack or self._all_plain(leaves):
                 self._begin(structure, leaves)
             else:
-                self._aside = [[] for _ in leaves]
+                items = [_item(leaf) for leaf in leaves]
+                self._aside = [[] for _ in items]
+            self._structure = structure
         else:
             leaves = []
             if not flatten_as(self._structure, value, leaves):
-                raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
+                if self._stack:
+                    raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
+                self._lose_structure()
+                leaves = [value]
         if self._aside is not None:
             self._put_aside(leaves)
         else:
             self._put(leaves)
-        self._done += 1
+
+    def _lose_structure(self) -> None:
+        """Elements that nest in different ways are bare objects."""
+        if self._aside is None:
+            columns = self._taken_back()
+        else:
+            columns = [[_value(item) for item in column] for column in self._aside]
+        rows = [[column[row] for column in columns] for row in range(self._done)]
+        self._aside = [[_item(unflatten(self._structure, iter(leaves))) for leaves in rows]]
+        self._structure = LEAF
 
     def _all_plain(self, leaves: list[Any]) -> bool:
         try:
@@ -138,7 +165,7 @@ class Results:
             size = self._task.batch_size
             found = [value_leaf(value, size) for value in leaves]
             raise mismatch(self._structure, self._layout.leaves, found, self._task.batch_start + self._done)
-        self._aside = self._taken_back()
+        self._aside = [[_item(value) for value in column] for column in self._taken_back()]
         self._put_aside(leaves)
 
     def _taken_back(self) -> list[list[Any]]:
@@ -152,13 +179,14 @@ class Results:
 
     def _put_aside(self, leaves: list[Any]) -> None:
         assert self._aside is not None
-        if self._layout is None:
-            self._layout = plan_layout(self._structure, ())
-        for column, value in zip(self._aside, leaves, strict=True):
-            column.append(bytes(value) if isinstance(value, memoryview | bytearray) else value)
+        items = [_item(value) for value in leaves]
+        for column, item in zip(self._aside, items, strict=True):
+            column.append(item)
 
     def finish(self) -> tuple[int, int, int, bytes]:
-        """The reply's status, offsets of results and payloads, and body."""
+        """The reply's status, offsets of results and payloads, and body; without rows there are neither."""
+        if not self._done:
+            return DONE, self._offset, NO_SPAN, b""
         if self._aside is not None:
             return self._finish_ragged()
         assert self._layout is not None
@@ -173,12 +201,8 @@ class Results:
 
     def _finish_ragged(self) -> tuple[int, int, int, bytes]:
         assert self._aside is not None
-        kinds: list[tuple[Leaf, ...]] = []
-        payloads: list[list[npt.NDArray[Any] | bytes]] = []
-        for column in self._aside:
-            parts = [_payload(value) for value in column]
-            kinds.append(tuple(leaf for leaf, _ in parts))
-            payloads.append([data for _, data in parts])
+        kinds = [tuple(leaf for leaf, _ in column) for column in self._aside]
+        payloads = [[data for _, data in column] for column in self._aside]
         table_bytes = aligned(16 * self._done)
         if self._offset == NO_SPAN:
             self._offset, _ = self._need(max(1, table_bytes * len(kinds)))
@@ -207,16 +231,29 @@ class Results:
         return RAGGED, self._offset, base, body
 
 
-def _payload(value: Any) -> tuple[Leaf, npt.NDArray[Any] | bytes]:
-    if isinstance(value, bytes):
-        return Leaf("bytes"), value
+def _item(value: Any) -> _Item:
+    """A leaf as it will be written: a copy, for the function may use its memory again."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Leaf("bytes"), bytes(value)
     if isinstance(value, str):
         return Leaf("str"), value.encode()
     if isinstance(value, np.ndarray | np.generic | int | float | bool | complex | list):
         array = _as_array(value)
         if array is not None and array.dtype.kind not in "OUS":
-            return Leaf("array", array.dtype.str, array.shape), np.ascontiguousarray(array)
+            return Leaf("array", array.dtype.str, array.shape), np.array(array, order="C")
     return Leaf("object"), pickle.dumps(value, 5)
+
+
+def _value(item: _Item) -> Any:
+    """The inverse of `_item`."""
+    leaf, data = item
+    if not isinstance(data, bytes):
+        return data[()] if leaf.shape == () else data
+    if leaf.kind == "bytes":
+        return data
+    if leaf.kind == "str":
+        return data.decode()
+    return pickle.loads(data)  # noqa: S301 -- written by `_item`
 
 
 def _size(data: npt.NDArray[Any] | bytes) -> int:

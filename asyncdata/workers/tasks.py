@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +14,12 @@ from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import Shape
 
 _HEADER: Final = struct.Struct("<qqqqqQQ?")
-_REPLY: Final = struct.Struct("<bqqqd")
+_REPLY: Final = struct.Struct("<bqqqdQ")
 DONE: Final = 0
 RAGGED: Final = 1
-FAILED: Final = 2
-CORRUPT: Final = 3
 NO_SPAN: Final = -1
+DAMAGED: Final = b""
+"""Stands for the exception of a row whose payload's checksum does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +67,47 @@ class Reply:
     """What became of a task.
 
     Attributes:
-        status: `DONE`, `RAGGED`, `FAILED` or `CORRUPT`.
-        row: The row at which it failed.
+        status: `DONE` or `RAGGED`: how the results lie.
+        count: Rows that have results: all but those that failed, and those behind a failure that ended the task.
         offset: Of the batch slab (`DONE`), or of the row tables (`RAGGED`).
         payloads: Offset of the slab of payloads, or `NO_SPAN`.
         seconds: What the task cost the worker.
-        body: Pickled `Layout` (`DONE`), pickled `RaggedRows` (`RAGGED`), an encoded exception (`FAILED`).
+        body: Pickled `Layout` (`DONE`) or `RaggedRows` (`RAGGED`); empty without results.
+        failed: What `encode_failed` makes of the rows that failed; empty without any.
     """
 
     status: int
-    row: int
+    count: int
     offset: int
     payloads: int
     seconds: float
     body: bytes
+    failed: bytes = b""
 
     def encode(self) -> bytes:
         """The message."""
-        return _REPLY.pack(self.status, self.row, self.offset, self.payloads, self.seconds) + self.body
+        head = _REPLY.pack(self.status, self.count, self.offset, self.payloads, self.seconds, len(self.failed))
+        return head + self.failed + self.body
 
     @classmethod
     def decode(cls, message: bytes) -> Reply:
         """The reply a message holds."""
-        status, row, offset, payloads, seconds = _REPLY.unpack_from(message)
-        return cls(status, row, offset, payloads, seconds, message[_REPLY.size :])
+        status, count, offset, payloads, seconds, failed_bytes = _REPLY.unpack_from(message)
+        border = _REPLY.size + failed_bytes
+        return cls(status, count, offset, payloads, seconds, message[border:], message[_REPLY.size : border])
+
+
+def encode_failed(failed: Sequence[tuple[int, bytes]]) -> bytes:
+    """Rows that failed, in ascending order, each with its encoded exception, or `DAMAGED`."""
+    return pickle.dumps(failed, 5) if failed else b""
+
+
+def decode_failed(data: bytes) -> list[tuple[int, bytes]]:
+    """The inverse of `encode_failed`."""
+    if not data:
+        return []
+    failed: list[tuple[int, bytes]] = pickle.loads(data)  # noqa: S301 -- from a worker process of this pipeline
+    return failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from asyncdata.memory.wire import Part, Shape
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.program import Program, execute, generator
-from asyncdata.workers.tasks import CORRUPT, DONE, FAILED, NO_SPAN, RAGGED, Reply, Task, encode_shape
+from asyncdata.workers.tasks import DAMAGED, DONE, NO_SPAN, RAGGED, Reply, Task, decode_failed, encode_failed, encode_shape
 
 
 class Desk:
@@ -115,7 +115,7 @@ def test_byte_strings_get_a_slab_of_their_own(desk: Callable[[list[bytes]], Desk
 def test_a_part_fills_only_its_own_rows(desk: Callable[[list[bytes]], Desk]) -> None:
     """Two tasks of one batch write disjoint rows of the slab that both are given."""
     at = desk(PAYLOADS)
-    program = Program(functions=(len,), rng=(False,))
+    program = Program(functions=(len,), rng=(False,), stack=True)
     slab = at.need(64)
 
     def same(nbytes: int) -> tuple[int, int]:
@@ -143,9 +143,10 @@ def test_views_are_slices_of_the_arena_when_asked_for(desk: Callable[[list[bytes
 def test_a_batch_of_unlike_results_is_refused_by_row(desk: Callable[[list[bytes]], Desk]) -> None:
     """A result that does not fit the first one of its batch fails at its row, saying what differs."""
     at = desk(PAYLOADS)
-    reply = at.run(Program(functions=(lambda b: np.zeros(len(b)),), rng=(False,)))
-    error = decode_failure(reply.body, where="here")
-    assert (reply.status, reply.row) == (FAILED, 1)
+    reply = at.run(Program(functions=(lambda b: np.zeros(len(b)),), rng=(False,), stack=True))
+    ((row, blob),) = decode_failed(reply.failed)
+    error = decode_failure(blob, where="here")
+    assert (reply.count, row) == (1, 1)
     assert isinstance(error, UnbatchableError)
     assert "float64[0]" in str(error)
     assert "float64[1]" in str(error)
@@ -175,8 +176,76 @@ def test_a_failing_function_names_its_row(desk: Callable[[list[bytes]], Desk]) -
         return 1
 
     reply = at.run(Program(functions=(fail,), rng=(False,)))
-    assert (reply.status, reply.row) == (FAILED, 1)
-    assert "SystemExit" in str(decode_failure(reply.body, where="here"))
+    ((row, blob),) = decode_failed(reply.failed)
+    assert (reply.count, row) == (1, 1)
+    assert at.batch(reply)[0].tolist()[:1] == [1]
+    assert "SystemExit" in str(decode_failure(blob, where="here"))
+
+
+def test_the_rows_before_a_failure_have_their_results(desk: Callable[[list[bytes]], Desk]) -> None:
+    """A task ends at its first bad row, whichever it is: a damaged payload, or one that the function refuses."""
+    for damaged in range(5):
+        for refused in range(5):
+            at = desk([bytes([65 + row]) * 3 for row in range(5)])
+            at.arena.view[int(at.rows[damaged, 0])] ^= 128
+
+            def take(payload: bytes, refused: int = refused) -> bytes:
+                if payload[0] == 65 + refused:
+                    raise ValueError("refused")
+                return payload
+
+            reply = at.run(Program(functions=(take,), rng=(False,), check=check_payloads), UNCHECKED_BYTES)
+            ((row, blob),) = decode_failed(reply.failed)
+            assert reply.count == row == min(damaged, refused)
+            assert (blob == DAMAGED) == (damaged <= refused)
+            if row:
+                assert at.batch(reply)[0][:row] == [bytes([65 + i]) * 3 for i in range(row)]
+
+
+def test_with_skip_all_others_have_theirs_too(desk: Callable[[list[bytes]], Desk]) -> None:
+    """Rows that fail are left out, and every one of them is told with its own error."""
+    at = desk([bytes([65 + row]) * 3 for row in range(6)])
+    at.arena.view[int(at.rows[1, 0])] ^= 128
+
+    def take(payload: bytes) -> bytes:
+        if payload[0] in b"AE":
+            raise ValueError(payload.decode())
+        return payload
+
+    reply = at.run(Program(functions=(take,), rng=(False,), check=check_payloads, skip=True), UNCHECKED_BYTES)
+    failed = decode_failed(reply.failed)
+    assert [row for row, _ in failed] == [0, 1, 4]
+    assert [blob == DAMAGED for _, blob in failed] == [False, True, False]
+    assert str(decode_failure(failed[2][1], where="here")) == "EEE"
+    assert reply.count == 3
+    assert at.batch(reply)[0][:3] == [b"CCC", b"DDD", b"FFF"]
+
+
+def test_many_failures_stay_small(desk: Callable[[list[bytes]], Desk]) -> None:
+    """When everything fails, later exceptions travel without their tracebacks; type and text stay."""
+    at = desk([b"x"] * 2000)
+
+    def fail(payload: bytes) -> None:
+        raise ValueError("y" * 1000)
+
+    reply = at.run(Program(functions=(fail,), rng=(False,), skip=True))
+    failed = decode_failed(reply.failed)
+    assert (reply.count, len(failed), len(reply.body)) == (0, 2000, 0)
+    assert len(reply.failed) < 3 << 20
+    last = decode_failure(failed[-1][1], where="here")
+    assert isinstance(last, ValueError)
+    assert "yyy" in str(last)
+
+
+def test_elements_that_nest_in_different_ways_are_bare_objects(desk: Callable[[list[bytes]], Desk]) -> None:
+    """Rows of one task need not be alike in structure, at whichever row that shows."""
+    values: list[Any] = [1, (2, b"two"), {"three": [3]}]
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 1, 2)):
+        at = desk(PAYLOADS)
+        results = iter([values[i] for i in order])
+        reply = at.run(Program(functions=(lambda _b, results=results: next(results),), rng=(False,)))
+        assert (reply.status, reply.count, reply.failed) == (RAGGED, 3, b"")
+        assert pickle.loads(reply.body)[1].structure is None
 
 
 def test_a_refused_grant_is_no_failure_of_the_user(desk: Callable[[list[bytes]], Desk]) -> None:
@@ -192,15 +261,15 @@ def test_a_refused_grant_is_no_failure_of_the_user(desk: Callable[[list[bytes]],
 
 
 @pytest.mark.parametrize("bad", range(3))
-def test_a_damaged_payload_is_found_before_any_function_runs(desk: Callable[[list[bytes]], Desk], bad: int) -> None:
-    """The checksum behind an unchecked payload is verified; the reply names the row, and no function has run."""
+def test_a_damaged_payload_is_found_before_its_function_runs(desk: Callable[[list[bytes]], Desk], bad: int) -> None:
+    """The checksum behind an unchecked payload is verified; the reply names the row, and no function has seen it."""
     at = desk([b"xyz", b"uvw", b"rst"])
     at.arena.view[int(at.rows[bad, 0])] ^= 1
     calls: list[bytes] = []
     program = Program(functions=(calls.append,), rng=(False,), check=check_payloads)
     reply = at.run(program, UNCHECKED_BYTES)
-    assert (reply.status, reply.row) == (CORRUPT, bad)
-    assert not calls
+    assert (reply.count, decode_failed(reply.failed)) == (bad, [(bad, DAMAGED)])
+    assert len(calls) == bad
 
 
 def test_a_check_alone_asks_for_nothing(desk: Callable[[list[bytes]], Desk]) -> None:
@@ -221,7 +290,8 @@ def test_a_parser_takes_all_rows_at_once(desk: Callable[[list[bytes]], Desk]) ->
     assert name == [f"n{i}".encode() for i in range(5)]
     at = desk([*examples[:3], b"\xff\xff", *examples[3:]])
     reply = at.run(Program(functions=(parse_example(spec),), rng=(False,)))
-    assert (reply.status, reply.row) == (FAILED, 3)
+    assert [row for row, _ in decode_failed(reply.failed)] == [3]
+    assert reply.count == 3
 
 
 def test_generators_follow_provenance_alone(desk: Callable[[list[bytes]], Desk]) -> None:
@@ -242,6 +312,6 @@ def test_generators_follow_provenance_alone(desk: Callable[[list[bytes]], Desk])
 def test_messages_survive_the_trip() -> None:
     """Tasks and replies decode to what was encoded."""
     task = Task(5, 6, 7, 8, (2**64 - 1, 3), True, b"shape", b"inline")
-    reply = Reply(FAILED, 3, 4, NO_SPAN, 0.5, b"body")
+    reply = Reply(RAGGED, 3, 4, NO_SPAN, 0.5, b"body", encode_failed([(1, b"why")]))
     assert Task.decode(task.encode()) == task
     assert Reply.decode(reply.encode()) == reply

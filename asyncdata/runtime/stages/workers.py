@@ -3,6 +3,9 @@
 A feeder task collects rows and starts jobs ahead of the consumer, as many tasks at a time as the stage's parallelism
 allows; `pull` hands the results out, in order or as they are ready. A job is cut into tasks of about twenty
 milliseconds, by what earlier tasks cost.
+
+The elements before one that fails are delivered, whatever the cuts: of mapped or checked rows all of them, of batches
+the whole ones. Then the error is raised, of the first element that failed; nothing behind it is waited for.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Mark
+from asyncdata.memory.advance import EMPTY, Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
@@ -140,6 +143,8 @@ class WorkerStage(Stage):
         self._feeder: asyncio.Task[None] | None = None
         self._fed: Block | None = None
         self._error: BaseException | None = None
+        self._failure: BaseException | None = None
+        self._failed_jobs: list[Job] = []
         self._ended = False
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -251,6 +256,8 @@ class WorkerStage(Stage):
         """Counts tasks that run, and those of them that wait for memory; the ledger is told whether any goes on."""
         self._running += running
         self._blocked += blocked
+        if running < 0 and job.bad:
+            self._news.set()
         if blocked:
             self._occupancy.change(job, blocked)
         else:
@@ -266,13 +273,18 @@ class WorkerStage(Stage):
     async def pull(self, limit: int) -> Block | None:
         if self._out is not None:
             return self._cut(self._out, limit)
+        if self._failure is not None:
+            raise self._failure
         if self._feeder is None:
             self._feeder = self._spawn(self._feed())
         while True:
             job = self._ready()
             if job is not None:
                 self._room.set()
-                return self._cut(self._finish(job), limit)
+                block = self._finish(job)
+                if not len(block) and self._failure is not None:
+                    raise self._failure
+                return self._cut(block, limit)
             if self._ended and not self._jobs:
                 if self._error is not None:
                     raise self._error
@@ -282,10 +294,11 @@ class WorkerStage(Stage):
             await self._news.wait()
 
     def _deliverable(self) -> Job | None:
-        """The next job to deliver, if it is done."""
+        """The next job to deliver, if it is known what becomes of it."""
         if self._ordered:
-            return self._jobs[0] if self._jobs and self._jobs[0].done.is_set() else None
-        return next((job for job in self._jobs if job.done.is_set()), None)
+            return self._jobs[0] if self._jobs and self._jobs[0].is_decided(ordered=True) else None
+        decided = [job for job in self._jobs if job.is_decided(ordered=False)]
+        return next((job for job in decided if not job.bad), decided[0] if decided else None)
 
     def _ready(self) -> Job | None:
         """The next job to deliver, taken out of the list."""
@@ -298,27 +311,51 @@ class WorkerStage(Stage):
 
     def _finish(self, job: Job) -> Block:
         block = job.block
-        if job.error is not None:
-            job.release()
-            raise job.error
         if not len(block):
             return block
+        if self._outcome == "batch" or job.error is not None:
+            self._failure = job.first_error()
+            if self._failure is not None:
+                # Other tasks of it may be running: its memory is theirs until they have ended.
+                self._failed_jobs.append(job)
+                return Block.empty(EMPTY)
         try:
-            return self._result(job)
+            return self._batch(job) if self._outcome == "batch" else self._rows(job)
         except BaseException:
             job.release()
             raise
 
-    def _result(self, job: Job) -> Block:
+    def _batch(self, job: Job) -> Block:
         origin, advance = job.block.origin, job.block.advance
-        if self._outcome == "checked":
-            return job.passed()
-        if self._outcome == "rows":
-            structure, columns = job.rows()
-            return Block(structure, columns, origin, advance)
         stops, marks = self._marks.pop(job.number)
         structure, columns = job.batch()
         return Block(structure, columns, origin[:1], advance.group(stops, marks))
+
+    def _rows(self, job: Job) -> Block:
+        """The rows that have results; notes why it is not all of them."""
+        failed = job.failed()
+        if not failed:
+            return self._result(job, None)
+        count = failed[0].row
+        self._failure = failed[0].error
+        if not count:
+            job.release()
+            return Block.empty(EMPTY)
+        return self._result(job, count)
+
+    def _result(self, job: Job, count: int | None) -> Block:
+        """The first `count` rows, or all of them."""
+        if self._outcome == "checked":
+            block = job.passed()
+            if count is not None:
+                block, bad = block.split(count)
+                bad.release()
+            return block
+        origin, advance = job.block.origin, job.block.advance
+        structure, columns = job.rows()
+        if count is not None:
+            origin, advance = origin[:count], advance.split(count)[0]
+        return Block(structure, columns, origin, advance)
 
     def _cut(self, block: Block, limit: int) -> Block:
         if len(block) <= limit:
@@ -336,9 +373,10 @@ class WorkerStage(Stage):
             task.cancel()
         # A call of the pool returns only when no worker uses its memory any more.
         await asyncio.gather(*tasks, return_exceptions=True)
-        for job in self._jobs:
+        for job in (*self._jobs, *self._failed_jobs):
             job.release()
         self._jobs.clear()
+        self._failed_jobs.clear()
         if self._collector is not None:
             self._collector.release()
         if self._fed is not None:

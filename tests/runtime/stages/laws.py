@@ -235,14 +235,24 @@ class Scripted(Stage):
         events: What happens.
         kind: What the elements are.
         fail: Raised at the end instead of ending.
+        damaged: Of the records, those whose checksum does not hold.
     """
 
-    def __init__(self, bench: Bench, events: Sequence[Event], kind: Kinds = "array", *, fail: bool = False) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        events: Sequence[Event],
+        kind: Kinds = "array",
+        *,
+        fail: bool = False,
+        damaged: frozenset[int] = frozenset(),
+    ) -> None:
         super().__init__("scripted")
         self._bench = bench
         self._events = list(events)
         self._kind = kind
         self._fail = fail
+        self._damaged = damaged
         self._number = bench.sources.add(("scripted",), "scripted")
         self._at = 0
         self._slab: Slab | None = None
@@ -338,6 +348,8 @@ class Scripted(Stage):
                 self._fill = 0
             payload = np.array([value, -value]).tobytes() if leaf is _PAIR else str(value).encode() * (value % 4)
             stored = encode(payload)[HEADER_BYTES:] if leaf.unchecked else payload
+            if value in self._damaged:
+                stored = stored[:-1] + bytes([stored[-1] ^ 1])
             at = self._slab.offset + self._fill
             self._bench.arena.view[at : at + len(stored)] = stored
             rows[i] = at, len(payload)

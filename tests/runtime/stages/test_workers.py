@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,16 @@ def failing(*parts: Any) -> Any:
     return number(parts)
 
 
+def ragged_failing(*parts: Any) -> Any:
+    return failing(*parts), ragged(*parts)
+
+
+def unlike(*parts: Any) -> Any:
+    """Elements of which some nest and some do not."""
+    value = number(parts)
+    return (value, str(value)) if value % 7 > 3 else value
+
+
 def pooled(
     function: Callable[..., Any] | None,
     kind: Kinds,
@@ -57,11 +68,12 @@ def pooled(
     drop: bool = False,
     count: int = 24,
     first_rows: int = 3,
+    damaged: frozenset[int] = frozenset(),
 ) -> Make:
     """A stage of `count` elements whose tasks run in threads."""
 
     def make(bench: Bench) -> Stage:
-        source = Scripted(bench, script(count), kind)
+        source = Scripted(bench, script(count), kind, damaged=damaged)
         program = Program(
             functions=() if function is None else (function,),
             rng=() if function is None else (False,),
@@ -98,7 +110,13 @@ MAKES = {
     **{f"batch {kind}": pooled(described, kind, "batch") for kind in KINDS},
     **{f"batch drop {kind}": pooled(described, kind, "batch", size=7, drop=True) for kind in KINDS},
     **{f"checked {kind}": pooled(None, kind, "checked") for kind in KINDS},
+    "rows unlike": pooled(unlike, "array", "rows"),
+    "rows failing": pooled(failing, "refs", "rows"),
+    "ragged rows failing": pooled(ragged_failing, "nests", "rows"),
     "batch failing": pooled(failing, "refs", "batch"),
+    "rows damaged": pooled(described, "records", "rows", damaged=frozenset({19, 21})),
+    "batch damaged": pooled(described, "records", "batch", damaged=frozenset({19, 21})),
+    "checked damaged": pooled(None, "records", "checked", damaged=frozenset({19, 21})),
 }
 
 
@@ -133,6 +151,99 @@ def test_in_any_order_nothing_is_lost_or_doubled(outcome: Outcome) -> None:
         found = asyncio.run(Bench(random.Random(seed)).observe(make))
         assert sorted(map(repr, found.elements)) == sorted(map(repr, expected.elements))
         assert found.used_up == expected.used_up
+
+
+@pytest.mark.parametrize("outcome", ["rows", "batch", "checked"])
+@pytest.mark.parametrize("bad", [0, 1, 7, 16, 23])
+def test_all_that_comes_before_a_failure_is_delivered(outcome: Outcome, bad: int) -> None:
+    """Exact place: however blocks, jobs and tasks are cut, what precedes the first bad element arrives, no more."""
+
+    def fail(*parts: Any) -> int:
+        if number(parts) == bad:
+            raise ValueError("bad")
+        return number(parts)
+
+    for first_rows in (1, 3, 50):
+        if outcome == "checked":
+            make = pooled(None, "records", outcome, damaged=frozenset({bad}), first_rows=first_rows)
+        else:
+            make = pooled(fail, "array", outcome, first_rows=first_rows)
+        for seed in range(samples(2, 30)):
+            trace = asyncio.run(Bench(random.Random(seed)).observe(make))
+            assert len(trace.elements) == (bad // 4 if outcome == "batch" else bad)
+            assert trace.error is not None
+            assert ("CorruptRecordError" if outcome == "checked" else "ValueError: bad") in trace.error
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_error_waits_for_nothing_behind_it(ordered: bool) -> None:
+    """A task that is stuck keeps neither the batches before it nor an error before it from being told."""
+    released = threading.Event()
+
+    def work(value: Any) -> int:
+        if value == 9:
+            raise ValueError("nine")
+        if value in (11, 12, 13, 14, 15):
+            released.wait(20)
+        return int(value)
+
+    async def run() -> None:
+        bench = Bench()
+        stage: Stage | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                bench._group = group  # noqa: SLF001 -- as `observe` does
+                stage = pooled(work, "array", "batch", ordered=ordered, first_rows=1)(bench)
+                found = []
+                with pytest.raises(ValueError, match="nine"):
+                    while (block := await stage.pull(1)) is not None:
+                        found += [item.tolist() for item in block.elements()]
+                        block.release()
+                assert found == [[0, 1, 2, 3], [4, 5, 6, 7]]
+                assert not released.is_set()
+                released.set()
+        finally:
+            released.set()
+            await bench._put_back(stage)  # noqa: SLF001 -- likewise
+
+    asyncio.run(run())
+
+
+def test_out_of_order_a_stuck_task_holds_only_itself() -> None:
+    """Sloppy: while one element takes for ever, all others are delivered."""
+    released = threading.Event()
+
+    def work(value: Any) -> int:
+        if value == 2:
+            released.wait(20)
+        return int(value)
+
+    async def run() -> None:
+        bench = Bench()
+        stage: Stage | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                bench._group = group  # noqa: SLF001 -- as `observe` does
+                stage = pooled(work, "array", "rows", ordered=False, first_rows=1)(bench)
+                found: list[int] = []
+                while len(found) < 23:
+                    block = await stage.pull(1)
+                    assert block is not None
+                    found += block.elements()
+                    block.release()
+                released.set()
+                assert sorted(found) == [value for value in range(24) if value != 2]
+                block = await stage.pull(1)
+                assert block is not None
+                assert block.elements() == [2]
+                block.release()
+                while (block := await stage.pull(1)) is not None:
+                    block.release()
+        finally:
+            released.set()
+            await bench._put_back(stage)  # noqa: SLF001 -- likewise
+
+    asyncio.run(run())
 
 
 def to_the_brim(value: Any) -> Any:
