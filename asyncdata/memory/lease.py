@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory.arena import Arena
-
 
 class Returns:
     """Leases that have ended, on their way back to the loop that owns the slabs.
@@ -63,21 +61,21 @@ class Lease:
     """Exports the arena's bytes as an array interface; its end gives the rows back.
 
     Args:
-        arena: Where the mapping is, which every view keeps alive.
+        memory: The whole mapping, which every view keeps alive.
         returns: Where to report the end.
         release: What to do then, on the owning loop.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "_memory", "_release", "_returns")
 
-    def __init__(self, arena: Arena, returns: Returns, release: Callable[[], None]) -> None:
-        self._memory = arena.array  # not the arena, which lets go of the mapping when it is closed
+    def __init__(self, memory: npt.NDArray[np.uint8], returns: Returns, release: Callable[[], None]) -> None:
+        self._memory = memory  # not the arena, which lets go of the mapping when it is closed
         self._returns = returns
         self._release = release
         self.__array_interface__: dict[str, Any] = {
-            "shape": (arena.nbytes,),
+            "shape": memory.shape,
             "typestr": "|u1",
-            "data": (arena.array.ctypes.data, False),
+            "data": (memory.ctypes.data, False),
             "version": 3,
         }
 

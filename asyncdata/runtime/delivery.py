@@ -2,14 +2,16 @@
 
 A delivery is one block at the consumer's edge. Its bytes stay in the arena; the consumer's arrays view them through one
 lease, whose end gives the rows back. When a consumer keeps so many that its share of the memory is used up, further
-deliveries are private copies: nothing ever waits for a consumer to let go.
+deliveries are private copies: nothing ever waits for a consumer to let go. A consumer in another process makes these
+copies itself, of rows that are lent to it for as long as that takes.
 """
 
 from __future__ import annotations
 
+import functools
 import pickle
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,51 +45,73 @@ class RefLeaf:
     leaf: Leaf | None
     leaves: npt.NDArray[np.object_] | None
 
+    def leaf_at(self, row: int) -> Leaf:
+        """What one row is."""
+        if self.leaf is not None:
+            return self.leaf
+        assert self.leaves is not None
+        leaf: Leaf = self.leaves[row]
+        return leaf
+
+
+ColumnParts: TypeAlias = tuple[RefLeaf | npt.NDArray[Any] | list[Any], ...]
+"""One leaf of all elements each: in the arena, an array whose first axis is the element, or a list of objects."""
+
 
 class Delivery:
     """Elements for the consumer, made one at a time when they are asked for.
 
     Attributes:
+        structure: How the leaves nest.
+        columns: The leaves.
+        base: The arena through one lease, or a private copy; None when no leaf lies in it.
+        to_copy: The base is lent for a moment only: whoever hands the elements out does so from a `private_copy`.
         advance: What consuming the elements means for the state.
         origin: Their provenance.
     """
 
-    __slots__ = ("_base", "_columns", "_rows", "_structure", "advance", "origin")
+    __slots__ = ("_rows", "advance", "base", "columns", "origin", "structure", "to_copy")
 
     def __init__(
         self,
         structure: Structure,
-        columns: tuple[RefLeaf | npt.NDArray[Any] | list[Any], ...],
+        columns: ColumnParts,
         base: npt.NDArray[np.uint8] | None,
         origin: Rows,
         advance: Advance,
+        *,
+        to_copy: bool = False,
     ) -> None:
-        self._structure = structure
-        self._columns = columns
-        self._base = base
+        self.structure = structure
+        self.columns = columns
+        self.base = base
         self._rows = len(origin)
         self.origin = origin
         self.advance = advance
+        self.to_copy = to_copy
 
     def __len__(self) -> int:
         return self._rows
 
     def element(self, row: int) -> Element:
         """One element; arrays and byte batches are views that keep the memory alive."""
-        if self._structure is None:
-            return self._leaf(self._columns[0], row)
-        return unflatten(self._structure, (self._leaf(column, row) for column in self._columns))
+        if self.structure is None:
+            return self._leaf(self.columns[0], row)
+        return unflatten(self.structure, (self._leaf(column, row) for column in self.columns))
+
+    def private_copy(self) -> Delivery:
+        """The same elements in ordinary memory."""
+        assert self.base is not None
+        copier = _Copier(self.base)
+        columns = tuple(copier.copy(column) if isinstance(column, RefLeaf) else column for column in self.columns)
+        return Delivery(self.structure, columns, copier.base(), self.origin, self.advance)
 
     def _leaf(self, column: RefLeaf | npt.NDArray[Any] | list[Any], row: int) -> Any:
         if not isinstance(column, RefLeaf):
             return column[row]
-        leaf = column.leaf
-        if leaf is None:
-            assert column.leaves is not None
-            leaf = column.leaves[row]
-        assert self._base is not None
+        assert self.base is not None
         offset, length = column.rows[row].tolist()
-        return view_leaf(self._base, offset, length, leaf)
+        return view_leaf(self.base, offset, length, column.leaf_at(row))
 
 
 def view_leaf(base: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf) -> Any:
@@ -102,7 +126,7 @@ def view_leaf(base: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf)
         return part.tobytes()
     if leaf.kind == "str":
         return str(part.data, "utf-8")
-    # Written by a worker process of this pipeline, never by storage.
+    # Written by this pipeline's own processes, never by storage.
     return pickle.loads(part.data)  # noqa: S301 -- see above
 
 
@@ -114,15 +138,28 @@ class Deliverer:
         account: The consumer's; charged with every slab that a delivery holds.
         returns: How ended leases come back.
         share_bytes: Slabs the consumer may hold before it gets private copies.
+        remote: The consumer is another process, which makes private copies by itself.
+
+    Attributes:
+        elements: Handed over so far.
+        nbytes: Bytes of their arrays, byte strings and texts.
+        deliveries: In how many parts.
+        copies: Those of them that were private copies.
     """
 
-    def __init__(self, budget: Budget, account: Account, returns: Returns, share_bytes: int) -> None:
+    def __init__(
+        self, budget: Budget, account: Account, returns: Returns, share_bytes: int, *, remote: bool = False
+    ) -> None:
         self._budget = budget
         self._account = account
         self._returns = returns
         self._share = share_bytes
+        self._remote = remote
         self._kept: dict[int, int] = {}
         self._kept_bytes = 0
+        self.elements = 0
+        self.nbytes = 0
+        self.deliveries = 0
         self.copies = 0
 
     @property
@@ -136,8 +173,16 @@ class Deliverer:
         So many that the consumer, who holds one delivery while the next is waiting, stays inside its share; even if
         all it ever keeps is one element.
         """
+        part, delivery, rest = self._first(block)
+        self.elements += len(part)
+        self.nbytes += self._payload_bytes(part, len(part))
+        self.deliveries += 1
+        return delivery, rest
+
+    def _first(self, block: Block) -> tuple[Block, Delivery, Block | None]:
         if not any(isinstance(column, RefColumn) for column in block.columns):
-            return self._lent(block, None), None
+            part, rest = _cut(block, self._crossing(block)) if self._remote else (block, None)
+            return part, self._lent(part, None), rest
         free = self._share - self._kept_bytes
         count = len(block)
         fits = self._grown(block, count) <= min(self._share // _PARTS, free)
@@ -151,7 +196,21 @@ class Deliverer:
                 count //= 2
         part, rest = _cut(block, count)
         slabs = self._claim([column for column in part.columns if isinstance(column, RefColumn)])
-        return (self._lent(part, self._lend(slabs)) if fits else self._private(part, slabs)), rest
+        if fits:
+            return part, self._lent(part, self._lend(slabs)), rest
+        self.copies += 1
+        if self._remote:
+            return part, self._lent(part, self._lend_for_now(slabs), to_copy=True), rest
+        delivery = self._lent(part, self._budget.slabs.arena.array).private_copy()
+        self._drop(slabs)
+        return part, delivery, rest
+
+    def _crossing(self, block: Block) -> int:
+        """How many elements that lie outside the arena are sent to another process at a time."""
+        count = len(block)
+        while count > 1 and self._payload_bytes(block, count) > self._share // _PARTS:
+            count //= 2
+        return count
 
     def _grown(self, block: Block, count: int) -> int:
         """By how much the consumer's slabs would grow with the first elements of a block."""
@@ -164,18 +223,24 @@ class Deliverer:
         return sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
 
     def _payload_bytes(self, block: Block, count: int) -> int:
-        parts = [column.pick(slice(count)) for column in block.columns if isinstance(column, RefColumn)]
-        return sum(part.nbytes + sum(int(table[:, 1].sum()) for table in part.tables()) for part in parts)
+        total = 0
+        for column in block.columns:
+            if isinstance(column, RefColumn):
+                part = column.pick(slice(count))
+                total += part.nbytes + sum(int(table[:, 1].sum()) for table in part.tables())
+            elif isinstance(column, ArrayColumn):
+                total += column.array[:count].nbytes
+        return total
 
     @staticmethod
-    def _lent(block: Block, base: npt.NDArray[np.uint8] | None) -> Delivery:
+    def _lent(block: Block, base: npt.NDArray[np.uint8] | None, *, to_copy: bool = False) -> Delivery:
         columns = tuple(
             RefLeaf(column.rows, column.leaf, column.leaves)
             if isinstance(column, RefColumn)
             else (column.array if isinstance(column, ArrayColumn) else column.items)
             for column in block.columns
         )
-        return Delivery(block.structure, columns, base, block.origin, block.advance)
+        return Delivery(block.structure, columns, base, block.origin, block.advance, to_copy=to_copy)
 
     def _claim(self, refs: list[RefColumn]) -> list[int]:
         """The slabs that these columns hold, each held once from now on, not row by row."""
@@ -200,22 +265,16 @@ class Deliverer:
                     self._kept_bytes -= slab.nbytes
                 self._budget.slabs.drop(slab)
 
-        return Lease(self._budget.slabs.arena, self._returns, release).bytes()
+        return Lease(self._budget.slabs.arena.array, self._returns, release).bytes()
 
-    def _private(self, block: Block, slabs: list[int]) -> Delivery:
-        """A copy in ordinary memory; the slabs are given back at once."""
-        self.copies += 1
-        copier = _Copier(self._budget.slabs.arena.array)
-        columns: list[RefLeaf | npt.NDArray[Any] | list[Any]] = []
-        for column in block.columns:
-            if isinstance(column, RefColumn):
-                columns.append(copier.copy(column))
-            else:
-                columns.append(column.array if isinstance(column, ArrayColumn) else column.items)
-        delivery = Delivery(block.structure, tuple(columns), copier.base(), block.origin, block.advance)
+    def _lend_for_now(self, slabs: list[int]) -> npt.NDArray[np.uint8]:
+        """For as long as a copy takes: not counted as kept."""
+        release = functools.partial(self._drop, slabs)
+        return Lease(self._budget.slabs.arena.array, self._returns, release).bytes()
+
+    def _drop(self, slabs: list[int]) -> None:
         for index in slabs:
             self._budget.slabs.drop(self._budget.slabs.slab(index))
-        return delivery
 
 
 def _cut(block: Block, count: int) -> tuple[Block, Block | None]:
@@ -223,7 +282,7 @@ def _cut(block: Block, count: int) -> tuple[Block, Block | None]:
 
 
 class _Copier:
-    """Collects rows from the arena into one private array."""
+    """Collects rows of the arena in one private array."""
 
     def __init__(self, arena: npt.NDArray[np.uint8]) -> None:
         self._arena = arena
@@ -231,7 +290,7 @@ class _Copier:
         self._tables: list[tuple[int, Rows]] = []
         self._nbytes = 0
 
-    def copy(self, column: RefColumn) -> RefLeaf:
+    def copy(self, column: RefLeaf) -> RefLeaf:
         rows = column.rows.copy()
         for row, (offset, length) in enumerate(column.rows.tolist()):
             leaf = column.leaf_at(row)

@@ -36,7 +36,7 @@ def test_the_lease_ends_with_the_last_view() -> None:
     """Slices and views of views keep it; the arena itself and the returns do not."""
     arena, loop, released = Arena(GRANULE), Loop(), []
     returns = Returns(loop.call)
-    whole = Lease(arena, returns, lambda: released.append(1)).bytes()
+    whole = Lease(arena.array, returns, lambda: released.append(1)).bytes()
     part = whole[10:20].view(np.int16)[1:]
     foreign = part.data
     del whole, part
@@ -57,12 +57,12 @@ def test_many_ends_wake_the_loop_once() -> None:
     arena, loop = Arena(GRANULE), Loop()
     released: list[int] = []
     returns = Returns(loop.call)
-    views = [Lease(arena, returns, functools.partial(released.append, i)).bytes() for i in range(50)]
+    views = [Lease(arena.array, returns, functools.partial(released.append, i)).bytes() for i in range(50)]
     views.clear()
     assert len(loop.scheduled) == 1
     loop.run()
     assert sorted(released) == list(range(50))
-    Lease(arena, returns, lambda: released.append(50)).bytes()
+    Lease(arena.array, returns, lambda: released.append(50)).bytes()
     assert len(loop.scheduled) == 1
     loop.run()
     assert released[-1] == 50
@@ -86,7 +86,7 @@ def test_ends_in_other_threads_and_in_cycles() -> None:
 
         def drop(count: int) -> None:
             for _ in range(count):
-                cycle: list[object] = [Lease(arena, returns, release).bytes()]
+                cycle: list[object] = [Lease(arena.array, returns, release).bytes()]
                 cycle.append(cycle)
             gc.collect()
 
@@ -107,8 +107,8 @@ def test_after_close_nothing_is_touched() -> None:
     """A view that outlives the pipeline ends without a word; its memory stays readable until then."""
     arena, loop, released = Arena(GRANULE), Loop(), []
     returns = Returns(loop.call)
-    early = Lease(arena, returns, lambda: released.append(1)).bytes()
-    late = Lease(arena, returns, lambda: released.append(2)).bytes()
+    early = Lease(arena.array, returns, lambda: released.append(1)).bytes()
+    late = Lease(arena.array, returns, lambda: released.append(2)).bytes()
     del early
     arena.close()
     returns.close()
@@ -126,11 +126,11 @@ def test_a_loop_that_is_closed_is_left_alone() -> None:
     """When the loop is gone before the returns were told, the end of a lease raises nothing."""
     arena, loop, released = Arena(GRANULE), Loop(), []
     returns = Returns(loop.call)
-    views = [Lease(arena, returns, lambda: released.append(1)).bytes() for _ in range(2)]
+    views = [Lease(arena.array, returns, lambda: released.append(1)).bytes() for _ in range(2)]
     loop.closed = True
     views.clear()
     loop.closed = False
-    Lease(arena, returns, lambda: released.append(1)).bytes()
+    Lease(arena.array, returns, lambda: released.append(1)).bytes()
     assert not loop.scheduled
     assert released == []
     arena.close()
