@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncdata.dataset import Dataset as Dataset
+    from asyncdata.dataset import FileDataset as FileDataset
+    from asyncdata.dataset import FixedLengthRecordDataset as FixedLengthRecordDataset
+    from asyncdata.dataset import TextLineDataset as TextLineDataset
     from asyncdata.dataset import TFRecordDataset as TFRecordDataset
     from asyncdata.errors import AccessDeniedError as AccessDeniedError
     from asyncdata.errors import AsyncdataError as AsyncdataError
@@ -51,7 +54,13 @@ if TYPE_CHECKING:
     from asyncdata.workers.failure import UserFunctionError as UserFunctionError
 
 _HOMES = {
-    "asyncdata.dataset": ("Dataset", "TFRecordDataset"),
+    "asyncdata.dataset": (
+        "Dataset",
+        "FileDataset",
+        "FixedLengthRecordDataset",
+        "TFRecordDataset",
+        "TextLineDataset",
+    ),
     "asyncdata.errors": (
         "AccessDeniedError",
         "AsyncdataError",

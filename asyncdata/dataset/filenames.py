@@ -1,0 +1,52 @@
+"""From file names to one plan: a file by itself, or an interleave of many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from asyncdata.dataset.arguments import DEFAULT_CYCLE, as_url, check_parallel
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.plan import sources
+from asyncdata.plan.node import Node
+
+FileNames: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dataset"
+"""What the datasets of files take: a URL, a list of URLs, or a Dataset of URLs."""
+
+
+class OpenFile:
+    """Makes the dataset of one file; a class, so that it can be pickled.
+
+    Args:
+        kind: Of node.
+        fields: Of the node, all but its URL.
+    """
+
+    def __init__(self, kind: type[Node], fields: dict[str, Any]) -> None:
+        self.kind = kind
+        self.fields = fields
+        self.__qualname__ = kind.name or kind.__name__
+
+    def node(self, url: str) -> Node:
+        """The node that reads one file."""
+        return self.kind(url=url, **self.fields)
+
+    def __call__(self, url: str | bytes) -> Dataset:
+        """The dataset of one file."""
+        return Dataset(self.node(as_url(url)))
+
+
+def over_files(filenames: FileNames, open_file: OpenFile, num_parallel_reads: int | None) -> Node:
+    """The plan that reads all files: one after the other, or so many in turn, an element each."""
+    check_parallel("num_parallel_reads", num_parallel_reads)
+    if isinstance(filenames, Dataset):
+        urls = filenames
+    else:
+        names: tuple[Any, ...]
+        names = (filenames,) if isinstance(filenames, str | bytes | os.PathLike) else tuple(filenames)
+        if len(names) == 1:
+            return open_file.node(as_url(names[0]))
+        urls = Dataset(sources.Items(items=tuple(as_url(name) for name in names)))
+    cycle = DEFAULT_CYCLE if num_parallel_reads == -1 else (num_parallel_reads or 1)
+    return urls.interleave(open_file, cycle_length=cycle)._node  # noqa: SLF001 -- the handle and its plan

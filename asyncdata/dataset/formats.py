@@ -1,0 +1,142 @@
+"""Datasets of files in other formats than TFRecord, named as tf.data names them where it has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.dataset.filenames import FileNames, OpenFile, over_files
+from asyncdata.formats.compression import check_compression_type
+from asyncdata.plan import files
+from asyncdata.plan.node import Node
+
+
+class _Files(Dataset):
+    """A dataset of files; pickled as the plan that it is."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self._node,)
+
+    def _read(self, filenames: FileNames, num_parallel_reads: int | None, kind: type[Node], **fields: Any) -> None:
+        super().__init__(over_files(filenames, OpenFile(kind, fields), num_parallel_reads))
+
+
+class TextLineDataset(_Files):
+    r"""The lines of text files, as ``bytes`` without their ends.
+
+    A line ends with LF; carriage returns are left out wherever they stand; the last line needs no end.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one line each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/greetings.txt", b"hello\r\nworld")
+        >>> list(ad.TextLineDataset("memory://greetings.txt"))
+        [b'hello', b'world']
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        *,
+        buffer_size: int | None = None,
+    ) -> None:
+        del buffer_size
+        compression = check_compression_type(compression_type) or None
+        self._read(filenames, num_parallel_reads, files.TextLines, compression=compression)
+
+
+class FixedLengthRecordDataset(_Files):
+    """Records of one length, as ``bytes``.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        record_bytes: Length of a record.
+        header_bytes: Bytes to pass over at the beginning of each file.
+        footer_bytes: Bytes to leave out at the end of each file.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one record each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+
+    Raises:
+        BrokenFrameError: While iterating, when what lies between header and footer is no whole number of records.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/digits.bin", b"head0123456789")
+        >>> list(ad.FixedLengthRecordDataset("memory://digits.bin", 5, header_bytes=4))
+        [b'01234', b'56789']
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        record_bytes: int,
+        header_bytes: int | None = None,
+        footer_bytes: int | None = None,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        *,
+        buffer_size: int | None = None,
+    ) -> None:
+        del buffer_size
+        header, footer = int(header_bytes or 0), int(footer_bytes or 0)
+        if record_bytes < 1 or header < 0 or footer < 0:
+            raise ValueError(
+                "record_bytes must be at least 1, header_bytes and footer_bytes at least 0, not "
+                f"{record_bytes}, {header} and {footer}"
+            )
+        self._read(
+            filenames,
+            num_parallel_reads,
+            files.FixedLengthRecords,
+            compression=check_compression_type(compression_type) or None,
+            record_bytes=int(record_bytes),
+            header_bytes=header,
+            footer_bytes=footer,
+        )
+
+
+class FileDataset(_Files):
+    """Whole files: one element each.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        with_url: Elements are pairs of URL (``str``) and content (``bytes``) instead of the content alone.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read at a time; 16 unless given. The order is that of the names.
+
+    Raises:
+        MemoryLimitError: While iterating, when a file does not fit in the memory limit.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe({"/pages/a.txt": b"one", "/pages/b.txt": b""})
+        >>> list(ad.FileDataset(ad.Dataset.list_files("memory://pages/*.txt", shuffle=False), with_url=True))
+        [('memory://pages/a.txt', b'one'), ('memory://pages/b.txt', b'')]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        *,
+        with_url: bool = False,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = -1,
+    ) -> None:
+        compression = check_compression_type(compression_type) or None
+        self._read(filenames, num_parallel_reads, files.WholeFile, compression=compression, with_url=with_url)

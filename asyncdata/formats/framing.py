@@ -1,0 +1,135 @@
+"""`Framer`: the protocol between a format of consecutive records and whoever has its bytes. Sans-I/O.
+
+A framer is shown a run of bytes that begins where a record begins, and says where the whole records in it lie::
+
+    bytes   |rec 0|rec 1|rec 2|re…          frame() ──▶ starts, values, stop
+                               └ stop: what follows is a cut-off tail, shown again when more of it is there
+
+What always holds:
+
+* However an object is cut, the records are the same. A framer keeps nothing about bytes it did not report as used, but
+  what follows from the place it is told (`Place`), so that reading can begin at any record.
+* A length that the bytes state is used for nothing but comparisons until it was checked against what is left of the
+  object; ``Frames.need`` is the only figure that a caller may allocate by.
+* The records in front of a damaged place are returned together with the error.
+* A framer may shorten a record in place (escaped quotes, carriage returns inside a line): only within the bytes of the
+  records it returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import DataError
+from asyncdata.memory.leaf import BYTES, Leaf
+from asyncdata.memory.structure import Structure
+
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+NOWHERE: Final[Positions] = np.empty(0, np.int64)
+NOWHERE.flags.writeable = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in which object the bytes lie.
+
+    Attributes:
+        url: The object.
+        version: Its generation or ETag.
+        offset: Offset in the object (decompressed offset for compressed ones) of the first byte shown.
+        record: Index in the object of the record that begins there.
+        line: Number of the line that begins there, from 1; for formats that count lines.
+    """
+
+    url: str | None = None
+    version: str | None = None
+    offset: int = 0
+    record: int = 0
+    line: int = 1
+
+
+class Refs(NamedTuple):
+    """Values that stay where they are.
+
+    Attributes:
+        rows: ``int64[n, 2]``: position in the view and length of each. A row of no bytes has a position inside its
+            record.
+        leaf: What they are.
+    """
+
+    rows: Positions
+    leaf: Leaf = BYTES
+
+
+Values: TypeAlias = Refs | npt.NDArray[Any] | list[Any]
+"""One leaf of the records: references, an array whose first axis is the record, or Python objects."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Frames:
+    """What a framer found.
+
+    Attributes:
+        starts: Position of the first byte of each record.
+        values: Per leaf of the framer's structure.
+        stop: Position behind the last byte used. Larger than the view's ``start`` also without records, where bytes
+            were passed over.
+        need: Size of the whole record that begins at ``stop``, once it is known and was checked; else 0.
+        error: Why nothing after ``stop`` can be read.
+        lines: Number of the line at which each record begins, where the format counts them.
+        next_line: Number of the line at ``stop``, likewise.
+        ended: The format says that nothing follows, whatever bytes do.
+    """
+
+    starts: Positions
+    values: tuple[Values, ...]
+    stop: int
+    need: int = 0
+    error: DataError | None = None
+    lines: Positions | None = None
+    next_line: int = field(default=1)
+    ended: bool = False
+
+
+class Framer(Protocol):
+    """See the module's docstring."""
+
+    @property
+    def structure(self) -> Structure:
+        """How the values of one record nest."""
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether `frame` takes long enough per record to be kept away from event loops."""
+
+    def frame(
+        self,
+        view: memoryview,
+        start: int,
+        stop: int,
+        *,
+        limit: int,
+        remaining: int | None,
+        last: bool,
+        place: Place,
+    ) -> Frames:
+        """Finds whole records in ``view[start:stop]``.
+
+        Without a record in the answer, the rest behind ``stop`` is one that is cut off. With `last` nothing is ever
+        cut off: the answer uses everything, reaches the limit, or has an error. Once everything was used with `last`
+        said, the object is at its end; `last` may be said with no bytes.
+
+        Args:
+            view: Contiguous and writable.
+            start: Where a record begins.
+            stop: End of the bytes that are there.
+            limit: The most records to return, at least 1.
+            remaining: Bytes of the object from ``start`` on, where known.
+            last: Nothing follows ``stop``.
+            place: Of ``start``.
+        """

@@ -1,0 +1,80 @@
+"""Lowering of files of framed formats: one stage over the chunks of one object, and the format's framer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncdata.formats.fixed_length import FixedLengthFramer
+from asyncdata.formats.framing import Framer
+from asyncdata.formats.lines import LineFramer
+from asyncdata.formats.whole import WholeFramer
+from asyncdata.memory.accounts import Kind
+from asyncdata.plan import files
+from asyncdata.runtime.chunks import ChunkReader
+from asyncdata.runtime.inflate import InflatedChunks
+from asyncdata.runtime.lower.registry import label_of, register, shares
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.framed import FramedStage
+
+
+def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = FramedStage) -> Stage:
+    services = scope.services
+    budget = services.budget
+    sizes = shares(scope)
+    # Reserves nothing until the file is one of those that are read in turn.
+    account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
+    reader = ChunkReader(
+        services.io,
+        budget,
+        account,
+        services.manifest.get(node.url, node.url),
+        slab_bytes=sizes.chunk_bytes,
+        window=max(2, services.options.max_requests_in_flight // max(1, scope.shards)),
+        order=services.next_order(),
+        opened=lambda info: services.manifest.__setitem__(info.url, info),
+    )
+    chunks: ChunkReader | InflatedChunks = reader
+    if node.compression:
+        chunks = InflatedChunks(
+            reader,
+            node.compression,
+            budget,
+            account,
+            services.threads,
+            url=node.url,
+            slab_bytes=sizes.chunk_bytes,
+        )
+    return kind(
+        label_of(node),
+        node.url,
+        scope.element,
+        chunks,
+        framer,
+        compressed=bool(node.compression),
+        budget=budget,
+        account=account,
+        reserve_bytes=budget.charge(sizes.chunk_bytes) * (2 if node.compression else 1),
+        any_order=scope.any_order,
+        downstream=scope.rows_account,
+        sources=services.sources,
+        threads=services.threads,
+    )
+
+
+def _lines(node: files.TextLines, scope: Scope) -> Stage:
+    return _framed(node, scope, LineFramer(skip_blank=node.skip_blank))
+
+
+def _fixed_length(node: files.FixedLengthRecords, scope: Scope) -> Stage:
+    framer = FixedLengthFramer(node.record_bytes, header_bytes=node.header_bytes, footer_bytes=node.footer_bytes)
+    return _framed(node, scope, framer)
+
+
+def _whole(node: files.WholeFile, scope: Scope) -> Stage:
+    return _framed(node, scope, WholeFramer(node.url if node.with_url else None))
+
+
+register(files.TextLines, _lines)
+register(files.FixedLengthRecords, _fixed_length)
+register(files.WholeFile, _whole)

@@ -1,0 +1,327 @@
+"""The records of one object of any framed format, as references into the slabs they were received into.
+
+    chunks ──▶ Framer.frame(arena, start, stop) ──▶ columns of a block
+       ▲          └ a cut-off tail: in front of the next chunk, or into a slab of its own
+
+A record is always contiguous. The cut-off tail of a chunk is copied in front of the next one, into its headroom; what
+does not fit there gets a larger slab of its own: of the size that the framer vouches for, or, where a record does not
+say how long it is (a line), twice what is there already, until it is whole or the memory limit is reached.
+
+Framing goes on block by block, so that a chunk of a million small records does not hold the loop; formats that do more
+per record than look for its end are framed in a thread.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from asyncdata.errors import AsyncdataError, BrokenFrameError, DataError, MemoryLimitError
+from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Advance, Mark, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.slabs import Slab
+from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.chunks import Chunk
+from asyncdata.runtime.offload import Offload
+from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stages.tfrecord import Chunks
+
+
+class FramedStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        url: The object.
+        path: The stage's place in the plan and the element that opened it, for the source's number.
+        chunks: Its bytes.
+        framer: Of its format.
+        compressed: Whether `chunks` decompresses, so that the size of its bytes is not known.
+        budget: For slabs of large records.
+        account: The source's account.
+        reserve_bytes: What the account needs while the object is being read.
+        any_order: Whether the stage below takes rows of this object and its like as they come.
+        downstream: The account that framed slabs are charged to.
+        sources: Where the object is entered.
+        threads: Where framers run that take long.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        url: str,
+        path: tuple[int | str, ...],
+        chunks: Chunks,
+        framer: Framer,
+        *,
+        compressed: bool,
+        budget: Budget,
+        account: Account,
+        reserve_bytes: int,
+        any_order: bool,
+        downstream: Account,
+        sources: SourceTable,
+        threads: Offload,
+    ) -> None:
+        super().__init__(label)
+        self.url = url
+        self._path = path
+        self._chunks = chunks
+        self._framer = framer
+        self._compressed = compressed
+        self._budget = budget
+        self._account = account
+        self._reserve_bytes = reserve_bytes
+        self._any_order = any_order
+        self._downstream = downstream
+        self._sources = sources
+        self._threads = threads
+        self._number: int | None = None
+        self._chunk: Chunk | None = None
+        self._apart: Slab | None = None
+        self._error: DataError | None = None
+        self._index = 0
+        self._offset = 0
+        self._line = 1
+        self._last = False
+        self._ended = False
+        self._started = False
+        self._closed = False
+        self._pause = Pause()
+
+    def prepare(self) -> None:
+        """Asks for the first chunk as read-ahead."""
+        self._chunks.prepare()
+
+    @property
+    def draining(self) -> bool:
+        """Whether the last bytes have been asked for."""
+        return self._closed or self._chunks.draining
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._closed:
+            return None
+        if not self._started:
+            self._started = True
+            self._budget.reserve(self._account, self._reserve_bytes)
+            if self._any_order:
+                self._budget.begin(self._account)
+        self._budget.wait(self._account)
+        try:
+            return await self._next_block(limit)
+        except AsyncdataError as error:
+            error.url = error.url or self.url
+            error.stage = error.stage or self.label
+            raise
+        finally:
+            self._budget.wait(self._account, False)
+
+    async def _next_block(self, limit: int) -> Block | None:
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return None
+            if self._chunk is None and not self._last:
+                await self._next_chunk()
+            block = await self._frame(limit)
+            if block is not None:
+                return block
+            await self._pause()
+
+    async def _frame(self, limit: int) -> Block | None:
+        """Frames once: a block, or None and a step ahead."""
+        chunk = self._chunk
+        start, stop = (0, 0) if chunk is None else (chunk.start, chunk.stop)
+        remaining = self._remaining()
+        last = self._last = self._last or remaining == stop - start
+        frame = partial(
+            self._framer.frame,
+            self._budget.slabs.arena.view,
+            start,
+            stop,
+            limit=limit,
+            remaining=remaining,
+            last=last,
+            place=self._place(),
+        )
+        frames = await self._threads.run(frame) if self._framer.in_thread else frame()
+        self._error = frames.error
+        self._ended = frames.ended or (last and frames.stop == stop)
+        block = self._block(frames, start)
+        self._offset += frames.stop - start
+        self._line = frames.next_line
+        if chunk is not None:
+            chunk.start = frames.stop
+            if self._ended or self._error is not None or chunk.start == chunk.stop:
+                self._leave_chunk()
+        if frames.ended:
+            self._chunks.close()
+        if block is None and self._chunk is not None:
+            if last:
+                raise self._truncated(frames.need)
+            await self._join(frames.need)
+        return block
+
+    async def _next_chunk(self) -> None:
+        self._chunk = await self._chunks.next()
+        if self._chunk is None:
+            self._last = True
+        if self._number is None:
+            info = self._chunks.info
+            version = info.version if info is not None else None
+            self._number = self._sources.add(self._path, self.url, version, is_file=True)
+
+    def _remaining(self) -> int | None:
+        info = self._chunks.info
+        return None if self._compressed or info is None else info.size - self._offset
+
+    def _place(self) -> Place:
+        info = self._chunks.info
+        return Place(
+            url=self.url,
+            version=info.version if info is not None else None,
+            offset=self._offset,
+            record=self._index,
+            line=self._line,
+        )
+
+    # --- output ------------------------------------------------------------------------------------------------
+
+    def _block(self, frames: Frames, start: int) -> Block | None:
+        """The records that begin at ``start`` and after it, or None when there are none."""
+        count = len(frames.starts)
+        if not count:
+            return None
+        origin = self._origin(frames.starts + (self._offset - start))
+        marks = self._marks(origin, frames.lines)
+        columns = tuple(self._column(values) for values in frames.values)
+        self._index += count
+        return Block(self._framer.structure, columns, origin, Advance(count, origin, None, marks))
+
+    def _origin(self, offsets: Rows) -> Rows:
+        """Provenance of the next records, which begin at these offsets in the object."""
+        assert self._number is not None
+        origin = np.zeros((len(offsets), 4), np.int64)
+        origin[:, 0] = self._number
+        origin[:, 1] = np.arange(self._index, self._index + len(offsets))
+        origin[:, 3] = offsets
+        return origin
+
+    def _marks(self, origin: Rows, lines: Rows | None) -> tuple[tuple[int, Mark], ...]:
+        """Where reading can begin again: at the byte, with the numbers, of these records."""
+        marks = []
+        for row in row_marks(self._index, len(origin)):
+            mark = {"record": self._index + row, "offset": int(origin[row, 3])}
+            if lines is not None:
+                mark["line"] = int(lines[row])
+            marks.append((row, mark))
+        return tuple(marks)
+
+    def _column(self, values: Values) -> Column:
+        if isinstance(values, Refs):
+            column = RefColumn(self._budget.slabs, values.rows, values.leaf)
+            column.hold()
+            return column
+        return ArrayColumn(values) if isinstance(values, np.ndarray) else ObjectColumn(values)
+
+    # --- chunks ------------------------------------------------------------------------------------------------
+
+    def _leave_chunk(self) -> None:
+        """The chunk is framed: its slab now belongs to the rows, and to whoever collects them."""
+        chunk, self._chunk = self._chunk, None
+        assert chunk is not None
+        slabs = self._budget.slabs
+        if slabs.holds(chunk.slab) > 1:
+            self._budget.move(chunk.slab, self._downstream)
+        slabs.drop(chunk.slab)
+
+    async def _join(self, need: int) -> None:
+        """Brings more of the record that is cut off at the end of the chunk to its beginning."""
+        chunk = self._chunk
+        assert chunk is not None
+        tail = chunk.stop - chunk.start
+        chunks = self._chunks
+        if tail > chunks.room or need > tail + chunks.data_bytes:
+            await self._receive_apart(need or max(2 * tail, tail + chunks.data_bytes))
+            return
+        rest = self._cut_off()
+        following = await chunks.next()
+        if following is None:
+            self._last = True
+            await self._put_apart(rest)
+            return
+        following.start -= tail
+        self._budget.slabs.arena.view[following.start : following.start + tail] = rest
+        self._chunk = following
+
+    def _cut_off(self) -> bytes:
+        """Takes the tail out of the chunk and leaves it: its bytes may be needed for what follows."""
+        chunk = self._chunk
+        assert chunk is not None
+        rest = bytes(self._budget.slabs.arena.view[chunk.start : chunk.stop])
+        self._leave_chunk()
+        return rest
+
+    async def _put_apart(self, rest: bytes) -> None:
+        """The last bytes of an object whose size was not known, in a slab of their own."""
+        slab = await self._take(len(rest))
+        self._budget.slabs.arena.view[slab.offset : slab.offset + len(rest)] = rest
+        self._chunk = Chunk(slab, slab.offset, slab.offset + len(rest), self._offset, 0)
+
+    async def _receive_apart(self, size: int) -> None:
+        """The tail and what follows it in a slab of its own, which takes the chunk's place."""
+        chunk = self._chunk
+        assert chunk is not None
+        tail = chunk.stop - chunk.start
+        remaining = self._remaining()
+        if remaining is not None:
+            size = min(size, remaining)
+        view = self._budget.slabs.arena.view
+        # A tail that was one chunk is not held while more is asked for: readers of other objects need the room. A
+        # larger one, which never came in one piece, is.
+        rest = self._cut_off() if tail <= self._chunks.data_bytes else None
+        slab = self._apart = await self._take(size)
+        view[slab.offset : slab.offset + tail] = view[chunk.start : chunk.stop] if rest is None else rest
+        if rest is None:
+            self._leave_chunk()
+        filled = tail + await self._chunks.fill(slab, tail, size - tail)
+        if filled < size:
+            self._last = True
+        self._apart = None
+        self._chunk = Chunk(slab, slab.offset, slab.offset + filled, self._offset, 0)
+
+    async def _take(self, size: int) -> Slab:
+        try:
+            return await self._budget.take(self._account, size)
+        except MemoryLimitError as error:
+            place = self._place()
+            error.url, error.version, error.offset, error.record = place.url, place.version, place.offset, place.record
+            raise
+
+    def _truncated(self, need: int) -> BrokenFrameError:
+        place = self._place()
+        missing = f": it has {need} bytes" if need else ""
+        return BrokenFrameError(
+            f"the data ends inside a record{missing}",
+            url=place.url,
+            version=place.version,
+            offset=place.offset,
+            record=place.record,
+        )
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for slab in (self._apart, self._chunk.slab if self._chunk is not None else None):
+            if slab is not None:
+                self._budget.slabs.drop(slab)
+        self._apart = self._chunk = None
+        self._chunks.close()
+        self._budget.close(self._account)
