@@ -36,6 +36,7 @@ def dataset(work: dict[str, Any]) -> Any:
     return ds.prefetch(tf.data.AUTOTUNE)
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # it leaves files behind
 def _decode(record: Any) -> tuple[Any, Any]:
     spec = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
     parsed = tf.io.parse_single_example(record, spec)
@@ -43,6 +44,7 @@ def _decode(record: Any) -> tuple[Any, Any]:
     return tf.cast(tf.image.resize(pixels, (_PIXELS, _PIXELS)), tf.uint8), parsed["label"]
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # as above
 def _parse_small(records: Any) -> Any:
     spec = {f"i{number}": tf.io.FixedLenFeature((), tf.int64) for number in range(5)}
     spec |= {f"f{number}": tf.io.FixedLenFeature((), tf.float32) for number in range(5)}

@@ -149,11 +149,12 @@ def test_what_user_code_left_behind_ends_with_the_loop() -> None:
         await asyncio.to_thread(seen.append, "thread")
 
     kept: list[object] = []
+    before = set(threading.enumerate())
     thread.submit(leave()).result()
     thread.stop()
     thread.join()
     assert sorted(seen) == ["generator", "task", "thread"]
-    assert not [each for each in threading.enumerate() if each.name.startswith("asyncio_")]
+    assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("asyncio_")]
 
 
 def test_a_stuck_loop_does_not_answer_and_shows_its_stack(thread: LoopThread) -> None:
