@@ -2,14 +2,15 @@
 
 Plain bookkeeping on one loop, without await or clock; sending is the worker's business. What always holds: a call is in
 the queue, or in exactly one worker's ``flight``, or it has an event to tell; no worker holds more than ``depth`` calls;
-nobody waits while a worker has room.
+nobody waits while a worker has room, but for one that is long in its first call: what waits behind that is taken back
+and given to others (`relieve`), so that a slow task holds up none but itself.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, Death
@@ -49,7 +50,7 @@ class Dispatcher:
     def supply(self, worker: Worker) -> None:
         """Gives a worker that is ready and has room what has waited longest."""
         queue = self._queue
-        while queue and len(worker.flight) < self._depth and not worker.closing:
+        while queue and len(worker.flight) < self._depth and not worker.closing and not worker.slow:
             call = queue.popleft()
             if not call.withdrawn:
                 self._assign(worker, call)
@@ -60,8 +61,31 @@ class Dispatcher:
         call = worker.flight.pop(ticket, None)
         if call is not None:
             call.worker = None
+            if ticket == worker.head:
+                worker.slow = False
+                worker.head = next(iter(worker.flight), 0)
             self.supply(worker)
         return call
+
+    def relieve(self, workers: Iterable[Worker]) -> bool:
+        """Takes back what waits in workers that are still in the call they were in the last time; others get it.
+
+        To be called now and then while calls wait behind others.
+
+        Returns:
+            Whether any do.
+        """
+        behind = [worker for worker in workers if len(worker.flight) > 1]
+        slow = [worker for worker in behind if worker.head == worker.seen]
+        for worker in workers:
+            worker.seen = worker.head
+        if any(worker.load >= 0 and worker not in slow for worker in workers) or len(slow) < len(behind):
+            for worker in slow:
+                self.retire(worker)
+                worker.slow = True
+                for ticket in itertools.islice(worker.flight, 1, None):
+                    worker.withdraw(ticket)
+        return bool(behind)
 
     def withdraw(self, call: Call) -> bool:
         """Takes a call back, once; returns whether its worker must be waited for."""
@@ -101,6 +125,8 @@ class Dispatcher:
         call.ticket = next(self._tickets)
         call.worker = worker
         worker.flight[call.ticket] = call
+        if len(worker.flight) == 1:
+            worker.head = call.ticket
         try:
             worker.send_task(call)
         except OSError as exc:
@@ -115,6 +141,6 @@ class Dispatcher:
         if load == worker.load:
             return
         self.retire(worker)
-        if load < self._depth and not worker.closing:
+        if load < self._depth and not worker.closing and not worker.slow:
             self._by_load[load][worker] = None
             worker.load = load

@@ -44,6 +44,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 _MAX_FAILED_STARTS: Final = 3
 _ABORT_TIMEOUT_S: Final = 3.0
 _KILL_TIMEOUT_S: Final = 10.0
+_SLOW_S: Final = 0.1  # what waits so long behind one and the same task is given to another worker
 
 
 class WorkerPool:
@@ -104,6 +105,7 @@ class WorkerPool:
         self._names = itertools.count()
         self._watchers: list[asyncio.Future[None]] = []  # who waits for workers to come, get ready or go
         self._overdue: set[Worker] = set()
+        self._relief: asyncio.TimerHandle | None = None
         self._reports: list[str] = []
         self._broken: PipelineError | None = None
         self._failed_starts = 0
@@ -133,11 +135,7 @@ class WorkerPool:
         self._check_usable()
 
     async def ready(self) -> None:
-        """Waits until every worker has imported what it needs.
-
-        Raises:
-            PipelineError: The workers cannot start; the cause is attached.
-        """
+        """Waits until every worker has imported what it needs; raises ``PipelineError`` with the cause if it cannot."""
         self._check_usable()
 
         def is_settled() -> bool:
@@ -211,6 +209,8 @@ class WorkerPool:
             worker.process.kill()
 
     def _release(self) -> None:
+        if self._relief is not None:
+            self._relief.cancel()
         for number in list(self._programs):
             self.unregister(number)
         self._spawner.close()
@@ -295,6 +295,8 @@ class WorkerPool:
         self._check_usable()
         call = Call(self._programs[program_id], payload)
         self._dispatcher.submit(call)
+        if self._relief is None:
+            self._relief = asyncio.get_running_loop().call_later(_SLOW_S, self._relieve)
         try:
             while True:
                 kind, value = await self._next_event(call)
@@ -310,6 +312,11 @@ class WorkerPool:
         finally:
             if call.deadline is not None:
                 call.deadline.cancel()
+
+    def _relieve(self) -> None:
+        self._relief = None
+        if self._dispatcher.relieve(self._workers) and not self._closing:
+            self._relief = asyncio.get_running_loop().call_later(_SLOW_S, self._relieve)
 
     async def _next_event(self, call: Call) -> tuple[int, Any]:
         """Waits for the call's next event; a cancellation is remembered and turned into a withdrawal."""
@@ -377,7 +384,7 @@ class WorkerPool:
         worker = call.worker
         if worker is None:
             return
-        if next(iter(worker.flight)) == call.ticket:
+        if worker.head == call.ticket:
             if worker in self._overdue:
                 worker.process.kill()
             else:
@@ -400,13 +407,8 @@ class WorkerPool:
             text = f"worker processes cannot be started with {self._plan.executable!r}: {error}"
             self._break(PipelineError(text), error)
         else:
-            worker = Worker(
-                name,
-                future.result(),
-                loop=future.get_loop(),
-                on_message=self._on_message,
-                on_gone=self._on_gone,
-            )
+            loop, launched = future.get_loop(), future.result()
+            worker = Worker(name, launched, loop=loop, on_message=self._on_message, on_gone=self._on_gone)
             self._workers[worker] = None
             if self._closing:
                 self._dismiss(worker)
@@ -432,6 +434,9 @@ class WorkerPool:
         call = self._dispatcher.finish(worker, ticket)
         if call is None:
             return
+        if kind == messages.WITHDRAWN and not call.withdrawn:
+            self._move(call)
+            return
         if kind != messages.WITHDRAWN:
             self._tasks_done += 1
             self._busy_ns += message.first
@@ -442,15 +447,21 @@ class WorkerPool:
         else:
             call.post(kind, message.body)
 
+    def _move(self, call: Call) -> None:
+        """Gives a call that waited behind a slow one to another worker."""
+        if self._closing or self._broken is not None:
+            call.post(STOPPED, self._closed_error() if self._closing else self._broken_error())
+        else:
+            self._dispatcher.submit(call, again=True)
+
     def _on_gone(self, worker: Worker) -> None:
         how = worker.exit_text()
-        if self._closing:
-            if worker in self._overdue:
-                self._reports.append(
-                    f"{worker.describe()} was still in user code {self._close_timeout_s:g} s after the pool was "
-                    f"closed, and was killed. {worker.crash_text() or 'It left no stack.'}"
-                )
-        else:
+        if self._closing and worker in self._overdue:
+            self._reports.append(
+                f"{worker.describe()} was still in user code {self._close_timeout_s:g} s after the pool was "
+                f"closed, and was killed. {worker.crash_text() or 'It left no stack.'}"
+            )
+        if not self._closing:
             self._deaths += 1
             self._last_death = f"{worker.describe()} {how}"
             _LOGGER.warning("%s", self._last_death)

@@ -16,10 +16,22 @@ _MAX_TRIALS: Final = 500
 _MAX_CHILDREN: Final = 64
 
 
-def dump_program(program: object) -> bytes:
-    """Pickles a function, or a structure that holds functions, for worker processes.
+WORKERS: Final = "the worker processes"
+LOADER: Final = "the loader process"
+_WAY_OUT: Final = {
+    WORKERS: 'or let the function run in threads with executor="thread"',
+    LOADER: "or run the pipeline without isolate=True",
+}
+
+
+def dump_program(program: object, destination: str = WORKERS) -> bytes:
+    """Pickles a function, or a structure that holds functions, for another process.
 
     Functions of ``__main__``, lambdas and closures travel by value; functions of importable modules by name.
+
+    Args:
+        program: The function.
+        destination: `WORKERS` or `LOADER`, for the message.
 
     Raises:
         FunctionTransferError: It cannot be pickled. The message names the object in the way and how it is reached.
@@ -27,18 +39,18 @@ def dump_program(program: object) -> bytes:
     try:
         pickled: bytes = cloudpickle.dumps(program, protocol=5)
     except Exception as exc:
-        raise FunctionTransferError(_explain(program, exc)) from exc
+        raise FunctionTransferError(_explain(program, exc, destination)) from exc
     return pickled
 
 
-def _explain(program: object, failure: Exception) -> str:
+def _explain(program: object, failure: Exception, destination: str) -> str:
     path, culprit, reason = _find_culprit(program, failure)
-    subject = f"{_describe(program)} cannot be sent to the worker processes"
+    subject = f"{_describe(program)} cannot be sent to {destination}"
     inside = f": {' → '.join(path)} is {_article(culprit)}" if path else ""
     return (
         f"{subject}{inside} ({type(reason).__name__}: {reason}). "
         "Make such an object inside the function or on its first call there, pass what it is made of (a path, an "
-        'option) instead, or let the function run in threads with executor="thread".'
+        f"option) instead, {_WAY_OUT[destination]}."
     )
 
 

@@ -41,6 +41,9 @@ class Worker:
         self.programs: set[int] = set()
         self.ready = False
         self.load = -1  # under which load the dispatcher has it; -1 while it takes no tasks
+        self.head = 0  # ticket of the call it is in
+        self.seen = 0  # what that was when the dispatcher last looked for slow ones
+        self.slow = False  # it takes no more until it is done with that call
         self.tasks_done = 0
         self.busy_ns = 0
         self.closing = False

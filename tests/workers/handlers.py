@@ -77,6 +77,12 @@ def keep_on_after_refusal(arena: memoryview, payload: bytes, need: Need) -> byte
     return b"granted"
 
 
+def meet_and_wait(arena: memoryview, payload: bytes, need: Need) -> bytes:
+    """Runs until it gets what it asks for."""
+    need(1)
+    return b""
+
+
 def meet_and_block(arena: memoryview, payload: bytes, need: Need) -> bytes:
     need(1)
     threading.Event().wait()

@@ -21,6 +21,9 @@ class Recorder(Worker):
         self.name = name
         self.flight = {}
         self.load = -1
+        self.head = 0
+        self.seen = 0
+        self.slow = False
         self.closing = False
         self.sent: list[Call] = []
         self.asked_back: list[int] = []
@@ -93,6 +96,45 @@ def test_every_history_keeps_the_laws(depth: int, num_workers: int, steps: list[
             assert (call.worker in holders) if holders else (call.worker is None)
             assert not (holders and call.event is not None)
     assert dispatcher.waiting == sum(call.worker is None and call.event is None for call in calls)
+
+
+def test_what_waits_behind_a_slow_call_goes_to_others() -> None:
+    """Seen twice in the same call, a worker gives back what waits in it and gets nothing until it is done with that."""
+    dispatcher = Dispatcher(2)
+    slow, other = Recorder("slow"), Recorder("other")
+    for worker in (slow, other):
+        dispatcher.supply(worker)
+    calls = [make_call() for _ in range(4)]
+    for call in calls:
+        dispatcher.submit(call)
+    assert (slow.sent, other.sent) == ([calls[0], calls[2]], [calls[1], calls[3]])
+    assert dispatcher.relieve([slow, other])
+    assert not slow.asked_back
+    assert dispatcher.finish(other, calls[1].ticket) is calls[1]
+    assert dispatcher.relieve([slow, other])
+    assert slow.asked_back == [calls[2].ticket]
+    assert not other.asked_back
+    assert dispatcher.finish(slow, calls[2].ticket) is calls[2]  # as for WITHDRAWN
+    dispatcher.submit(calls[2], again=True)
+    assert calls[2].worker is other
+    calls.append(make_call())
+    dispatcher.submit(calls[4])
+    assert calls[4].worker is None
+    assert dispatcher.finish(slow, calls[0].ticket) is calls[0]
+    assert calls[4].worker is slow
+
+
+def test_when_all_are_slow_nothing_moves() -> None:
+    """Calls are taken back only if somebody else may do them sooner."""
+    dispatcher = Dispatcher(2)
+    workers = [Recorder("one"), Recorder("two")]
+    for worker in workers:
+        dispatcher.supply(worker)
+    for _ in range(4):
+        dispatcher.submit(make_call())
+    assert dispatcher.relieve(workers)
+    assert dispatcher.relieve(workers)
+    assert not any(worker.asked_back for worker in workers)
 
 
 def test_calls_go_out_in_the_order_of_asking_and_those_of_the_dead_first() -> None:

@@ -190,6 +190,22 @@ async def test_the_least_loaded_worker_gets_the_task(make_kit: MakeKit) -> None:
         await busy
 
 
+async def test_a_stuck_task_holds_up_none_but_itself(make_kit: MakeKit) -> None:
+    """What was queued behind it in its worker is done by another one, before the stuck task ends."""
+    kit = await make_kit(2)
+    held = Meeting(held=True)
+    stuck = kit.task(handlers.meet_and_wait, grant=held)
+    await held.arrivals.get()
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            done = await asyncio.gather(*(kit.run(handlers.my_pid) for _ in range(7)))
+            assert len(set(done)) == 1
+    assert not stuck.done()
+    held.gate.set()
+    await stuck
+    assert len(set(await asyncio.gather(*(kit.run(handlers.my_pid) for _ in range(20))))) == 2
+
+
 async def test_a_full_socket_holds_messages_back_and_loses_none(make_kit: MakeKit) -> None:
     """With a worker that does not read, messages are kept in order and sent when it reads again."""
     for stream in (False, True):

@@ -22,7 +22,17 @@ from asyncdata.memory.wire import Part, Shape
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.program import Program, execute, generator
-from asyncdata.workers.tasks import DAMAGED, DONE, NO_SPAN, RAGGED, Reply, Task, decode_failed, encode_failed, encode_shape
+from asyncdata.workers.tasks import (
+    DAMAGED,
+    DONE,
+    NO_SPAN,
+    RAGGED,
+    Reply,
+    Task,
+    decode_failed,
+    encode_failed,
+    encode_shape,
+)
 
 
 class Desk:
