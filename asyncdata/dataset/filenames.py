@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from asyncdata.dataset.arguments import DEFAULT_CYCLE, as_url, check_parallel
@@ -19,14 +19,14 @@ class OpenFile:
     """Makes the dataset of one file; a class, so that it can be pickled.
 
     Args:
-        kind: Of node.
+        kind: Class of the node.
         fields: Of the node, all but its URL.
     """
 
-    def __init__(self, kind: type[Node], fields: dict[str, Any]) -> None:
+    def __init__(self, kind: Callable[..., Node], fields: dict[str, Any]) -> None:
         self.kind = kind
         self.fields = fields
-        self.__qualname__ = kind.name or kind.__name__
+        self.__qualname__ = getattr(kind, "name", "")
 
     def node(self, url: str) -> Node:
         """The node that reads one file."""

@@ -1,4 +1,4 @@
-"""Streaming decompression with bounded output: GZIP (any number of members) and ZLIB.
+"""Streaming decompression with bounded output: GZIP (any number of members), ZLIB and ZSTD (any number of frames).
 
 A decompressor is fed pieces of the compressed object and asked to fill buffers; it never holds more than a small piece
 of output of its own, so that a file that expands a thousandfold is expanded one buffer at a time::
@@ -20,18 +20,18 @@ import zlib
 from typing import Any, Final, Literal, TypeAlias
 
 from asyncdata.errors import CompressionError
-from asyncdata.formats import crc32c
+from asyncdata.formats import crc32c, zstd
 
-CompressionType: TypeAlias = Literal["", "GZIP", "ZLIB"]
-COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = ("", "GZIP", "ZLIB")
+CompressionType: TypeAlias = Literal["", "GZIP", "ZLIB", "ZSTD"]
+COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = ("", "GZIP", "ZLIB", "ZSTD")
 
 _WINDOW_BITS: Final = {"GZIP": 31, "ZLIB": 15}
 _INPUT_BYTES: Final = 1 << 16
-"""Input is handed to zlib in pieces of this size: it copies what it did not use."""
+"""Input is handed to the decoder in pieces of this size: it copies what it did not use."""
 _HEAD_BYTES: Final = 12
 _GZIP_SIGNATURE: Final = b"\x1f\x8b"
+_ZSTD_SIGNATURE: Final = b"\x28\xb5"
 _LOOKS: Final = (
-    (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\0", "xz"),
     (b"PK\x03\x04", "a zip archive"),
@@ -43,12 +43,12 @@ def check_compression_type(compression_type: str | None) -> CompressionType:
     """The compression named as tf.data names it; None and "" mean none.
 
     Raises:
-        ValueError: If it is neither "GZIP" nor "ZLIB".
+        ValueError: If it is none that is known.
     """
     for known in COMPRESSION_TYPES:
         if (compression_type or "") == known:
             return known
-    raise ValueError(f"compression_type must be None, '', 'GZIP' or 'ZLIB', not {compression_type!r}")
+    raise ValueError(f"compression_type must be None, '', 'GZIP', 'ZLIB' or 'ZSTD', not {compression_type!r}")
 
 
 class Decompressor:
@@ -70,13 +70,13 @@ class Decompressor:
         self._version = version
         self._input = memoryview(b"")
         self._head = b""
-        # Taken from the input and not used yet: what zlib left over, or the first byte of a signature.
+        # Taken from the input and not used yet: what the decoder left over, or the first byte of a signature.
         self._pending = b""
         # None before, between and behind the streams of the object.
         self._stream: Any = None
         self._streams = 0
         self._padding = False
-        # zlib filled all the room it had, so that it may hold more output without more input.
+        # The decoder filled all the room it had, so that it may hold more output without more input.
         self._full = False
 
     def feed(self, data: memoryview | bytes) -> None:
@@ -139,7 +139,7 @@ class Decompressor:
         before = len(self._pending)
         try:
             out = self._stream.decompress(self._pending, len(room))
-        except zlib.error as error:
+        except (zlib.error, zstd.StreamError) as error:
             raise self._error(f"the {self._kind} stream is damaged ({error})") from None
         room[: len(out)] = out
         self.bytes_out += len(out)
@@ -172,7 +172,7 @@ class Decompressor:
             return False
         if not _signature(self._kind, self._pending):
             raise self._garbage() if self._streams else self._error(self._unlike())
-        self._stream = zlib.decompressobj(_WINDOW_BITS[self._kind])
+        self._stream = zstd.stream() if self._kind == "ZSTD" else zlib.decompressobj(_WINDOW_BITS[self._kind])
         return True
 
     def _unlike(self) -> str:
@@ -181,7 +181,7 @@ class Decompressor:
             (stored,) = struct.unpack_from("<I", self._head, 8)
             if stored == crc32c.masked_checksum(self._head[:8]):
                 return f"{text}, as an uncompressed TFRecord file does: pass compression_type=None"
-        for kind in ("GZIP", "ZLIB"):
+        for kind in ("GZIP", "ZLIB", "ZSTD"):
             if _signature(kind, self._head):
                 return f"{text}, which looks like {kind}: pass compression_type={kind!r}"
         for signature, meaning in _LOOKS:
@@ -203,4 +203,7 @@ def _signature(kind: str, head: bytes) -> bool:
     """Whether a stream of this kind can begin with these bytes, of which there are at least two."""
     if kind == "GZIP":
         return head.startswith(_GZIP_SIGNATURE)
+    if kind == "ZSTD":
+        # A frame, or one that decoders pass over.
+        return head.startswith(_ZSTD_SIGNATURE) or (head[1] == 0x2A and 0x50 <= head[0] <= 0x5F)
     return head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0

@@ -16,6 +16,7 @@ FILES = python_files("asyncdata")
 IMPORT_NAMES = {
     "opencv-python-headless": "cv2",
     "apache-beam": "apache_beam",
+    "backports.zstd": "backports",
     "hdfs-native": "hdfs_native",
     "google-auth": "google",
 }

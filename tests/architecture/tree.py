@@ -26,6 +26,7 @@ PUBLIC_PACKAGES: Final = (
 OPTIONAL_PACKAGES: Final = frozenset(
     {
         "apache_beam",
+        "backports",
         "cv2",
         "hdfs_native",
         "jax",

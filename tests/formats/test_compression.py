@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +17,13 @@ from asyncdata.errors import CompressionError
 from asyncdata.formats.compression import Decompressor, check_compression_type
 from asyncdata.formats.tfrecord import encode
 
-PACK: dict[str, Callable[[bytes], bytes]] = {"GZIP": lambda data: gzip.compress(data, mtime=0), "ZLIB": zlib.compress}
-KINDS = pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+_CHECKED = {int(zstd.CompressionParameter.checksum_flag): 1}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "GZIP": lambda data: gzip.compress(data, mtime=0),
+    "ZLIB": zlib.compress,
+    "ZSTD": lambda data: zstd.compress(data, options=_CHECKED),
+}
+KINDS = pytest.mark.parametrize("kind", ["GZIP", "ZLIB", "ZSTD"])
 
 
 def unpack(kind: str, data: bytes, *, piece: int = 1 << 20, room: int = 1 << 16) -> bytes:
@@ -70,7 +78,7 @@ def test_nothing_decodes_to_nothing(kind: str) -> None:
 @KINDS
 def test_a_bomb_is_expanded_one_buffer_at_a_time(kind: str) -> None:
     """64 MB of zeros in 64 KB: memory stays near the size of the buffer."""
-    packer = zlib.compressobj(9, wbits={"GZIP": 31, "ZLIB": 15}[kind])
+    packer: Any = zstd.ZstdCompressor() if kind == "ZSTD" else zlib.compressobj(9, wbits=31 if kind == "GZIP" else 15)
     packed = b"".join(packer.compress(bytes(1 << 20)) for _ in range(64)) + packer.flush()
     decompressor = Decompressor(kind)
     buffer = memoryview(bytearray(1 << 16))
@@ -147,7 +155,8 @@ def test_zeros_behind_gzip_are_padding(piece: int, room: int) -> None:
         ("ZLIB", gzip.compress(b"data"), "compression_type='GZIP'"),
         ("GZIP", encode(b"a record"), "compression_type=None"),
         ("ZLIB", encode(b"a record"), "compression_type=None"),
-        ("GZIP", b"\x28\xb5\x2f\xfd" + bytes(20), "zstd"),
+        ("GZIP", b"\x28\xb5\x2f\xfd" + bytes(20), "compression_type='ZSTD'"),
+        ("ZSTD", gzip.compress(b"data"), "compression_type='GZIP'"),
         ("GZIP", b"<html></html>", "HTML"),
         ("GZIP", b"hello world", "68 65 6c 6c 6f"),
     ],
@@ -173,9 +182,30 @@ def test_input_is_not_overwritten_by_more_input() -> None:
         decompressor.finish()
 
 
-def test_compression_types_are_those_of_tf_data() -> None:
+@pytest.mark.parametrize("piece", [1, 2, 5, 1000])
+def test_frames_to_be_skipped_hold_nothing(piece: int) -> None:
+    """A frame of ZSTD's that carries no data may stand in front, between and behind others."""
+    skipped = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    packed = skipped + PACK["ZSTD"](b"one") + skipped + PACK["ZSTD"](b"two") + skipped
+    assert unpack("ZSTD", packed, piece=piece) == b"onetwo"
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no module for ZSTD is there, reading says which extra brings it."""
+    monkeypatch.setitem(sys.modules, "backports", None)
+    with pytest.raises(CompressionError, match=r"asyncdata\[zstd\]"):
+        unpack("ZSTD", PACK["ZSTD"](b"data"))
+
+
+def test_compression_types_are_spelled_as_tf_data_spells_them() -> None:
     """None and "" mean none; other spellings are refused at once."""
-    assert [check_compression_type(name) for name in (None, "", "GZIP", "ZLIB")] == ["", "", "GZIP", "ZLIB"]
+    assert [check_compression_type(name) for name in (None, "", "GZIP", "ZLIB", "ZSTD")] == [
+        "",
+        "",
+        "GZIP",
+        "ZLIB",
+        "ZSTD",
+    ]
     with pytest.raises(ValueError, match="not 'gzip'"):
         check_compression_type("gzip")
     with pytest.raises(ValueError, match="nothing to decompress"):

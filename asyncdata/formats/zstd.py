@@ -1,0 +1,71 @@
+"""Zstandard streams with bounded output: Python's own module from 3.14 on, before that the extra ``zstd``.
+
+Both are the same code with the same interface; it is imported when the first stream begins, here and nowhere else. A
+frame that asks for a window above 128 MiB is refused by the decoder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from asyncdata.errors import CompressionError
+
+_IN_STANDARD_LIBRARY = (3, 14)
+
+
+class StreamError(Exception):
+    """The stream is damaged."""
+
+
+class Stream:
+    """One frame, with the attributes of a ``zlib.decompressobj``.
+
+    Attributes:
+        unconsumed_tail: Always empty: the decoder keeps what it did not use.
+    """
+
+    unconsumed_tail = b""
+
+    def __init__(self, module: Any) -> None:
+        self._decoder = module.ZstdDecompressor()
+        self._error: type[Exception] = module.ZstdError
+
+    @property
+    def eof(self) -> bool:
+        """Whether the frame has ended."""
+        return bool(self._decoder.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows the frame."""
+        return bytes(self._decoder.unused_data)
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        """Up to `most` bytes of output.
+
+        Raises:
+            StreamError: The frame is damaged.
+        """
+        try:
+            return bytes(self._decoder.decompress(data, most))
+        except self._error as error:
+            raise StreamError(str(error)) from None
+
+
+def stream() -> Stream:
+    """A decoder for one frame.
+
+    Raises:
+        CompressionError: There is no module for it.
+    """
+    if sys.version_info >= _IN_STANDARD_LIBRARY:
+        return Stream(importlib.import_module("compression.zstd"))
+    try:
+        from backports import zstd  # noqa: PLC0415 -- the door of an extra
+    except ImportError:
+        raise CompressionError(
+            "reading ZSTD needs an extra before Python 3.14: pip install 'asyncdata[zstd]'"
+        ) from None
+    return Stream(zstd)
