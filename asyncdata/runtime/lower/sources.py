@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from asyncdata.plan import sources
-from asyncdata.runtime.lower.registry import draws, label_of, register, source_number
-from asyncdata.runtime.randomness import stage_key
+from asyncdata.runtime.lower.registry import draw_key, label_of, register, source_number
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage, SlicesStage
@@ -30,13 +29,12 @@ def _generator(node: sources.Generator, scope: Scope) -> Stage:
     number = source_number(node, scope)
     if is_async_generator(node.function):
         return AsyncGeneratorStage(label_of(node), number, node.function, node.args, services.spawn)
-    return GeneratorStage(label_of(node), number, node.function, node.args, services.threads)
+    return GeneratorStage(label_of(node), number, node.function, node.args, services.threads, services.spawn)
 
 
 def _list_files(node: sources.ListFiles, scope: Scope) -> Stage:
     services = scope.services
-    seed = services.seed if node.seed is None else node.seed
-    key = stage_key(seed, draws(node), (*scope.epoch, *scope.element)) if node.shuffle else None
+    key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None
     return ListFilesStage(
         label_of(node),
         source_number(node, scope),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
@@ -20,7 +21,10 @@ _END: Final = object()
 class GeneratorStage(Stage):
     """Elements of a plain generator (or any iterable a function returns).
 
-    What a slow generator has yielded is passed on after 2 ms instead of being collected.
+    What a slow generator has yielded is passed on after 2 ms instead of being collected, also while the generator is
+    busy with its next element::
+
+        pull ─▶ a call in a thread: next(), next(), … ─▶ items ─▶ the block, when the call returns or 2 ms are over
 
     Args:
         label: The stage's name.
@@ -28,51 +32,91 @@ class GeneratorStage(Stage):
         function: Returns an iterable.
         args: For the function.
         threads: Where the generator runs; one call at a time.
+        spawn: Starts a task of the pipeline.
     """
 
     def __init__(
-        self, label: str, source: int, function: Callable[..., Any], args: tuple[Any, ...], threads: Offload
+        self,
+        label: str,
+        source: int,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        threads: Offload,
+        spawn: Spawn,
     ) -> None:
         super().__init__(label)
         self._source = source
         self._function = function
         self._args = args
         self._threads = threads
+        self._spawn = spawn
         self._iterator: Iterator[Any] | None = None
+        self._items: deque[Any] = deque()
+        self._call: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._hungry = False
         self._at = 0
+        self._yielded = 0
         self._ended = False
         self._error: BaseException | None = None
 
-    def _collect(self, limit: int) -> list[Any]:
-        items: list[Any] = []
+    def _collect(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: takes up to `limit` elements, for 2 ms or until the first one."""
+        taken = 0
         try:
             if self._iterator is None:
                 self._iterator = iter(self._function(*self._args))
             until = time.monotonic() + LONG_STEP_S
-            while len(items) < limit and time.monotonic() < until:
+            while not taken or (taken < limit and time.monotonic() < until):
                 item = next(self._iterator, _END)
                 if item is _END:
                     self._ended = True
                     break
-                items.append(item)
+                self._items.append(item)
+                taken += 1
+                self._yielded += 1
+                if self._hungry:
+                    self._hungry = False
+                    loop.call_soon_threadsafe(self._news.set)
         except BaseException as error:  # noqa: BLE001 -- raised once the elements before it are delivered
-            self._error = _named(error, self.label, self._at + len(items))
-        return items
+            self._error = _named(error, self.label, self._yielded)
+
+    async def _run_call(self, limit: int) -> None:
+        try:
+            await self._threads.run(self._collect, limit, asyncio.get_running_loop())
+        finally:
+            self._call = None
+            self._news.set()
 
     async def pull(self, limit: int) -> Block | None:
-        if self._error is None and not self._ended:
-            items = await self._threads.run(self._collect, min(limit, BLOCK_ROWS))
-            if items:
-                origin = source_origin(self._source, self._at, len(items))
-                advance = source_advance(origin, self._at)
-                self._at += len(items)
-                return block_of_elements(items, origin, advance)
+        while not self._items and self._error is None and not self._ended:
+            call = self._call = self._call or self._spawn(self._run_call(min(limit, BLOCK_ROWS)))
+            await asyncio.wait({call}, timeout=LONG_STEP_S)
+            if not call.done() and not self._items:
+                self._news.clear()
+                self._hungry = True
+                # The thread may have come between the look at the items and the flag.
+                if not self._items:
+                    await self._news.wait()
+        if self._call is not None and not self._items:
+            # The end was met by a call that is about to return.
+            await asyncio.wait({self._call})
+        count = min(limit, len(self._items))
+        if count:
+            items = [self._items.popleft() for _ in range(count)]
+            origin = source_origin(self._source, self._at, count)
+            advance = source_advance(origin, self._at)
+            self._at += count
+            return block_of_elements(items, origin, advance)
         if self._error is not None:
             raise self._error
         return None
 
     async def aclose(self) -> None:
         self._ended = True
+        if self._call is not None:
+            await asyncio.wait({self._call})
+        self._items.clear()
         close = getattr(self._iterator, "close", None)
         if close is not None:
             await self._threads.run(close)

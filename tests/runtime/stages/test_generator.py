@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+import asyncdata as ad
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
 from tests.runtime.stages.laws import Bench, Make, whole
 
 
 def plain(function: Callable[..., Any], *args: Any) -> Make:
-    return lambda bench: GeneratorStage("gen", bench.sources.add((), "gen"), function, args, bench)
+    return lambda bench: GeneratorStage("gen", bench.sources.add((), "gen"), function, args, bench, bench.spawn)
 
 
 def later(function: Callable[..., Any], *args: Any) -> Make:
@@ -35,6 +36,22 @@ def test_thousands_of_elements() -> None:
     trace = whole(plain(range, 5000))
     assert trace.elements == list(range(5000))
     assert trace.pulls < 2500
+
+
+def test_an_element_does_not_wait_for_the_next_one() -> None:
+    """What was yielded is delivered while the generator is still busy with what follows."""
+    delivered = threading.Event()
+
+    def waiting() -> Iterator[int]:
+        for i in range(5):
+            yield i
+            assert delivered.wait(20), "the element was kept until the next one came"
+            delivered.clear()
+
+    with ad.Dataset.from_generator(waiting).iterator() as elements:
+        for i, element in enumerate(elements):
+            assert element == i
+            delivered.set()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -214,7 +214,7 @@ SOURCES: dict[str, Make] = {
     "range": lambda bench: RangeStage("range", bench.sources.add((), "range"), range(3, 90, 2), "<i4"),
     "slices": lambda bench: SlicesStage("s", bench.sources.add((), "s"), (np.arange(60).reshape(20, 3),), None),
     "items": lambda bench: ItemsStage("items", bench.sources.add((), "items"), (1, "b", (1, 2), b"c", 3.5)),
-    "generator": lambda bench: GeneratorStage("g", bench.sources.add((), "g"), _yields, (), bench),
+    "generator": lambda bench: GeneratorStage("g", bench.sources.add((), "g"), _yields, (), bench, bench.spawn),
     "async generator": lambda bench: AsyncGeneratorStage(
         "g", bench.sources.add((), "g"), _yields_later, (), bench.spawn
     ),
