@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from asyncdata.options import TimeoutOptions
+from asyncdata.options import RetryOptions, TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.types import ObjectInfo
 
@@ -82,6 +82,7 @@ class ReaderSpec:
         options: What ``Options.storage`` holds for the scheme.
         timeouts: Limits of one attempt.
         max_connections: Upper limit of connections per host, or of threads where a backend works with these.
+        retry: For what a reader has to try again by itself: a page of a long listing.
     """
 
     scheme: str
@@ -89,6 +90,7 @@ class ReaderSpec:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
     max_connections: int = 32
+    retry: RetryOptions = field(default_factory=RetryOptions)
 
     def open(self) -> RangeReader:
         """Makes the reader; to be called on the running loop that will use it."""

@@ -57,6 +57,7 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
         backend=backend,
         options=dict(chosen),
         timeouts=options.timeouts,
+        retry=options.retry,
         max_connections=_MOST_CONNECTIONS
         if options.max_requests_in_flight == AUTOTUNE
         else options.max_requests_in_flight,

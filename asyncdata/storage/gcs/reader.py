@@ -14,10 +14,12 @@ import aiohttp
 from yarl import URL
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.options import RetryOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.gcs import requests
+from asyncdata.storage.gcs.listing import Globbing, Place
 from asyncdata.storage.gcs.tokens import Token, Tokens, TokenSource, choose_source
 from asyncdata.storage.globs import compile_glob, has_wildcard
 from asyncdata.storage.http1.connection import Answer
@@ -48,14 +50,23 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
         tls_context=tls_context,
         proxy=options.get("proxy"),
     )
-    return GcsReader(bodies, source, endpoint=endpoint, user_project=options.get("user_project"))
+    return GcsReader(bodies, source, endpoint=endpoint, user_project=options.get("user_project"), retry=spec.retry)
 
 
 class GcsReader:
     """A ``RangeReader`` for Google Cloud Storage and servers that speak its JSON API."""
 
-    def __init__(self, bodies: Bodies, source: TokenSource | None, *, endpoint: str, user_project: str | None) -> None:
+    def __init__(
+        self,
+        bodies: Bodies,
+        source: TokenSource | None,
+        *,
+        endpoint: str,
+        user_project: str | None,
+        retry: RetryOptions,
+    ) -> None:
         self._bodies = bodies
+        self._retry = retry
         self._endpoint = endpoint
         self._user_project = user_project
         self._jobs = ThreadJobs(1, "asyncdata-gcs")
@@ -78,26 +89,14 @@ class GcsReader:
         if has_wildcard(bucket):
             raise UnsupportedURLError("a wildcard in the name of the bucket", url=pattern)
         patterns = compile_glob(name)
-        found: dict[str, ObjectInfo] = {}
-        scheme = scheme_of(pattern)
-        for literal in (item for item in patterns if item.is_literal):
-            try:
-                info = await self.stat(f"{scheme}://{bucket}/{literal.text}")
-            except ObjectNotFoundError:
-                continue
-            found[info.url] = info
         wild = [item for item in patterns if not item.is_literal]
-        for listing in requests.plan_listings(wild):
-            token: str | None = None
-            while True:
-                page_url = requests.list_url(self._endpoint, bucket, listing, token, self._user_project)
-                status, headers, body = await self._ask(page_url, pattern)
-                if status != 200:
-                    raise requests.answer_error(status, headers, body, url=pattern)
-                names, token = requests.parse_page(body, bucket, scheme)
-                found.update((info.url, info) for name, info in names if any(item.matches(name) for item in wild))
-                if token is None:
-                    break
+        place = Place(
+            endpoint=self._endpoint, bucket=bucket, scheme=scheme_of(pattern), user_project=self._user_project
+        )
+        globbing = Globbing(place, pattern, ask=self._ask, stat=self.stat, retry=self._retry)
+        literals = [item.text for item in patterns if item.is_literal]
+        await globbing.run(literals, requests.plan_listings(wild), wild)
+        found = globbing.found
         return [found[url] for url in sorted(found)]
 
     async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt | None = None) -> int:

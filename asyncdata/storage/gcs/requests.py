@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from asyncdata.errors import ObjectChangedError, StorageError, UnsupportedURLError
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, read_failed
+from asyncdata.storage.gcs.names import Question
 from asyncdata.storage.globs import GlobPattern
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
@@ -101,29 +102,55 @@ def _server_understands(pattern: GlobPattern) -> bool:
     return "**" not in text and not any(char in "[]{}\\" for char in text) and bool(_SAFE_FOR_SERVER & set(text))
 
 
-def list_url(endpoint: str, bucket: str, listing: Listing, page_token: str | None, user_project: str | None) -> str:
+def list_url(endpoint: str, bucket: str, listing: Listing, question: Question, user_project: str | None) -> str:
     """Where one page of a listing is."""
-    query = {"fields": "nextPageToken,items(name,size,generation)", "prefix": listing.prefix, "maxResults": "1000"}
+    query = {
+        "fields": "nextPageToken,prefixes,items(name,size,generation)",
+        "prefix": listing.prefix,
+        "maxResults": "1000",
+    }
     if listing.shallow:
         query["delimiter"] = "/"
     if listing.match_glob is not None:
         query["matchGlob"] = listing.match_glob
-    if page_token:
-        query["pageToken"] = page_token
+    if question.start:
+        query["startOffset"] = question.start
+    if question.end:
+        query["endOffset"] = question.end
+    if question.token:
+        query["pageToken"] = question.token
     if user_project is not None:
         query["userProject"] = user_project
     return f"{endpoint}/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query)}"
 
 
-def parse_page(body: bytes, bucket: str, scheme: str) -> tuple[list[tuple[str, ObjectInfo]], str | None]:
-    """(name and info of each object, token of the next page) of one page of a listing."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a listing.
+
+    Attributes:
+        items: Name and info of each object, in order.
+        names: All names and common prefixes, in order: where the listing has come to.
+        token: Of the next page; None behind the last one.
+    """
+
+    items: list[tuple[str, ObjectInfo]]
+    names: list[str]
+    token: str | None
+
+
+def parse_page(body: bytes, bucket: str, scheme: str) -> Page:
+    """Reads one page of a listing."""
     page = _parse_json(body)
-    items = page.get("items", [])
-    if not isinstance(items, list):
-        raise read_failed("a listing without a list", FailureCause.MALFORMED)
+    items, prefixes = page.get("items", []), page.get("prefixes", [])
+    if not isinstance(items, list) or not isinstance(prefixes, list) or not all(isinstance(i, dict) for i in items):
+        raise read_failed("a listing without a list of objects", FailureCause.MALFORMED)
     token = page.get("nextPageToken")
     infos = [(str(item.get("name")), _info_of(item, f"{scheme}://{bucket}/{item.get('name')}")) for item in items]
-    return infos, str(token) if token else None
+    names = [name for name, _ in infos]
+    if prefixes:
+        names = sorted([*names, *map(str, prefixes)])
+    return Page(infos, names, str(token) if token else None)
 
 
 def parse_stat(body: bytes, url: str) -> ObjectInfo:

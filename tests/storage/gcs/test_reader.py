@@ -8,6 +8,7 @@ import pytest
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, StorageError, UnsupportedURLError
 from asyncdata.options import Environment, Options
 from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
+from asyncdata.storage.gcs.listing import LISTERS
 from asyncdata.storage.registry import spec_for
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS
@@ -22,15 +23,16 @@ def fetcher_of(endpoint: str, **options: object) -> Fetcher:
     return Fetcher(Options(storage={"gs": {"endpoint_url": endpoint, "token": "anon", **options}}), Environment())
 
 
-async def test_listings_of_many_pages_are_complete_and_take_one_request_per_page() -> None:
-    """2,500 names are three pages; nothing but list requests is sent."""
+async def test_listings_of_many_pages_are_complete_and_take_little_more_than_a_request_per_page() -> None:
+    """2,500 names are three pages; nothing but list requests is sent, and few that find nothing."""
     async with FakeGCS(buckets=["bucket"]) as server:
         for number in range(2500):
             server.put("bucket", f"p/{number:05d}.rec", b"x")
         fetcher = fetcher_of(server.url)
         found = await fetcher.glob("gs://bucket/p/*.rec")
         assert [info.url for info in found] == [f"gs://bucket/p/{number:05d}.rec" for number in range(2500)]
-        assert [entry.operation for entry in server.journal] == ["storage.objects.list"] * 3
+        assert {entry.operation for entry in server.journal} == {"storage.objects.list"}
+        assert 3 <= len(server.journal) <= 3 + LISTERS
         await fetcher.aclose()
 
 

@@ -11,8 +11,10 @@ from asyncdata.errors import (
     UnsupportedURLError,
 )
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError
+from asyncdata.storage.gcs.names import Question
 from asyncdata.storage.gcs.requests import (
     Listing,
+    Page,
     answer_error,
     check_media_head,
     list_url,
@@ -65,17 +67,21 @@ def test_globs_become_few_listings(pattern: str, listings: list[Listing]) -> Non
 
 def test_list_urls_ask_for_no_more_than_is_needed() -> None:
     """Three fields, a prefix, a delimiter for shallow listings."""
-    url = list_url("http://e", "b", Listing("a/", shallow=True, match_glob=None), "tok/en", None)
+    question = Question(0, "a/k", "a/p", "tok/en")
+    url = list_url("http://e", "b", Listing("a/", shallow=True, match_glob=None), question, None)
     assert url.startswith("http://e/storage/v1/b/b/o?")
-    for part in ("fields=nextPageToken%2Citems%28name%2Csize%2Cgeneration%29", "delimiter=%2F", "pageToken=tok%2Fen"):
+    fields = "fields=nextPageToken%2Cprefixes%2Citems%28name%2Csize%2Cgeneration%29"
+    for part in (fields, "delimiter=%2F", "pageToken=tok%2Fen", "startOffset=a%2Fk", "endOffset=a%2Fp"):
         assert part in url
+    assert "Offset" not in list_url("http://e", "b", Listing("a/", True, None), Question(0, "", "", None), None)
 
 
 def test_pages_and_metadata_are_parsed() -> None:
     """Numbers come as strings; nonsense is a transient failure, never a KeyError."""
-    page = b'{"items": [{"name": "x", "size": "5", "generation": "7"}], "nextPageToken": "t"}'
-    assert parse_page(page, "b", "gs") == ([("x", ObjectInfo(url="gs://b/x", size=5, version="7"))], "t")
-    assert parse_page(b"{}", "b", "gs") == ([], None)
+    page = b'{"items": [{"name": "x", "size": "5", "generation": "7"}], "prefixes": ["a/"], "nextPageToken": "t"}'
+    item = ("x", ObjectInfo(url="gs://b/x", size=5, version="7"))
+    assert parse_page(page, "b", "gs") == Page([item], ["a/", "x"], "t")
+    assert parse_page(b"{}", "b", "gs") == Page([], [], None)
     assert parse_stat(b'{"size": "5", "generation": "7"}', "gs://b/x").version == "7"
     for nonsense in (
         b"",
@@ -83,6 +89,8 @@ def test_pages_and_metadata_are_parsed() -> None:
         b"<html>",
         b'{"items": 1}',
         b'{"items": [{}]}',
+        b'{"items": ["x"]}',
+        b'{"prefixes": {}}',
         b'{"items":[{"name":"x","size":"y"}]}',
     ):
         with pytest.raises(ReadFailedError):

@@ -1,0 +1,174 @@
+"""Carries a glob out: pages of listings, several at a time, and single objects; one page is tried again by itself.
+
+A listing of a hundred pages must not begin anew because one of them failed, so the few tries a page gets are made
+here; what fails nevertheless fails the whole glob, which the Fetcher may then try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias, TypeVar
+
+from asyncdata.errors import ObjectNotFoundError, StorageError, TransientStorageError
+from asyncdata.options import RetryOptions
+from asyncdata.storage.failures import FailureCause, read_failed
+from asyncdata.storage.gcs.names import NameSpace, Question
+from asyncdata.storage.gcs.requests import Listing, Page, answer_error, list_url, parse_page
+from asyncdata.storage.globs import GlobPattern
+from asyncdata.storage.retry import next_delay_s
+from asyncdata.types import ObjectInfo
+
+T = TypeVar("T")
+
+LISTERS: Final = 16
+"""Requests of one glob at a time."""
+
+_TRIES: Final = 4
+
+Ask: TypeAlias = Callable[[str, str], Awaitable[tuple[int, Mapping[str, str], bytes]]]
+"""(status, headers, body) of a metadata request at a URL, on behalf of what the user asked for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and how to list.
+
+    Attributes:
+        endpoint: Base URL of the server.
+        bucket: Its name.
+        scheme: How the user writes it.
+        user_project: Who pays.
+    """
+
+    endpoint: str
+    bucket: str
+    scheme: str
+    user_project: str | None
+
+
+class Globbing:
+    """One glob on its way.
+
+    Args:
+        place: Where.
+        pattern: What the user asked for, for messages.
+        ask: Makes one request.
+        stat: Looks at one object.
+        retry: For pages; a few tries of what these allow.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        pattern: str,
+        *,
+        ask: Ask,
+        stat: Callable[[str], Awaitable[ObjectInfo]],
+        retry: RetryOptions,
+    ) -> None:
+        self._place = place
+        self._pattern = pattern
+        self._ask = ask
+        self._stat = stat
+        self._retry = dataclasses.replace(retry, max_attempts=min(_TRIES, retry.max_attempts))
+        self._turns = asyncio.Semaphore(LISTERS)
+        self.found: dict[str, ObjectInfo] = {}
+        """By URL."""
+        self.requests = 0
+        """Pages and objects asked for, tries included."""
+
+    async def run(self, literals: list[str], listings: list[Listing], wild: list[GlobPattern]) -> None:
+        """Looks at the literal names and goes through the listings; ``found`` has what matches.
+
+        Raises:
+            StorageError: The first failure, when all requests of the glob have ended.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name in literals:
+                    group.create_task(self._look(name))
+                for listing in listings:
+                    space = NameSpace(listing.prefix, LISTERS)
+                    group.create_task(self._walk(group, space, listing, wild, space.begin()))
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from None
+
+    async def _look(self, name: str) -> None:
+        url = f"{self._place.scheme}://{self._place.bucket}/{name}"
+        try:
+            info = await self._tried(lambda: self._stat(url))
+        except ObjectNotFoundError:
+            return
+        self.found[info.url] = info
+
+    async def _walk(
+        self,
+        group: asyncio.TaskGroup,
+        space: NameSpace,
+        listing: Listing,
+        wild: list[GlobPattern],
+        question: Question,
+    ) -> None:
+        """Asks a question; the ones that its answer raises are asked by tasks of their own, but for one."""
+        at: Question | None = question
+        while at is not None:
+            page = await self._tried(functools.partial(self._page, listing, at))
+            if page.token is not None and page.token == at.token:
+                raise read_failed("a page of a listing names itself as the next one", FailureCause.MALFORMED)
+            kept, more = space.answered(at, page.names, page.token)
+            behind = page.names[kept] if kept < len(page.names) else None
+            for name, info in page.items:
+                if behind is not None and name >= behind:
+                    break
+                if any(pattern.matches(name) for pattern in wild):
+                    self.found[info.url] = info
+            at = more[0] if more else None
+            for other in more[1:]:
+                group.create_task(self._walk(group, space, listing, wild, other))
+
+    async def _page(self, listing: Listing, question: Question) -> Page:
+        place = self._place
+        url = list_url(place.endpoint, place.bucket, listing, question, place.user_project)
+        status, headers, body = await self._ask(url, self._pattern)
+        if status != 200:
+            raise answer_error(status, headers, body, url=self._pattern)
+        return parse_page(body, place.bucket, place.scheme)
+
+    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        began, tries = loop.time(), 0
+        while True:
+            try:
+                async with self._turns:
+                    self.requests += 1
+                    return await call()
+            except TransientStorageError as error:
+                tries += 1
+                delay = next_delay_s(
+                    error,
+                    attempt=tries,
+                    elapsed_s=loop.time() - began,
+                    options=self._retry,
+                    draw=random.random,
+                )
+                if delay is None:
+                    error.complete(url=self._pattern, attempts=tries)
+                    raise
+            await asyncio.sleep(delay)
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The storage error of a group; another one that is worse, if there is."""
+    flat: list[BaseException] = []
+    todo: list[BaseException] = [failures]
+    while todo:
+        error = todo.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            todo.extend(error.exceptions)
+        else:
+            flat.append(error)
+    return next((error for error in flat if not isinstance(error, StorageError)), flat[0])
