@@ -10,9 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asyncdata.dataset import CsvDataset as CsvDataset
     from asyncdata.dataset import Dataset as Dataset
     from asyncdata.dataset import FileDataset as FileDataset
     from asyncdata.dataset import FixedLengthRecordDataset as FixedLengthRecordDataset
+    from asyncdata.dataset import JsonLinesDataset as JsonLinesDataset
     from asyncdata.dataset import TextLineDataset as TextLineDataset
     from asyncdata.dataset import TFRecordDataset as TFRecordDataset
     from asyncdata.errors import AccessDeniedError as AccessDeniedError
@@ -55,9 +57,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "asyncdata.dataset": (
+        "CsvDataset",
         "Dataset",
         "FileDataset",
         "FixedLengthRecordDataset",
+        "JsonLinesDataset",
         "TFRecordDataset",
         "TextLineDataset",
     ),

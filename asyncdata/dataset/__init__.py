@@ -7,5 +7,15 @@ from asyncdata.dataset.files import TFRecordDataset as TFRecordDataset
 from asyncdata.dataset.formats import FileDataset as FileDataset
 from asyncdata.dataset.formats import FixedLengthRecordDataset as FixedLengthRecordDataset
 from asyncdata.dataset.formats import TextLineDataset as TextLineDataset
+from asyncdata.dataset.rows import CsvDataset as CsvDataset
+from asyncdata.dataset.rows import JsonLinesDataset as JsonLinesDataset
 
-__all__ = ["Dataset", "FileDataset", "FixedLengthRecordDataset", "TFRecordDataset", "TextLineDataset"]
+__all__ = [
+    "CsvDataset",
+    "Dataset",
+    "FileDataset",
+    "FixedLengthRecordDataset",
+    "JsonLinesDataset",
+    "TFRecordDataset",
+    "TextLineDataset",
+]

@@ -50,3 +50,22 @@ def over_files(filenames: FileNames, open_file: OpenFile, num_parallel_reads: in
         urls = Dataset(sources.Items(items=tuple(as_url(name) for name in names)))
     cycle = DEFAULT_CYCLE if num_parallel_reads == -1 else (num_parallel_reads or 1)
     return urls.interleave(open_file, cycle_length=cycle)._node  # noqa: SLF001 -- the handle and its plan
+
+
+class FilesDataset(Dataset):
+    """A dataset of files; pickled as the plan that it is."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self._node,)
+
+    def _read(
+        self, filenames: FileNames, num_parallel_reads: int | None, kind: Callable[..., Node], **fields: Any
+    ) -> None:
+        """Becomes the dataset of these files."""
+        super().__init__(over_files(filenames, OpenFile(kind, fields), num_parallel_reads))
+
+    def _become(self, dataset: Dataset) -> None:
+        """Becomes another dataset."""
+        super().__init__(dataset._node)  # noqa: SLF001 -- the same class

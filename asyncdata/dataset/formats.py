@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from asyncdata.dataset.dataset import Dataset
-from asyncdata.dataset.filenames import FileNames, OpenFile, over_files
+from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.plan import files
-from asyncdata.plan.node import Node
 
 
-class _Files(Dataset):
-    """A dataset of files; pickled as the plan that it is."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Dataset, (self._node,)
-
-    def _read(self, filenames: FileNames, num_parallel_reads: int | None, kind: type[Node], **fields: Any) -> None:
-        super().__init__(over_files(filenames, OpenFile(kind, fields), num_parallel_reads))
-
-
-class TextLineDataset(_Files):
+class TextLineDataset(FilesDataset):
     r"""The lines of text files, as ``bytes`` without their ends.
 
     A line ends with LF; carriage returns are left out wherever they stand; the last line needs no end.
@@ -56,7 +40,7 @@ class TextLineDataset(_Files):
         self._read(filenames, num_parallel_reads, files.TextLines, compression=compression)
 
 
-class FixedLengthRecordDataset(_Files):
+class FixedLengthRecordDataset(FilesDataset):
     """Records of one length, as ``bytes``.
 
     Args:
@@ -109,7 +93,7 @@ class FixedLengthRecordDataset(_Files):
         )
 
 
-class FileDataset(_Files):
+class FileDataset(FilesDataset):
     """Whole files: one element each.
 
     Args:

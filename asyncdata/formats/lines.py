@@ -87,7 +87,8 @@ class LineFramer:
     ) -> Frames:
         """The lines that end at these positions, of which the last may be the end of the object."""
         if not len(ends):
-            return Frames(starts=NOWHERE, values=(Refs(np.empty((0, 2), np.int64)),), stop=start, next_line=line)
+            nothing = Refs(np.empty((0, 2), np.int64))
+            return Frames(starts=NOWHERE, values=(nothing,), stop=start, lines=NOWHERE, next_line=line)
         starts = np.empty(len(ends), np.int64)
         starts[0] = start
         np.add(ends[:-1], 1, out=starts[1:])

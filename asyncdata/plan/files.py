@@ -72,7 +72,6 @@ class CsvRows(Node):
     quotes: bool
     na_value: bytes
     selected: tuple[int, ...] | None
-    excluded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from asyncdata.formats.csv_rows import CsvFramer
+from asyncdata.formats.csv_values import Column
 from asyncdata.formats.fixed_length import FixedLengthFramer
 from asyncdata.formats.framing import Framer
+from asyncdata.formats.json_lines import JsonFramer
 from asyncdata.formats.lines import LineFramer
 from asyncdata.formats.whole import WholeFramer
 from asyncdata.memory.accounts import Kind
@@ -75,6 +78,24 @@ def _whole(node: files.WholeFile, scope: Scope) -> Stage:
     return _framed(node, scope, WholeFramer(node.url if node.with_url else None))
 
 
+def _json_lines(node: files.JsonLines, scope: Scope) -> Stage:
+    return _framed(node, scope, JsonFramer())
+
+
+def _csv(node: files.CsvRows, scope: Scope) -> Stage:
+    framer = CsvFramer(
+        [Column(dtype, default) for dtype, default in zip(node.dtypes, node.defaults, strict=True)],
+        header=node.header,
+        delimiter=node.delimiter,
+        quotes=node.quotes,
+        na_value=node.na_value,
+        selected=node.selected,
+    )
+    return _framed(node, scope, framer)
+
+
 register(files.TextLines, _lines)
+register(files.JsonLines, _json_lines)
+register(files.CsvRows, _csv)
 register(files.FixedLengthRecords, _fixed_length)
 register(files.WholeFile, _whole)

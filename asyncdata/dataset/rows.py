@@ -1,0 +1,166 @@
+"""Datasets of files that hold rows or texts to be parsed: CSV, JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata.dataset.filenames import FileNames, FilesDataset
+from asyncdata.formats.compression import check_compression_type
+from asyncdata.formats.json_lines import parse_json
+from asyncdata.plan import files
+
+_NUMBERS: Final = ("int32", "int64", "float32", "float64")
+
+
+class CsvDataset(FilesDataset):
+    r"""The rows of CSV files, as tuples of one value per column; rules and arguments are those of tf.data's CsvDataset.
+
+    Fields may be quoted; then delimiters and line ends inside are data, and a quote inside is written twice. A field
+    that is empty, or says `na_value`, is missing.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        record_defaults: Per wanted column a dtype (``numpy.int32``, ``int64``, ``float32``, ``float64``, ``bytes`` or
+            ``str``; ``int`` and ``float`` mean int32 and float32), when its values are required; or what stands in for
+            missing values: a number, ``bytes`` or ``str``, an array or a list of one. A Python ``int`` stands for
+            int32 and a ``float`` for float32, as in tf.data.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        header: Whether the first record of each file is no row.
+        field_delim: What separates fields: one character.
+        use_quote_delim: Whether quotes have a meaning.
+        na_value: A field that says this is missing.
+        select_cols: Numbers of the wanted columns, ascending; all unless given, and then each row has just those.
+        exclude_cols: Numbers of the columns that are not wanted, instead.
+        num_parallel_reads: Files read in turn, one row each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+
+    Raises:
+        CorruptRecordError: While iterating, when a value is missing or wrong, or a row has another number of fields.
+        BrokenFrameError: While iterating, when quotes are misplaced.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/fruit.csv", b'name,price\n"apple, red",1.5\npear,\n')
+        >>> list(ad.CsvDataset("memory://fruit.csv", [bytes, 0.0], header=True))
+        [(b'apple, red', np.float32(1.5)), (b'pear', np.float32(0.0))]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        record_defaults: Sequence[Any],
+        compression_type: str | None = None,
+        header: bool = False,
+        field_delim: str = ",",
+        use_quote_delim: bool = True,
+        na_value: str = "",
+        select_cols: Sequence[int] | None = None,
+        *,
+        exclude_cols: Sequence[int] | None = None,
+        num_parallel_reads: int | None = None,
+        buffer_size: int | None = None,
+    ) -> None:
+        del buffer_size
+        columns = [_column(default) for default in record_defaults]
+        delimiter = field_delim.encode()
+        if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
+            raise ValueError(f"field_delim must be one ASCII character that is no line end, not {field_delim!r}")
+        if not columns:
+            raise ValueError("record_defaults must name at least one column")
+        self._read(
+            filenames,
+            num_parallel_reads,
+            files.CsvRows,
+            compression=check_compression_type(compression_type) or None,
+            dtypes=tuple(dtype for dtype, _ in columns),
+            defaults=tuple(default for _, default in columns),
+            header=header,
+            delimiter=delimiter,
+            quotes=use_quote_delim,
+            na_value=na_value.encode(),
+            selected=_selected(select_cols, exclude_cols, len(columns)),
+        )
+
+
+class JsonLinesDataset(FilesDataset):
+    r"""The values of JSON lines files: one JSON text per line, as Python objects. Blank lines are passed over.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one value each; None: one file after the other.
+        num_parallel_calls: None parses in a thread of this process. Otherwise, or with `AUTOTUNE`, the worker processes
+            parse, in one step with a `map` that follows with the same `num_parallel_calls` and a `batch`.
+
+    Raises:
+        CorruptRecordError: While iterating, when a line is no JSON text.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/log.jsonl", b'{"id": 1, "tags": []}\n{"id": 2, "tags": ["x"]}\n')
+        >>> list(ad.JsonLinesDataset("memory://log.jsonl"))
+        [{'id': 1, 'tags': []}, {'id': 2, 'tags': ['x']}]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        num_parallel_calls: int | None = None,
+    ) -> None:
+        compression = check_compression_type(compression_type) or None
+        if num_parallel_calls is None:
+            self._read(filenames, num_parallel_reads, files.JsonLines, compression=compression)
+            return
+        self._read(filenames, num_parallel_reads, files.TextLines, compression=compression, skip_blank=True)
+        self._become(self.map(parse_json, num_parallel_calls))
+
+
+def _column(default: Any) -> tuple[str, Any]:
+    """dtype and default of a column; the default is None where there is none."""
+    if isinstance(default, type | np.dtype):
+        if default in (bytes, str):
+            return "bytes", None
+        name = "int32" if default is int else "float32" if default is float else np.dtype(default).name
+        if name not in _NUMBERS:
+            raise TypeError(f"a CSV column may be {', '.join(_NUMBERS)} or bytes, not {name}")
+        return name, None
+    if isinstance(default, list | tuple) and len(default) == 1:
+        default = default[0]
+    if isinstance(default, np.ndarray | np.generic) and default.size == 1:
+        value = default.reshape(()).item() if default.dtype.kind not in "OSU" else default.reshape(-1)[0]
+        if default.dtype.name in _NUMBERS:
+            return default.dtype.name, value
+        default = value
+    if isinstance(default, str | bytes):
+        return "bytes", default.encode() if isinstance(default, str) else bytes(default)
+    if isinstance(default, int) and not isinstance(default, bool):
+        return "int32", int(np.int32(default))
+    if isinstance(default, float):
+        return "float32", default
+    raise TypeError(f"a CSV column's default is a dtype, a number or a string, not {default!r}")
+
+
+def _selected(select: Sequence[int] | None, exclude: Sequence[int] | None, columns: int) -> tuple[int, ...] | None:
+    if select is not None and exclude is not None:
+        raise ValueError("give either select_cols or exclude_cols")
+    if exclude is not None:
+        left_out = {int(number) for number in exclude}
+        return tuple(number for number in range(columns + len(left_out)) if number not in left_out)
+    if select is None:
+        return None
+    numbers = tuple(int(number) for number in select)
+    if len(numbers) != columns:
+        raise ValueError(f"select_cols names {len(numbers)} columns, record_defaults {columns}")
+    if any(b <= a for a, b in pairwise(numbers)) or (numbers and numbers[0] < 0):
+        raise ValueError(f"select_cols must be ascending numbers from 0 on, not {list(numbers)}")
+    return numbers

@@ -1,0 +1,167 @@
+"""Rows of CSV: one value per column and row, typed; rows and rules as tf.data's CsvDataset has them.
+
+    bytes ──Splitter──▶ records and fields ──convert, column by column──▶ arrays and references
+
+A row with a wrong value ends what can be read, as a misplaced quote does; the message names line and column, counted
+from 1 and from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncdata.errors import BrokenFrameError, CorruptRecordError, DataError
+from asyncdata.formats.csv_split import Octets, Split, Splitter, field_index, lines_at
+from asyncdata.formats.csv_values import Column, Converted, convert, missing, unquoted
+from asyncdata.formats.framing import Frames, Place, Positions, Refs, Values
+from asyncdata.memory.structure import LEAF, Structure, TupleOf
+
+
+class CsvFramer:
+    """See the module's docstring.
+
+    Args:
+        columns: The wanted columns.
+        header: Whether the first record is no row.
+        delimiter: One byte.
+        quotes: Whether fields may be quoted.
+        na_value: A field that says this is missing, as an empty one is.
+        selected: Numbers of the wanted columns, ascending; None: these are all there are.
+    """
+
+    in_thread = True
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        header: bool = False,
+        delimiter: bytes = b",",
+        quotes: bool = True,
+        na_value: bytes = b"",
+        selected: Sequence[int] | None = None,
+    ) -> None:
+        self.structure: Structure = TupleOf((LEAF,) * len(columns))
+        self._columns = list(columns)
+        self._numbers = list(range(len(columns))) if selected is None else list(selected)
+        self._exactly = len(columns) if selected is None else None
+        self._header = header
+        self._na_value = na_value
+        self._splitter = Splitter(delimiter, quotes=quotes)
+
+    def frame(
+        self,
+        view: memoryview,
+        start: int,
+        stop: int,
+        *,
+        limit: int,
+        remaining: int | None,
+        last: bool,
+        place: Place,
+    ) -> Frames:
+        """See `Framer`."""
+        del remaining
+        array = np.frombuffer(view, np.uint8)
+        leading = 1 if self._header and place.offset == 0 else 0
+        split = self._splitter.split(array, start, stop, limit=limit + leading, at_least=1 + leading, last=last)
+        starts, error = split.starts[leading:], None
+        if len(starts):
+            converted = self._convert(view, array, split, leading)
+            wrong = min((c.wrong for c in converted), default=len(starts))
+            if wrong < len(starts):
+                error = self._wrong_value(converted, wrong, split, leading, place, start)
+        else:
+            converted, wrong = [Converted(self._no_values(c), 0, "") for c in self._columns], 0
+            if last and leading and start == stop:
+                error = self._broken("the file is empty, but its first line should be a header", place, 0, place.line)
+        if error is None and len(split.starts) < limit + leading:
+            error = self._broken_quote(split, place, start, leading)
+        return Frames(
+            starts=starts[:wrong],
+            values=tuple(_first(c.values, wrong) for c in converted),
+            stop=split.stop,
+            error=error,
+            lines=lines_at(split, starts[:wrong], place.line),
+            next_line=place.line + int(np.searchsorted(split.breaks, split.stop)),
+        )
+
+    def _no_values(self, column: Column) -> Values:
+        return Refs(np.empty((0, 2), np.int64)) if column.dtype == "bytes" else np.empty(0, column.dtype)
+
+    def _convert(self, view: memoryview, array: Octets, split: Split, leading: int) -> list[Converted]:
+        counted = self._counted(np.diff(split.first_field)[leading:])
+        found = []
+        for column, number in zip(self._columns, self._numbers, strict=True):
+            index, _ = field_index(split, number)
+            index = index[leading:]
+            fields = unquoted(view, array, split.field_starts[index], split.field_ends[index], split.quotes)
+            absent = missing(view, fields, self._na_value)
+            values = convert(view, array, fields, column, absent, split.starts[leading:])
+            if values.wrong >= counted.wrong:
+                values = values._replace(wrong=counted.wrong, message=counted.message)
+            else:
+                values = values._replace(message=f"column {number} {values.message}")
+            found.append(values)
+        return found
+
+    def _counted(self, counts: Positions) -> Converted:
+        """The first record with a wrong number of fields, as if it were a wrong value."""
+        if self._exactly is None:
+            wanted = self._numbers[-1] + 1 if self._numbers else 0
+            bad = counts < wanted
+        else:
+            bad = counts != self._exactly
+        if not bad.any():
+            return Converted([], len(counts), "")
+        wrong = int(bad.argmax())
+        have = int(counts[wrong])
+        what = "at least " if self._exactly is None else ""
+        want = self._numbers[-1] + 1 if self._exactly is None else self._exactly
+        return Converted([], wrong, f"{what}{want} fields are expected, but there are {have}")
+
+    def _wrong_value(
+        self, converted: list[Converted], wrong: int, split: Split, leading: int, place: Place, start: int
+    ) -> DataError:
+        found = next(c for c in converted if c.wrong == wrong)
+        position = int(split.starts[leading + wrong])
+        line = int(lines_at(split, np.array([position]), place.line)[0])
+        return CorruptRecordError(
+            f"line {line}: {found.message}",
+            url=place.url,
+            version=place.version,
+            offset=place.offset + position - start,
+            record=place.record + wrong,
+        )
+
+    def _broken_quote(self, split: Split, place: Place, start: int, leading: int) -> DataError | None:
+        """What is wrong with the record behind those that were found, if its quotes are."""
+        record = max(0, len(split.starts) - leading)
+        if split.misplaced >= 0:
+            line = int(lines_at(split, np.array([split.misplaced]), place.line)[0])
+            text = "a quote stands neither at the beginning nor at the end of a field; inside, it must be written twice"
+            return self._broken(text, place, record, line, split.misplaced - start)
+        if split.unclosed:
+            line = int(lines_at(split, np.array([split.stop]), place.line)[0])
+            return self._broken("the data ends inside quotes", place, record, line, split.stop - start)
+        return None
+
+    def _broken(self, text: str, place: Place, record: int, line: int, behind: int = 0) -> BrokenFrameError:
+        return BrokenFrameError(
+            f"line {line}: {text}",
+            url=place.url,
+            version=place.version,
+            offset=place.offset + behind,
+            record=place.record + record,
+        )
+
+
+def _first(values: Values, count: int) -> Values:
+    if isinstance(values, Refs):
+        return Refs(values.rows[:count], values.leaf)
+    part: Any = values[:count]
+    found: Values = part
+    return found
