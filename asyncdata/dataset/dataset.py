@@ -6,11 +6,13 @@ otherwise. Constructors stand here; transformations in one file per family, of w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from asyncdata.dataset.arguments import as_url
 from asyncdata.dataset.elements import Elements
 from asyncdata.dataset.flow import Flow
 from asyncdata.dataset.grouping import Grouping
@@ -57,6 +59,20 @@ class Dataset(Elements, Flow, Grouping):
         if not patterns:
             raise ValueError("list_files needs at least one pattern")
         return Dataset(sources.ListFiles(patterns=patterns, shuffle=shuffle is not False, seed=seed))
+
+    @staticmethod
+    def from_manifest(url: str | os.PathLike[str], shuffle: bool | None = None, seed: int | None = None) -> Dataset:
+        """URLs (``str``) of the files that a manifest names, with their sizes and versions; nothing is listed.
+
+        Args:
+            url: Of a file of JSON lines, as `write_manifest` makes it.
+            shuffle: Whether the order is random, anew in every epoch; True unless given. Otherwise the manifest's.
+            seed: Of that order; without one every iteration differs.
+
+        Raises:
+            DataError: While iterating, when the file is not a manifest.
+        """
+        return Dataset(sources.ManifestFile(url=as_url(url), shuffle=shuffle is not False, seed=seed))
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:

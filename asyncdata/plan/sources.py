@@ -55,7 +55,21 @@ class Generator(Node):
 class ListFiles(Node):
     """URLs that match the patterns, in order of URL, or shuffled as a whole."""
 
+    draws: ClassVar[int] = 1
+
     patterns: tuple[str, ...]
+    shuffle: bool
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ManifestFile(Node):
+    """URLs that a manifest file names, in its order, or shuffled as a whole."""
+
+    name: ClassVar[str] = "from_manifest"
+    draws: ClassVar[int] = 1
+
+    url: str
     shuffle: bool
     seed: int | None
 

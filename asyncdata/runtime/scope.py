@@ -13,11 +13,11 @@ from asyncdata.options import AUTOTUNE, Options
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor
 from asyncdata.runtime.io import Io
+from asyncdata.runtime.manifest import Manifest
 from asyncdata.runtime.occupancy import Occupancy
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.tasks import Executor
-from asyncdata.types import ObjectInfo
 from asyncdata.workers.program import Program
 
 
@@ -48,8 +48,7 @@ class Services:
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.sources = SourceTable()
-        self.manifest: dict[str, ObjectInfo] = {}
-        self.listings: dict[tuple[str, ...], list[str]] = {}
+        self.manifest = Manifest(runtime.io)
         self._accounts: dict[str, Account] = {}
         self._executors: dict[str, Executor] = {}
         self._programs: list[ProcessExecutor] = []

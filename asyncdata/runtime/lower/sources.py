@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from asyncdata.plan import sources
 from asyncdata.runtime.lower.registry import draw_key, label_of, register, source_number
 from asyncdata.runtime.scope import Scope
@@ -38,11 +40,16 @@ def _list_files(node: sources.ListFiles, scope: Scope) -> Stage:
     return ListFilesStage(
         label_of(node),
         source_number(node, scope),
-        node.patterns,
         key,
-        services.io,
-        services.manifest,
-        services.listings,
+        functools.partial(services.manifest.matching, node.patterns),
+    )
+
+
+def _manifest(node: sources.ManifestFile, scope: Scope) -> Stage:
+    services = scope.services
+    key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None
+    return ListFilesStage(
+        label_of(node), source_number(node, scope), key, functools.partial(services.manifest.listed_in, node.url)
     )
 
 
@@ -51,3 +58,4 @@ register(sources.TensorSlices, _slices)
 register(sources.Items, _items)
 register(sources.Generator, _generator)
 register(sources.ListFiles, _list_files)
+register(sources.ManifestFile, _manifest)

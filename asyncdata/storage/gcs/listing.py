@@ -13,12 +13,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
 
-from asyncdata.errors import ObjectNotFoundError, StorageError, TransientStorageError
+from asyncdata.errors import ObjectNotFoundError, TransientStorageError
 from asyncdata.options import RetryOptions
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.gcs.names import NameSpace, Question
 from asyncdata.storage.gcs.requests import Listing, Page, answer_error, list_url, parse_page
 from asyncdata.storage.globs import GlobPattern
+from asyncdata.storage.groups import worst_of
 from asyncdata.storage.retry import next_delay_s
 from asyncdata.types import ObjectInfo
 
@@ -95,7 +96,7 @@ class Globbing:
                     space = NameSpace(listing.prefix, LISTERS)
                     group.create_task(self._walk(group, space, listing, wild, space.begin()))
         except BaseExceptionGroup as failures:
-            raise _first(failures) from None
+            raise worst_of(failures) from None
 
     async def _look(self, name: str) -> None:
         url = f"{self._place.scheme}://{self._place.bucket}/{name}"
@@ -159,16 +160,3 @@ class Globbing:
                     error.complete(url=self._pattern, attempts=tries)
                     raise
             await asyncio.sleep(delay)
-
-
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The storage error of a group; another one that is worse, if there is."""
-    flat: list[BaseException] = []
-    todo: list[BaseException] = [failures]
-    while todo:
-        error = todo.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            todo.extend(error.exceptions)
-        else:
-            flat.append(error)
-    return next((error for error in flat if not isinstance(error, StorageError)), flat[0])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from asyncdata.memory.advance import Rows
+from asyncdata.runtime.manifest import Manifest
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage, SlicesStage
 from asyncdata.runtime.stages.batch import BatchStage
@@ -161,7 +162,8 @@ class _Storage:
 
 def _list_files(bench: Bench) -> Stage:
     number_of = bench.sources.add(("list",), "list_files")
-    return ListFilesStage("list_files", number_of, ("b", "a"), (3, 4), _Storage(), {}, {})  # type: ignore[arg-type]  # only `glob` is used
+    manifest = Manifest(_Storage())  # type: ignore[arg-type]  # only `glob` is used
+    return ListFilesStage("list_files", number_of, (3, 4), lambda: manifest.matching(("b", "a")))
 
 
 ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
