@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
     from asyncdata.options import TimeoutOptions as TimeoutOptions
+    from asyncdata.record.manifest import write_manifest as write_manifest
     from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
     from asyncdata.runtime.runtime import Runtime as Runtime
@@ -90,6 +91,7 @@ _HOMES = {
     "asyncdata.formats.features": ("FixedLenFeature", "FixedLenSequenceFeature", "RaggedFeature", "VarLenFeature"),
     "asyncdata.formats.image": ("decode_image",),
     "asyncdata.formats.serialize": ("serialize_example",),
+    "asyncdata.record.manifest": ("write_manifest",),
     "asyncdata.record.tfrecord": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),
     "asyncdata.memory.ragged": ("RaggedArray",),

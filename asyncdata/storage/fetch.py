@@ -27,7 +27,7 @@ from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.registry import spec_for
 from asyncdata.storage.retry import next_delay_s
 from asyncdata.storage.schedule import Priority
-from asyncdata.storage.urls import scheme_of
+from asyncdata.storage.urls import redact, scheme_of
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
@@ -152,7 +152,11 @@ class Fetcher:
         scheme = scheme_of(url)
         reader = self._readers.get(scheme)
         if reader is None:
-            reader = self._readers[scheme] = spec_for(url, self._options, self._environment).open()
+            try:
+                reader = self._readers[scheme] = spec_for(url, self._options, self._environment).open()
+            except StorageError as error:
+                error.complete(url=redact(url))
+                raise
         return reader
 
     async def _read_rest(

@@ -1,0 +1,79 @@
+"""Writing manifests: a listing made once, for ``Dataset.from_manifest``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from asyncdata.errors import ObjectNotFoundError
+from asyncdata.options import Options, read_environment
+from asyncdata.storage.fetch import Fetcher
+from asyncdata.storage.groups import gather_bounded
+from asyncdata.storage.manifest import format_entry
+from asyncdata.types import ObjectInfo
+
+_GLOBS_AT_A_TIME: Final = 16
+
+
+def write_manifest(
+    file_pattern: str | Sequence[str], path: str | os.PathLike[str], options: Options | None = None
+) -> int:
+    """Lists files and writes their URLs, sizes and versions, sorted by URL, one JSON object per line.
+
+    The local file appears when it is complete, in place of one of that name.
+
+    Args:
+        file_pattern: A URL or glob, or several, as for ``Dataset.list_files``.
+        path: Of the local file.
+        options: ``storage``, ``retry`` and ``timeouts`` are used.
+
+    Returns:
+        How many files the manifest names.
+
+    Raises:
+        ObjectNotFoundError: A pattern matches nothing.
+
+    Example:
+        >>> import tempfile, asyncdata as ad
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("a.rec", "b.rec"):
+        ...         ad.TFRecordWriter(f"{folder}/{name}").close()
+        ...     count = ad.write_manifest(f"{folder}/*.rec", f"{folder}/all.jsonl")
+        ...     count, len(list(ad.Dataset.from_manifest(f"{folder}/all.jsonl")))
+        (2, 2)
+    """
+    patterns = (file_pattern,) if isinstance(file_pattern, str) else tuple(file_pattern)
+    if not patterns:
+        raise ValueError("write_manifest needs at least one pattern")
+    # A thread of its own, so that it also works where an event loop is running.
+    with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-manifest") as thread:
+        infos = thread.submit(asyncio.run, _list(patterns, options or Options())).result()
+    target = Path(path)
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.writelines(f"{format_entry(info)}\n" for info in infos)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(infos)
+
+
+async def _list(patterns: tuple[str, ...], options: Options) -> list[ObjectInfo]:
+    fetcher = Fetcher(options, read_environment())
+    try:
+        groups = await gather_bounded(fetcher.glob, patterns, min(_GLOBS_AT_A_TIME, len(patterns)))
+    finally:
+        await fetcher.aclose()
+    for pattern, infos in zip(patterns, groups, strict=True):
+        if not infos:
+            raise ObjectNotFoundError("no file matches the pattern", url=pattern)
+    found = {info.url: info for infos in groups for info in infos}
+    return [found[url] for url in sorted(found)]

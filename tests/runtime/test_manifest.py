@@ -1,0 +1,147 @@
+"""What a pipeline knows of its files spares requests, and is never more than a claim."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncdata as ad
+from asyncdata.errors import BrokenFrameError, DataError, ObjectChangedError, ObjectNotFoundError, StorageError
+from fake_gcs import FakeGCS
+
+D = ad.Dataset
+
+
+def shard(tmp_path: Path, *records: bytes) -> bytes:
+    path = tmp_path / "shard"
+    with ad.TFRecordWriter(path) as writer:
+        writer.write_many(records)
+    return path.read_bytes()
+
+
+def lines(*entries: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+
+
+def options(server: FakeGCS) -> ad.Options:
+    return ad.Options(storage={"gs": {"endpoint_url": server.url, "token": "anon"}}, num_workers=0)
+
+
+def test_a_manifest_spares_the_listing_and_every_look_up(tmp_path: Path) -> None:
+    """Written once by the listing; then each shard costs the request for its bytes and nothing else."""
+    with FakeGCS(buckets=["bucket"]) as server:
+        for i in range(5):
+            server.put("bucket", f"d/{i}.rec", shard(tmp_path, b"%d" % i))
+        path = tmp_path / "all.jsonl"
+        assert ad.write_manifest("gs://bucket/d/*.rec", path, options(server)) == 5
+        server.journal.clear()
+        ds = ad.TFRecordDataset(D.from_manifest(path, shuffle=False)).with_options(options(server))
+        assert list(ds) == [b"0", b"1", b"2", b"3", b"4"]
+        assert [entry.operation for entry in server.journal] == ["storage.objects.get"] * 5
+        # Its order is kept, and shuffled as a listing is.
+        urls = [f"gs://bucket/d/{i}.rec" for i in range(5)]
+        assert list(D.from_manifest(path, shuffle=False)) == urls
+        assert sorted(D.from_manifest(path, seed=3)) == urls
+        assert list(D.from_manifest(path, seed=3)) == list(D.from_manifest(path, seed=3))
+
+
+def test_a_manifest_may_lie_in_the_bucket(tmp_path: Path) -> None:
+    """It is read like any object; the order of its lines is kept, and a URL may stand there twice, or alone."""
+    with FakeGCS(buckets=["bucket"]) as server:
+        for i in range(3):
+            server.put("bucket", f"{i}.rec", shard(tmp_path, b"%d" % i))
+        text = lines(*({"url": f"gs://bucket/{i}.rec"} for i in (2, 0, 2, 1))) + b"\n  \n"
+        server.put("bucket", "m.jsonl", text)
+        ds = ad.TFRecordDataset(D.from_manifest("gs://bucket/m.jsonl", shuffle=False))
+        assert list(ds.with_options(options(server))) == [b"2", b"0", b"2", b"1"]
+
+
+def test_reads_are_pinned_to_the_manifests_version(tmp_path: Path) -> None:
+    """An object that was replaced since is an error that names both generations."""
+    with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "0.rec", shard(tmp_path, b"old"))
+        path = tmp_path / "all.jsonl"
+        ad.write_manifest("gs://bucket/*.rec", path, options(server))
+        listed = json.loads(path.read_bytes())["version"]
+        server.put("bucket", "0.rec", shard(tmp_path, b"new"))
+        with pytest.raises(ObjectChangedError) as caught:
+            list(ad.TFRecordDataset(D.from_manifest(path)).with_options(options(server)))
+        assert str(caught.value).count(listed) >= 1
+        assert caught.value.version == listed
+
+
+@pytest.mark.parametrize("size", [0, 3, 10**15])
+def test_a_size_that_is_not_true_ends_in_an_error(tmp_path: Path, size: int) -> None:
+    """Too small cuts a record off, too large is noticed by the server's answer; no allocation follows it."""
+    with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "0.rec", shard(tmp_path, b"record"))
+        path = tmp_path / "m"
+        path.write_bytes(lines({"url": "gs://bucket/0.rec", "size": size}))
+        ds = ad.TFRecordDataset(D.from_manifest(path)).with_options(options(server))
+        if size == 0:
+            assert list(ds) == []  # an empty file, as far as anybody has said
+        else:
+            with pytest.raises((BrokenFrameError, StorageError)):
+                list(ds)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(b"", "names no file"), (b"nonsense\n", "line 1"), (lines({"url": "a"}, {"uri": "b"}), "line 2")],
+)
+def test_what_is_no_manifest_is_told(tmp_path: Path, text: bytes, message: str) -> None:
+    """With the file, the line and the stage."""
+    path = tmp_path / "m"
+    path.write_bytes(text)
+    with pytest.raises(DataError, match=message) as caught:
+        list(D.from_manifest(path))
+    assert caught.value.url == str(path)
+    assert "from_manifest" in str(caught.value.stage)
+
+
+def test_a_missing_manifest_is_not_found(tmp_path: Path) -> None:
+    """As any file."""
+    with pytest.raises(ObjectNotFoundError, match="from_manifest"):
+        list(D.from_manifest(tmp_path / "m"))
+
+
+def test_an_unknown_scheme_names_the_url_and_the_stage() -> None:
+    """Whoever meets it first: a listing, or the opening of a file."""
+    for ds in (D.list_files("wat://x/*"), D.from_manifest("wat://x/*"), ad.TFRecordDataset("wat://x/*")):
+        with pytest.raises(StorageError) as caught:
+            list(ds)
+        assert caught.value.url == "wat://x/*"
+        assert caught.value.stage
+
+
+def test_many_patterns_are_listed_together(tmp_path: Path) -> None:
+    """A list of a thousand names is no thousand waits in turn; each must exist."""
+    for i in range(1000):
+        (tmp_path / f"{i}").touch()
+    names = [f"{tmp_path}/{i}" for i in range(1000)]
+    assert list(D.list_files(names, shuffle=False)) == sorted(names)
+    with pytest.raises(ObjectNotFoundError, match="no file matches"):
+        list(D.list_files([*names, f"{tmp_path}/1000"]))
+
+
+@pytest.mark.slow
+def test_a_large_manifest_takes_memory_by_its_files_alone(tmp_path: Path) -> None:
+    """20,000 entries: less than 800 bytes each, all told, until the first element is there."""
+    path = tmp_path / "m"
+    with path.open("wb") as file:
+        for i in range(20_000):
+            file.write(lines({"url": f"gs://bucket/train-{i:05d}", "size": i, "version": f"17672256{i:08d}"}))
+    with D.from_manifest(path, shuffle=False).take(1).iterator() as warm:
+        next(warm)
+    tracemalloc.start()
+    try:
+        with D.from_manifest(path).iterator() as iterator:
+            next(iterator)
+            peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000 * 800 + 4e6
