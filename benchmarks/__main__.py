@@ -17,8 +17,11 @@ BENCHMARKS: Final = (
     "elements",
     "memory",
     "range_read",
+    "latency_hiding",
     "end_to_end",
+    "remote",
     "noisy_trainer",
+    "hdfs_read",
     "fake_gcs_server",
 )
 

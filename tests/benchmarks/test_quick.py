@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
         (("range_read", "--only", "http", "paced"), 12),
         (("end_to_end", "--only", "network", "local"), 6),
         (("noisy_trainer",), 3),
+        (("remote", "--only", "stalls", "hang", "--peers", "/nowhere"), 4),
+        (("latency_hiding",), 2),
         pytest.param(("range_read", "--only", "tls"), 10, marks=pytest.mark.soak),
         pytest.param(("end_to_end", "--only", "remote", "parent"), 8, marks=pytest.mark.soak),
     ],
