@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 AUTOTUNE: Final = -1
@@ -122,6 +123,8 @@ class Options:
         retry: See ``RetryOptions``.
         timeouts: See ``TimeoutOptions``.
         hedge: See ``HedgeOptions``.
+        isolate: Run the whole loader (loops, reads, memory, workers) in one child process, so that Python code of the
+            consumer and of the loader do not compete for one interpreter. Everything in the plan must be picklable.
         storage: Per URL scheme, what fsspec calls ``storage_options``: for ``gs`` the keys ``endpoint_url``, ``token``
             (``"anon"``, ``"google_default"``, or a path to a service-account file), ``project``, ``verify_tls``.
             Secrets belong in files or in the environment: a pipeline may be pickled or printed.
@@ -140,7 +143,8 @@ class Options:
     retry: RetryOptions = field(default_factory=RetryOptions)
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
     hedge: HedgeOptions = field(default_factory=HedgeOptions)
-    storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    isolate: bool = False
+    storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.memory_limit_bytes < MIB:
@@ -180,3 +184,9 @@ def usable_cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:
         return os.cpu_count() or 1
+
+
+def user_cache_directory() -> Path:
+    """Where this user's programs keep what they can make again; read when it is first needed."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(home) if os.path.isabs(home) else Path.home() / ".cache"

@@ -14,8 +14,32 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from asyncdata.runtime.delivery import Delivery
+
+
+class Exit(Protocol):
+    """Where a pump's deliveries go: to a consumer in this process (`Edge`), or in another."""
+
+    def attach(self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None]) -> None:
+        """Called once by the pump: its loop, and whom to tell that the consumer waits."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is gone."""
+
+    async def put(self, delivery: Delivery) -> bool:
+        """Offers a delivery; waits while there is no room. False when the consumer is gone."""
+
+    async def wait_for_room(self) -> bool:
+        """Returns when there is room for one more delivery; False when the consumer is gone."""
+
+    def remind(self) -> None:
+        """Tells again that the consumer waits, if it does."""
+
+    def finish(self, error: BaseException | None) -> bool:
+        """No more deliveries. The first call decides, later ones return False."""
 
 
 class Edge:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import threading
 import weakref
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -21,87 +20,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
-from asyncdata.options import Options
-from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import WithOptions
+from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.plan.node import Node
 from asyncdata.runtime.delivery import Delivery
-from asyncdata.runtime.edge import Edge
-from asyncdata.runtime.offload import in_thread
-from asyncdata.runtime.pipeline import Pipeline
-from asyncdata.runtime.runtime import Runtime, active_runtime
+from asyncdata.runtime.running import Running, run
 from asyncdata.types import Element
 
 _NOTHING: Final = object()
-_OF_THE_RUNTIME: Final = (
-    "memory_limit_bytes",
-    "num_workers",
-    "num_threads",
-    "max_requests_in_flight",
-    "close_timeout_s",
-    "retry",
-    "timeouts",
-    "storage",
-)
-
-
-def options_of(plan: Node, runtime: Runtime | None) -> Options:
-    """The options in force: the plan's outermost, else the Runtime's, else the defaults.
-
-    What belongs to the Runtime (memory, workers, threads, storage, retries, time limits) is the Runtime's in any case.
-    """
-    own = next((node.options for node in walk(plan) if isinstance(node, WithOptions)), None)
-    if runtime is None:
-        return own or Options()
-    if own is None:
-        return runtime.options
-    shared = {name: getattr(runtime.options, name) for name in _OF_THE_RUNTIME}
-    return dataclasses.replace(own, **shared)
-
-
-class _Running:
-    """A pipeline under way, and what must be closed after it. Outlives the iterator by a moment."""
-
-    def __init__(self, plan: Node, epoch: int) -> None:
-        shared = active_runtime()
-        options = options_of(plan, shared)
-        self.runtime = shared or Runtime(options, pipelines=1)
-        self.owns_runtime = shared is None
-        self.edge = Edge(capacity=1)
-        self.gone = threading.Event()
-        pipeline = Pipeline(
-            self.runtime,
-            plan,
-            options,
-            seed=secrets.randbits(63) if options.seed is None else options.seed,
-            epoch=epoch,
-            edge=self.edge,
-            ended=self.gone.set,
-        )
-        self.runtime.start()
-        self.runtime.run(pipeline.run(), refused=self._refused)
-
-    def _refused(self) -> None:
-        self.edge.finish(PipelineClosedError("the Runtime was closed before the pipeline could start"))
-        self.gone.set()
-
-    def signal(self) -> None:
-        """Lets everything end; returns at once, from any thread, without a lock."""
-        self.runtime.post(self.edge.close)
-        if self.owns_runtime:
-            self.runtime.begin_close()
-
-    def close(self) -> None:
-        """Returns when everything has ended."""
-        self.edge.close()
-        if self.owns_runtime:
-            self.runtime.close()
-        else:
-            self.runtime.wait_for_pipeline(self.gone)
-
-    async def aclose(self) -> None:
-        """As `close`, without blocking the loop. Cancelled, it goes on all the same."""
-        self.edge.close()
-        await in_thread(self.close)
 
 
 class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
@@ -119,13 +44,16 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def __init__(self, plan: Node, epoch: int) -> None:
         self.epoch = epoch
         self._pid = os.getpid()
-        self._running: _Running | None = _Running(plan, epoch)
-        self._finalizer = weakref.finalize(self, _Running.signal, self._running)
+        running = run(plan, epoch)
+        self._running: Running | None = running
+        self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
         self._lock = threading.Lock()
         self._delivery: Delivery | None = None
         self._row = 0
+        self._elements = 0
+        self._stats = PipelineStats()
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
@@ -181,13 +109,37 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 if delivery is None:
                     return _NOTHING
                 self._delivery, self._row = delivery, 0
+                self._elements += len(delivery)
             row = self._row
             self._row += 1
             if self._row == len(delivery):
                 self._delivery = None
         return delivery.element(row)
 
-    def _usable(self) -> _Running:
+    def stats(self) -> PipelineStats:
+        """What the pipeline did so far, and what limits it; of an iterator that is closed, how it was at the end.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> with ad.Dataset.range(10).batch(4).iterator() as it:
+            ...     batches = list(it)
+            >>> it.stats().elements
+            3
+        """
+        running = self._running
+        if running is not None and os.getpid() == self._pid:
+            self._stats = running.stats()
+        with self._lock:
+            rest = 0 if self._delivery is None else len(self._delivery) - self._row
+            return dataclasses.replace(self._stats, elements=self._elements - rest)
+
+    def __repr__(self) -> str:
+        running = self._running
+        state = "closed" if running is None or self._closed else "at its end" if self._ended else "open"
+        where = "" if running is None or running.loader_pid is None else f", in process {running.loader_pid}"
+        return f"<PipelineIterator of epoch {self.epoch}, {state}{where}>"
+
+    def _usable(self) -> Running:
         running = self._running
         if running is None or self._closed:
             raise PipelineClosedError(
@@ -210,6 +162,11 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         error, self._error = self._error, None
         return end if error is None else error
 
+    def _let_go(self, running: Running) -> None:
+        """It has ended; what it counted stays."""
+        self._stats = running.stats()
+        self._running = None
+
     def close(self) -> None:
         """Ends the iteration; returns when no task, thread, process or memory of it is left. Idempotent.
 
@@ -220,7 +177,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         if running is not None:
             with self._reported_once():
                 running.close()
-            self._running = None
+            self._let_go(running)
 
     async def aclose(self) -> None:
         """As `close`, for asyncio programs: does not block the loop."""
@@ -228,7 +185,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         if running is not None:
             with self._reported_once():
                 await running.aclose()
-            self._running = None
+            self._let_go(running)
 
     @contextlib.contextmanager
     def _reported_once(self) -> Generator[None]:
@@ -239,7 +196,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             self._running = None
             raise
 
-    def _begin_close(self) -> _Running | None:
+    def _begin_close(self) -> Running | None:
         """What is still to be waited for; in a forked child nothing is, it belongs to the parent."""
         running = self._running
         self._closed = True

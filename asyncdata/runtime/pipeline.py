@@ -19,13 +19,15 @@ from typing import Any, Final
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.block import Block
+from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Check, Map, MapBatch
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import divide
 from asyncdata.runtime.delivery import Deliverer
-from asyncdata.runtime.edge import Edge
+from asyncdata.runtime.edge import Exit
+from asyncdata.runtime.gauges import Gauges
 from asyncdata.runtime.lower import lower
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.scope import Scope, Services
@@ -48,6 +50,7 @@ class Pipeline:
         epoch: Number of this iteration.
         edge: Where deliveries go.
         ended: Called on the stage loop when everything is put back.
+        remote: The consumer is another process.
     """
 
     def __init__(
@@ -58,8 +61,9 @@ class Pipeline:
         *,
         seed: int,
         epoch: int,
-        edge: Edge,
+        edge: Exit,
         ended: Callable[[], None],
+        remote: bool = False,
     ) -> None:
         self._runtime = runtime
         self._plan = rewrite(plan, options)
@@ -68,6 +72,9 @@ class Pipeline:
         self._epoch = epoch
         self._edge = edge
         self._ended = ended
+        self._remote = remote
+        self._gauges: Gauges | None = None
+        self._last_stats = PipelineStats()
         self._root: Stage | None = None
         self._root_ended = False
 
@@ -124,7 +131,10 @@ class Pipeline:
                 "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
             )
             self._edge.attach(asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting))
-            deliverer = Deliverer(services.budget, consumer, self._runtime.returns, shares.lease_bytes)
+            deliverer = Deliverer(
+                services.budget, consumer, self._runtime.returns, shares.lease_bytes, remote=self._remote
+            )
+            self._gauges = Gauges(self._runtime, services.budget, deliverer)
             self._root = lower(self._plan, self._scope(services, consumer))
             await self._pump(self._root, deliverer)
         except asyncio.CancelledError as caught:
@@ -180,7 +190,13 @@ class Pipeline:
                 rest.release()
         return True
 
+    def stats(self) -> PipelineStats:
+        """How it stands, or stood when it was put back; from any thread."""
+        gauges = self._gauges
+        return self._last_stats if gauges is None else gauges.read()
+
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
+        self._last_stats, self._gauges = self.stats(), None
         closed: list[BaseException] = []
         try:
             if self._root is not None:

@@ -10,15 +10,14 @@ Iterators borrow it. Everything is started when it is first needed and closed by
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextlib
 import contextvars
+import dataclasses
 import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -28,10 +27,13 @@ from asyncdata.memory.arena import GRANULE, Arena, memory_files
 from asyncdata.memory.lease import Returns
 from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_cpus
 from asyncdata.runtime.budgets import Budgets
+from asyncdata.runtime.ends import discharge, enlist
 from asyncdata.runtime.io import Io
+from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.loops import LoopThread, describe_tasks
 from asyncdata.runtime.offload import Threads, in_thread
 from asyncdata.workers.pool import WorkerPool
+from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.threads import ThreadPool
 
 T = TypeVar("T")
@@ -43,7 +45,6 @@ _KILL_S: Final = 15.0
 """What ending a worker process by force takes at most, beyond the time limit of closing."""
 
 _active: contextvars.ContextVar[Runtime | None] = contextvars.ContextVar("asyncdata_runtime", default=None)
-_alive: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
 class Runtime:
@@ -89,6 +90,7 @@ class Runtime:
         self._pipelines: set[asyncio.Task[None]] = set()
         self._close_error: BaseException | None = None
         self._abandoned = False
+        self.loader: Loader | None = None
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -128,6 +130,14 @@ class Runtime:
                 return
             if self._state != "new":
                 raise PipelineClosedError("the Runtime was closed; make a new one")
+            if self.options.isolate:
+                inside = dataclasses.replace(self.options, isolate=False)
+                loader = Loader(inside, self._parts, gone=lambda: discharge(self))
+                loader.start()
+                self.loader = loader
+                self._state = "open"
+                enlist(self)
+                return
             with contextlib.ExitStack() as undo:
                 self._stage = LoopThread("asyncdata-stages")
                 undo.callback(self._stage.join)
@@ -147,7 +157,7 @@ class Runtime:
             self._io_thread.after_end(self._gone)
             self._stage.after_end(self._io_thread.stop)
             self._state = "open"
-            _alive.add(self)
+            enlist(self)
 
     async def _make_io(self) -> Io:
         return Io(self._io_thread, self._stage.loop, self.options, read_environment())
@@ -185,12 +195,22 @@ class Runtime:
                 self._closed.set()
                 return
         self.begin_close()
+        if self.loader is not None:
+            self._close_loader(self.loader)
+            return
         self._wait_for(self._closed, "the Runtime")
         if not self._abandoned:
             self._join()
         error, self._close_error = self._close_error, None
         if error is not None:
             raise error
+
+    def _close_loader(self, loader: Loader) -> None:
+        try:
+            loader.close()
+        finally:
+            self._state = "closed"
+            self._closed.set()
 
     def wait_for_pipeline(self, gone: threading.Event) -> None:
         """Returns when a pipeline that was told to end has ended.
@@ -210,7 +230,7 @@ class Runtime:
         begin_s = time.monotonic()
         while not ended.is_set():
             if not self._stage.answers(limit_s):
-                _alive.discard(self)
+                discharge(self)
                 raise CloseTimeoutError(
                     f"thread {self._stage.name!r} is still in user code {limit_s:.1f} s after {what} was closed; it is "
                     f"left as a daemon. Its stack:\n{self._stage.stack()}"
@@ -227,7 +247,7 @@ class Runtime:
                     "call. Its stack:\n" + "\n".join(stuck.values())
                 )
             if after_s > limit_s + _KILL_S:
-                _alive.discard(self)
+                discharge(self)
                 raise CloseTimeoutError(
                     f"{what} has not ended {after_s:.1f} s after it was closed; what still runs:\n"
                     + describe_tasks(self._stage.loop, set())
@@ -243,7 +263,9 @@ class Runtime:
 
     def on_own_thread(self) -> bool:
         """Whether the caller runs on one of the Runtime's loops."""
-        return self._state != "new" and (self._stage.is_current() or self._io_thread.is_current())
+        if self._state == "new" or self.loader is not None:
+            return False
+        return self._stage.is_current() or self._io_thread.is_current()
 
     def begin_close(self) -> None:
         """Starts closing a Runtime that was started, from any thread, and returns at once; idempotent.
@@ -257,6 +279,9 @@ class Runtime:
         except IndexError:
             return
         self._state = "closing"
+        if self.loader is not None:
+            self.loader.begin_close()
+            return
         with contextlib.suppress(RuntimeError):  # the loop has ended by itself
             self._stage.call(self._begin_shut_down)
 
@@ -281,7 +306,7 @@ class Runtime:
             self.returns.close()
             if self._abandoned:
                 # The thread lives on as long as the task that does not end; whoever closes does not wait for it.
-                _alive.discard(self)
+                discharge(self)
                 self._closed.set()
             self._stage.stop()
 
@@ -322,7 +347,7 @@ class Runtime:
         del self.arena, self.budgets, self.io, self.returns
         self._pool = self._threads = self._pool_started = None
         self._state = "closed"
-        _alive.discard(self)
+        discharge(self)
         self._closed.set()
 
     def _join(self) -> None:
@@ -392,6 +417,11 @@ class Runtime:
             )
         return self._pool
 
+    def pool_stats(self) -> PoolStats | None:
+        """Counters of the worker processes; None when there are none yet."""
+        pool = self._pool
+        return None if pool is None else pool.stats()
+
     async def start_pool(self) -> None:
         """Starts the worker processes once; returns when they are started."""
         if self._pool_started is None:
@@ -425,6 +455,11 @@ class Runtime:
         """
         if self._state not in ("open", "closing"):
             return
+        if self.loader is not None:
+            self.loader.drop_inherited(nowhere)
+            for descriptor in memory_files():
+                os.dup2(nowhere, descriptor, inheritable=False)
+            return
         for descriptor in (*self._stage.descriptors(), *self._io_thread.descriptors(), *memory_files()):
             with contextlib.suppress(OSError):
                 os.dup2(nowhere, descriptor, inheritable=False)
@@ -441,30 +476,3 @@ def active_runtime() -> Runtime | None:
     if runtime is None or not runtime.is_usable() or runtime.on_own_thread():
         return None
     return runtime
-
-
-def _close_all() -> None:
-    for runtime in list(_alive):
-        try:
-            runtime.close()
-        except Exception as error:  # noqa: BLE001 -- the interpreter ends; nobody could catch it
-            _LOGGER.warning("%s", error)
-
-
-def _drop_inherited() -> None:
-    runtimes = list(_alive)
-    _alive.clear()
-    if not runtimes:
-        return
-    try:
-        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return  # no descriptor to be had: the inherited ones stay open
-    for runtime in runtimes:
-        runtime.drop_inherited(nowhere)
-    os.close(nowhere)
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drop_inherited)

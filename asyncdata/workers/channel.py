@@ -95,12 +95,12 @@ class Channel:
         self._outbox: deque[tuple[memoryview, int]] = deque()
 
     @staticmethod
-    def pair(*, stream: bool) -> tuple[Channel, socket.socket]:
+    def pair(*, stream: bool, message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Channel, socket.socket]:
         """Makes both ends: ours as a channel that never blocks, theirs as a socket to be handed over."""
         kind = socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         ours.setblocking(False)
-        return Channel(ours, stream=stream), theirs
+        return Channel(ours, stream=stream, message_bytes=message_bytes), theirs
 
     def fileno(self) -> int:
         """The socket's descriptor, for a loop to watch."""

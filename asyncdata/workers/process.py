@@ -44,6 +44,11 @@ class Process:
         return self._popen.pid
 
     @property
+    def descriptor(self) -> int:
+        """The pidfd; -1 where there is none."""
+        return self._pidfd
+
+    @property
     def exit_code(self) -> int | None:
         """Exit code, or minus the signal's number; None while it runs or when somebody else took the status."""
         return self._popen.returncode if self._known else None

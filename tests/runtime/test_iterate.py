@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.iterate import options_of
+from asyncdata.runtime.running import options_of
 from asyncdata.runtime.runtime import Runtime
 
 

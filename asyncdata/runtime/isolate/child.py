@@ -1,0 +1,277 @@
+"""What runs inside a loader process: a Runtime, and the pipelines it is told to run.
+
+    main thread                      stage loop (of the Runtime)                    watchdog thread
+    ───────────                      ───────────────────────────                    ───────────────
+    unpickle plans, start pipelines  control: OPEN RUN NOTES ASK → outlets          life: CLOSE → main thread
+    close the Runtime, leave                                                        EOF → the parent is gone: exit
+
+The process ignores SIGINT, dies with the thread that started it where the kernel offers that, and takes its workers
+with it. What user code prints goes to the parent's stderr, as in worker processes.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn, TypedDict
+
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError
+from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.options import Options
+from asyncdata.runtime.isolate import notes
+from asyncdata.runtime.isolate.cargo import unload
+from asyncdata.runtime.isolate.outlet import Loans, Outlet
+from asyncdata.runtime.offload import in_thread
+from asyncdata.runtime.pipeline import Pipeline
+from asyncdata.runtime.runtime import Runtime
+from asyncdata.workers.channel import Channel
+from asyncdata.workers.child import die_with_parent, leave, name_process
+from asyncdata.workers.failure import encode_failure
+from asyncdata.workers.messages import Message
+
+PROCESS_NAME = "asyncdata-load"
+
+
+class Setup(TypedDict):
+    """What the parent hands to a new loader process, as plain values.
+
+    Attributes:
+        path: ``sys.path``, absolute.
+        argv: ``sys.argv``.
+        parent_pid: Who started it.
+        control_fd: The control channel's socket.
+        life_fd: The socket whose end is the parent's.
+        stream: Whether these are SOCK_STREAM sockets.
+        crash_fd: Where ``faulthandler`` writes the stacks of a crash.
+        options: The Runtime's options, pickled.
+        pipelines: How many may be open at a time.
+    """
+
+    path: list[str]
+    argv: list[str]
+    parent_pid: int
+    control_fd: int
+    life_fd: int
+    stream: bool
+    crash_fd: int
+    options: bytes
+    pipelines: int
+
+
+class _Run:
+    """One pipeline, from OPEN until it is put back and its consumer has said so.
+
+    Attributes:
+        outlet: Where its deliveries go.
+        pipeline: None until the plan is unpickled.
+        gone: Set when everything of it has ended.
+    """
+
+    def __init__(self) -> None:
+        self.outlet: Outlet
+        self.pipeline: Pipeline | None = None
+        self.gone = threading.Event()
+        self.has_left = False
+
+
+class Host:
+    """See the module's docstring.
+
+    Args:
+        runtime: Started.
+        control: The control channel, non-blocking.
+        stream: What kind of sockets there are.
+    """
+
+    def __init__(self, runtime: Runtime, control: Channel, *, stream: bool) -> None:
+        self._runtime = runtime
+        self._control = control
+        self._stream = stream
+        self._loans = Loans()
+        self._runs: dict[int, _Run] = {}
+        self._loop = runtime.stage_loop
+        self._writing = False
+        self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        runtime.post(self._listen)
+
+    # --- main thread -------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Starts pipelines until it is told to close."""
+        while (job := self.jobs.get()) is not None:
+            job()
+
+    def _start(self, run: _Run, fd: int, size: int) -> None:
+        """Unpickles a plan, which may import the user's modules, and runs it."""
+        try:
+            cargo = unload(fd, size)
+            run.pipeline = pipeline = Pipeline(
+                self._runtime,
+                cargo.plan,
+                cargo.options,
+                seed=cargo.seed,
+                epoch=cargo.epoch,
+                edge=run.outlet,
+                ended=lambda: self._put_back(run),
+                remote=True,
+            )
+        except BaseException as error:  # noqa: BLE001 -- importing the user's modules may raise anything
+            failure = error
+            self._runtime.post(lambda: self._refuse(run, failure))
+            return
+        late = PipelineClosedError("the Runtime was closed before the pipeline could start")
+        self._runtime.run(pipeline.run(), refused=lambda: self._runtime.post(lambda: self._refuse(run, late)))
+
+    # --- stage loop --------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._control.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        try:
+            received = self._control.receive()
+        except BlockingIOError:
+            return
+        except (EOFError, OSError):
+            self._loop.remove_reader(self._control.fileno())  # the watchdog knows more
+            return
+        for message in received:
+            self._accept(message)
+
+    def _accept(self, message: Message) -> None:
+        if message.kind == notes.NOTES:
+            for note in notes.unpack_notes(message.body):
+                self._take(note)
+        elif message.kind == notes.OPEN:
+            self._open(message.ticket, message.fd)
+        elif message.kind == notes.RUN:
+            run, fd, size = self._runs[message.ticket], message.fd, message.first
+            self.jobs.put(lambda: self._start(run, fd, size))
+        elif message.kind == notes.ASK:
+            stats = self._stats(self._runs.get(message.first))
+            self._sent(self._control.send(notes.ANSWER, message.ticket, body=pickle.dumps(stats, 5)))
+
+    def _open(self, number: int, fd: int) -> None:
+        run = _Run()
+        sock = socket.socket(fileno=fd)
+        sock.setblocking(False)
+        arena = self._runtime.arena
+        run.outlet = Outlet(
+            Channel(sock, stream=self._stream, message_bytes=notes.MESSAGE_BYTES),
+            self._loop,
+            (arena.fd, arena.nbytes),
+            self._loans,
+            left=lambda: self._watch_end(run),
+        )
+        self._runs[number] = run
+
+    def _take(self, note: notes.Note) -> None:
+        if note.kind == notes.RELEASED:
+            self._loans.end(note.concerns)
+            return
+        run = self._runs.get(note.concerns)
+        if run is None:
+            return  # said twice
+        if note.kind == notes.TAKEN:
+            run.outlet.taken(note.value)
+        elif note.kind == notes.WAITING:
+            run.outlet.waiting(note.value)
+        elif note.kind == notes.LEFT:
+            run.outlet.leave(note.value)
+            run.has_left = True
+            self._forget(note.concerns, run)
+
+    def _forget(self, number: int, run: _Run) -> None:
+        if run.has_left and run.gone.is_set():
+            self._runs.pop(number, None)
+
+    def _refuse(self, run: _Run, error: BaseException) -> None:
+        run.outlet.finish(error)
+        self._put_back(run)
+
+    def _put_back(self, run: _Run) -> None:
+        """Everything of a pipeline has ended."""
+        run.outlet.put_back(self._stats(run))
+        run.gone.set()
+        for number, each in list(self._runs.items()):
+            if each is run:
+                self._forget(number, run)
+
+    def _watch_end(self, run: _Run) -> None:
+        """The consumer has left: if user code keeps the pipeline from ending, it is told so."""
+        if not run.gone.is_set():
+            self._runtime.spawn_on_stage(self._report_end(run))
+
+    async def _report_end(self, run: _Run) -> None:
+        try:
+            await in_thread(lambda: self._runtime.wait_for_pipeline(run.gone))
+        except CloseTimeoutError as stuck:
+            if not run.gone.is_set():
+                run.outlet.report(stuck)
+
+    def _stats(self, run: _Run | None) -> PipelineStats | None:
+        return None if run is None or run.pipeline is None else run.pipeline.stats()
+
+    def _sent(self, done: bool) -> None:
+        if not done and not self._writing:
+            self._writing = True
+            self._loop.add_writer(self._control.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        if self._control.flush():
+            self._writing = False
+            self._loop.remove_writer(self._control.fileno())
+
+
+def _watch(life: Channel, close: Callable[[], None]) -> None:
+    """Ends the process when the parent is gone; before that, passes on that it should close."""
+    while True:
+        try:
+            if life.receive():
+                close()
+        except (EOFError, OSError):
+            leave(0)
+
+
+def main(setup: Setup) -> NoReturn:
+    """The whole life of a loader process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    faulthandler.enable(file=setup["crash_fd"], all_threads=True)
+    die_with_parent(setup["parent_pid"])
+    name_process(PROCESS_NAME)
+    sys.argv[:] = setup["argv"]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    for fd in (setup["control_fd"], setup["life_fd"], setup["crash_fd"]):
+        os.set_inheritable(fd, False)
+    life = Channel(socket.socket(fileno=setup["life_fd"]), stream=setup["stream"])
+    sock = socket.socket(fileno=setup["control_fd"])
+    sock.setblocking(False)
+    control = Channel(sock, stream=setup["stream"], message_bytes=notes.MESSAGE_BYTES)
+    code, farewell = 0, b""
+    try:
+        options: Options = pickle.loads(setup["options"])  # noqa: S301 -- from the parent process
+        runtime = Runtime(options, pipelines=setup["pipelines"])
+        runtime.start()
+        host = Host(runtime, control, stream=setup["stream"])
+        watchdog = threading.Thread(
+            target=_watch, args=(life, lambda: host.jobs.put(None)), name="asyncdata-watchdog", daemon=True
+        )
+        watchdog.start()
+        host.work()
+        runtime.close()
+    except BaseException as error:  # noqa: BLE001 -- whatever it is, the parent must hear of it
+        code, farewell = 1, encode_failure(error)
+    sock.setblocking(True)
+    control.flush()
+    control.send(notes.FAREWELL, body=farewell)
+    leave(code)

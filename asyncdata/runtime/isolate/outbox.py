@@ -1,0 +1,98 @@
+"""The consumer's side of the control channel: whoever has something to say appends it, and sends if nobody is sending.
+
+Leases end inside the garbage collector, in any thread, perhaps in the middle of the code below. So nobody waits for a
+lock here: who finds it taken leaves what it has to the one who holds it, who looks again after letting go. What the
+socket does not take stays, and goes with what comes next; a consumer that is about to wait sends it first.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from asyncdata.runtime.isolate.notes import MOST_NOTES, NOTES, Note, pack_notes
+from asyncdata.workers.channel import Channel
+
+
+class Outbox:
+    """See the module's docstring. From any thread.
+
+    Args:
+        channel: The control channel; nobody else sends on it.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._queue: deque[Note | Callable[[], bool]] = deque()
+        self._sending = threading.Lock()
+        self._closed = False
+
+    def note(self, kind: int, concerns: int, value: int) -> None:
+        """Sends a note, now or with the next ones."""
+        self._queue.append(Note(kind, concerns, value))
+        self.flush()
+
+    def post(self, send: Callable[[], bool]) -> None:
+        """Calls a function that sends on the channel, in its turn; it returns whether the socket took all."""
+        self._queue.append(send)
+        self.flush()
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something could not be sent yet."""
+        return not self._closed and (bool(self._queue) or self._channel.has_backlog)
+
+    def flush(self) -> None:
+        """Sends what there is, as much as the socket takes."""
+        while self.has_backlog and self._sending.acquire(blocking=False):
+            try:
+                done = self._send()
+            finally:
+                self._sending.release()
+            if not done:
+                return
+
+    def _send(self) -> bool:
+        if self._closed or not self._channel.flush():
+            return False
+        queue = self._queue
+        while queue:
+            notes: list[Note] = []
+            # By index: a finalizer may append while this runs.
+            for position in range(min(len(queue), MOST_NOTES)):
+                item = queue[position]
+                if not isinstance(item, Note):
+                    break
+                notes.append(item)
+            if notes:
+                # Forgotten only when sent: an interrupted sender leaves them to the next one, perhaps a second time.
+                sent = self._channel.send(NOTES, body=pack_notes(notes))
+                for _ in notes:
+                    queue.popleft()
+            else:
+                send = queue.popleft()
+                assert not isinstance(send, Note)
+                sent = send()
+            if not sent:
+                return False
+        return True
+
+    def flush_all(self) -> None:
+        """Returns when everything is sent, or the other side is gone."""
+        while self.has_backlog:
+            poll = select.poll()
+            try:
+                poll.register(self._channel.fileno(), select.POLLOUT)
+            except ValueError:
+                return  # closed in this moment
+            poll.poll()
+            self.flush()
+
+    def close(self) -> None:
+        """Nothing is sent any more; closes the channel."""
+        with self._sending:
+            self._closed = True
+            self._queue.clear()
+            self._channel.close()

@@ -1,0 +1,177 @@
+"""A pipeline under way, in this process or in the loader process of an isolated Runtime; what iterators hold on to."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+from typing import Final
+
+from asyncdata.errors import PipelineClosedError
+from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.options import Options
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.transformations import WithOptions
+from asyncdata.planner.rules import rewrite
+from asyncdata.runtime.edge import Edge
+from asyncdata.runtime.isolate.cargo import Cargo
+from asyncdata.runtime.isolate.intake import Intake
+from asyncdata.runtime.offload import in_thread
+from asyncdata.runtime.pipeline import Pipeline
+from asyncdata.runtime.runtime import Runtime, active_runtime
+
+_OF_THE_RUNTIME: Final = (
+    "memory_limit_bytes",
+    "num_workers",
+    "num_threads",
+    "max_requests_in_flight",
+    "close_timeout_s",
+    "isolate",
+    "retry",
+    "timeouts",
+    "storage",
+)
+
+
+def options_of(plan: Node, runtime: Runtime | None) -> Options:
+    """The options in force: the plan's outermost, else the Runtime's, else the defaults.
+
+    What belongs to the Runtime (memory, workers, threads, storage, retries, time limits) is the Runtime's in any case.
+    """
+    own = next((node.options for node in walk(plan) if isinstance(node, WithOptions)), None)
+    if runtime is None:
+        return own or Options()
+    if own is None:
+        return runtime.options
+    shared = {name: getattr(runtime.options, name) for name in _OF_THE_RUNTIME}
+    return dataclasses.replace(own, **shared)
+
+
+class Running:
+    """A pipeline under way, and what must be closed after it. Outlives the iterator by a moment.
+
+    Args:
+        runtime: Where it runs.
+        owns_runtime: Whether the Runtime was made for it.
+    """
+
+    def __init__(self, runtime: Runtime, *, owns_runtime: bool) -> None:
+        self.runtime = runtime
+        self.owns_runtime = owns_runtime
+        self.edge: Edge | Intake
+
+    def signal(self) -> None:
+        """Lets everything end; returns at once, from any thread, without a lock."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Returns when everything has ended."""
+        raise NotImplementedError
+
+    def stats(self) -> PipelineStats:
+        """How the pipeline stands, or stood at its end."""
+        raise NotImplementedError
+
+    @property
+    def loader_pid(self) -> int | None:
+        """The process it runs in, if that is another one."""
+        return None
+
+    async def aclose(self) -> None:
+        """As `close`, without blocking the loop. Cancelled, it goes on all the same."""
+        self.edge.close()
+        await in_thread(self.close)
+
+
+class RunningHere(Running):
+    """In this process."""
+
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
+        super().__init__(runtime, owns_runtime=owns_runtime)
+        self.edge: Edge = Edge(capacity=1)
+        self.gone = threading.Event()
+        self._pipeline = Pipeline(
+            runtime,
+            cargo.plan,
+            cargo.options,
+            seed=cargo.seed,
+            epoch=cargo.epoch,
+            edge=self.edge,
+            ended=self.gone.set,
+        )
+        runtime.start()
+        runtime.run(self._pipeline.run(), refused=self._refused)
+
+    def _refused(self) -> None:
+        self.edge.finish(PipelineClosedError("the Runtime was closed before the pipeline could start"))
+        self.gone.set()
+
+    def signal(self) -> None:
+        """See `Running`."""
+        self.runtime.post(self.edge.close)
+        if self.owns_runtime:
+            self.runtime.begin_close()
+
+    def close(self) -> None:
+        """See `Running`."""
+        self.edge.close()
+        if self.owns_runtime:
+            self.runtime.close()
+        else:
+            self.runtime.wait_for_pipeline(self.gone)
+
+    def stats(self) -> PipelineStats:
+        """See `Running`."""
+        return dataclasses.replace(self._pipeline.stats(), waits=self.edge.waits)
+
+
+class RunningIsolated(Running):
+    """In the loader process of an isolated Runtime."""
+
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
+        super().__init__(runtime, owns_runtime=owns_runtime)
+        rewrite(cargo.plan, cargo.options)  # what is wrong with the plan is said here, as it is without isolation
+        runtime.start()
+        assert runtime.loader is not None
+        self._loader = runtime.loader
+        self.edge: Intake = self._loader.open(cargo)
+
+    @property
+    def loader_pid(self) -> int | None:
+        """See `Running`."""
+        return self._loader.pid
+
+    def signal(self) -> None:
+        """See `Running`."""
+        self.edge.signal()
+        if self.owns_runtime:
+            self.runtime.begin_close()
+
+    def close(self) -> None:
+        """See `Running`."""
+        self.edge.close()
+        try:
+            if self.owns_runtime:
+                self.runtime.close()
+            else:
+                self.edge.wait_until_put_back()
+        finally:
+            self.edge.dispose()
+
+    def stats(self) -> PipelineStats:
+        """See `Running`."""
+        known = self.edge.stats
+        if known is None:
+            known = self._loader.stats(self.edge)
+        return dataclasses.replace(known or PipelineStats(), waits=self.edge.waits, loader_pid=self.loader_pid)
+
+
+def run(plan: Node, epoch: int) -> Running:
+    """Starts a plan on the Runtime around the caller, or on one of its own."""
+    shared = active_runtime()
+    options = options_of(plan, shared)
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    runtime = shared or Runtime(options, pipelines=1)
+    kind = RunningIsolated if runtime.options.isolate else RunningHere
+    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch)
+    return kind(runtime, cargo, owns_runtime=shared is None)
