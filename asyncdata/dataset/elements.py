@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from asyncdata.dataset.arguments import DEFAULT_CYCLE, check_parallel
+from asyncdata.dataset.arguments import DEFAULT_CYCLE, check_parallel, refuse_async
 from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.plan import transformations
+from asyncdata.planner.place import is_async
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset
@@ -54,6 +55,14 @@ class Elements(Handle):
         if executor not in _EXECUTORS:
             raise ValueError(f"executor must be 'process', 'thread' or 'inline', not {executor!r}")
         check_parallel("num_parallel_calls", num_parallel_calls)
+        if not callable(map_func):
+            raise TypeError(f"map needs a function, not a {type(map_func).__name__}")
+        if is_async(map_func) and executor is not None:
+            raise ValueError(
+                f"an async function is awaited on the pipeline's loop; executor={executor!r} is for others"
+            )
+        if setup is not None and not is_async(map_func):
+            raise ValueError("setup= is for async functions; a plain one is called without it")
         return self._derive(
             transformations.Map(
                 input=self._node,
@@ -68,7 +77,14 @@ class Elements(Handle):
         )
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """Only the elements for which the predicate is true; it runs on the pipeline's loop."""
+        """Only the elements for which the predicate is true; it runs on the pipeline's loop.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(6).filter(lambda x: x % 3 == 0)]
+            [0, 3]
+        """
+        refuse_async("filter", predicate)
         return self._derive(transformations.Filter(input=self._node, predicate=predicate))
 
     def interleave(
@@ -114,5 +130,12 @@ class Elements(Handle):
         )
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
-        """Makes a dataset of every element and reads one after the other."""
+        """Makes a dataset of every element and reads one after the other.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> words = ad.Dataset.from_tensor_slices(["ab", "c"])
+            >>> list(words.flat_map(lambda word: ad.Dataset.from_tensor_slices(list(word))))
+            ['a', 'b', 'c']
+        """
         return self.interleave(map_func, cycle_length=1, deterministic=True)

@@ -26,6 +26,11 @@ class Flow(Handle):
             buffer_size: Elements in the buffer; uniform over all of them when it is no smaller than the dataset.
             seed: Of the draws; without one every iteration differs.
             reshuffle_each_iteration: Whether epochs differ; True unless given.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> sorted(int(x) for x in ad.Dataset.range(5).shuffle(5, seed=1))
+            [0, 1, 2, 3, 4]
         """
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least 1, not {buffer_size}")
@@ -39,20 +44,44 @@ class Flow(Handle):
         )
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """The dataset `count` times over; for ever when None or -1. Shuffles upstream differ from one to the next."""
+        """The dataset `count` times over; for ever when None or -1. Shuffles upstream differ from one to the next.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(3).repeat(2)]
+            [0, 1, 2, 0, 1, 2]
+        """
         return self._derive(
             transformations.Repeat(input=self._node, count=None if count is None or count < 0 else int(count))
         )
 
     def take(self, count: int) -> Dataset:
-        """The first `count` elements; all of them when -1."""
+        """The first `count` elements; all of them when -1.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(10).take(2)]
+            [0, 1]
+        """
         return self._derive(transformations.Take(input=self._node, count=int(count)))
 
     def skip(self, count: int) -> Dataset:
-        """All but the first `count` elements; none when -1."""
+        """All but the first `count` elements; none when -1.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(5).skip(3)]
+            [3, 4]
+        """
         return self._derive(transformations.Skip(input=self._node, count=int(count)))
 
     def prefetch(self, buffer_size: int) -> Dataset:
-        """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` lets asyncdata choose."""
+        """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` lets asyncdata choose.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [batch.tolist() for batch in ad.Dataset.range(4).batch(2).prefetch(ad.AUTOTUNE)]
+            [[0, 1], [2, 3]]
+        """
         check_parallel("buffer_size", buffer_size or None)
         return self._derive(transformations.Prefetch(input=self._node, buffer_size=int(buffer_size)))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from asyncdata.dataset.handle import Handle
-from asyncdata.plan import transformations
+import numpy as np
+
+from asyncdata.dataset.buckets import BucketOf, BucketSize, ReduceBucket, check_buckets
+from asyncdata.dataset.handle import Handle, NodeOf
+from asyncdata.plan import grouping, transformations
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset
 
 
 class Grouping(Handle):
-    """The part of `Dataset` that makes one element of several."""
+    """The part of `Dataset` that makes one element of several, or several of one."""
 
     __slots__ = ()
 
@@ -28,8 +32,258 @@ class Grouping(Handle):
         Raises:
             UnbatchableError: While iterating, when elements of one batch differ in structure, shape or dtype.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        _check_positive(batch_size=batch_size)
         return self._derive(
             transformations.Batch(input=self._node, size=int(batch_size), drop_remainder=drop_remainder)
         )
+
+    def unbatch(self) -> Dataset:
+        """The rows of every element, one by one: what `batch` and `ragged_batch` have joined.
+
+        Leaves of an element must have one length. A row of a RaggedArray is an array, or a RaggedArray of one level
+        less.
+
+        Raises:
+            UnbatchableError: While iterating, when a leaf is a scalar, or lengths differ.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_tensor_slices({"a": [[1, 2], [3, 4]], "b": [["x", "y"], ["z", ""]]})
+            >>> [(int(row["a"]), str(row["b"])) for row in ds.unbatch()]
+            [(1, 'x'), (2, 'y'), (3, 'z'), (4, '')]
+        """
+        return self._derive(grouping.Unbatch(input=self._node))
+
+    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset:
+        """The rows of batches in batches of another size: `unbatch` and `batch` in one.
+
+        Args:
+            batch_size: Rows of a batch; several sizes take turns.
+            drop_remainder: Whether a last batch that is smaller than its size is left out.
+
+        Raises:
+            UnbatchableError: While iterating, when rows of one batch differ in shape or dtype.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [batch.tolist() for batch in ad.Dataset.range(7).batch(3).rebatch([2, 1])]
+            [[0, 1], [2], [3, 4], [5], [6]]
+        """
+        sizes = tuple(int(size) for size in np.atleast_1d(batch_size))
+        if not sizes:
+            raise ValueError("rebatch needs a batch_size")
+        for size in sizes:
+            _check_positive(batch_size=size)
+        return self._derive(grouping.Rebatch(input=self._node, sizes=sizes, drop_remainder=drop_remainder))
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Stacks consecutive elements whose shapes differ, each padded at the end of its axes.
+
+        Arrays are padded to one shape; lists of byte strings become a two-dimensional array of objects; single byte
+        strings and texts a `BytesArray`, as in `batch`.
+
+        Args:
+            batch_size: Elements of a batch.
+            padded_shapes: None, or nested like the elements: per leaf a sequence of lengths, in which None (or -1)
+                stands for the longest of the batch. None pads every axis to the longest.
+            padding_values: None for zeros and empty strings; or a value for every leaf; or nested like the elements.
+                Python numbers may be of a simpler type than the elements, numpy scalars must have their dtype.
+            drop_remainder: Whether a last, smaller batch is left out.
+
+        Raises:
+            UnbatchableError: While iterating, when an element is larger than its padded shape, elements of one batch
+                differ in structure, rank or dtype, or shapes and values do not fit them.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 3], [4, 5, 6]])
+            >>> [batch.tolist() for batch in ds.padded_batch(2, padding_values=-1)]
+            [[[1, -1], [2, 3]], [[4, 5, 6]]]
+            >>> [batch.shape for batch in ds.padded_batch(2, padded_shapes=[5])]
+            [(2, 5), (1, 5)]
+        """
+        _check_positive(batch_size=batch_size)
+        return self._derive(
+            grouping.PaddedBatch(
+                input=self._node,
+                size=int(batch_size),
+                shapes=padded_shapes,
+                values=padding_values,
+                drop_remainder=drop_remainder,
+            )
+        )
+
+    def ragged_batch(
+        self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64
+    ) -> Dataset:
+        """Joins consecutive elements whose shapes differ into RaggedArrays, without padding.
+
+        Scalars, byte strings and texts are stacked as by `batch`. A leaf becomes ragged up to its last axis whose
+        length differs within the batch, and at least in the first; the axes behind stay dense.
+
+        Args:
+            batch_size: Elements of a batch.
+            drop_remainder: Whether a last, smaller batch is left out.
+            row_splits_dtype: int64 or int32.
+
+        Raises:
+            UnbatchableError: While iterating, when elements of one batch differ in structure, rank or dtype.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 3], [], [4]])
+            >>> [batch.to_list() for batch in ds.ragged_batch(2)]
+            [[[1], [2, 3]], [[], [4]]]
+        """
+        _check_positive(batch_size=batch_size)
+        dtype = np.dtype(row_splits_dtype)
+        if dtype not in (np.int32, np.int64):
+            raise ValueError(f"row_splits_dtype must be int32 or int64, not {dtype}")
+        return self._derive(
+            grouping.RaggedBatch(
+                input=self._node,
+                size=int(batch_size),
+                drop_remainder=drop_remainder,
+                splits_dtype=dtype.str,
+                ranks=None,
+            )
+        )
+
+    def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
+        """Groups elements into windows, each of which is a Dataset; nested elements give a nest of Datasets.
+
+        A window is a private copy of its elements: it may be kept, iterated over again, and turned into batches by
+        ``flat_map(lambda w: w.batch(size))``.
+
+        Args:
+            size: Elements of a window.
+            shift: From the beginning of one window to that of the next; `size` unless given.
+            stride: From one element of a window to the next.
+            drop_remainder: Whether windows that are not full are left out.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [[int(x) for x in window] for window in ad.Dataset.range(7).window(3, shift=2)]
+            [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6]]
+            >>> ds = ad.Dataset.range(7).window(3, drop_remainder=True)
+            >>> [batch.tolist() for batch in ds.flat_map(lambda window: window.batch(3))]
+            [[0, 1, 2], [3, 4, 5]]
+        """
+        shift = size if shift is None else shift
+        _check_positive(size=size, shift=shift, stride=stride)
+        return self._derive(
+            grouping.Window(
+                input=self._node,
+                size=int(size),
+                shift=int(shift),
+                stride=int(stride),
+                drop_remainder=drop_remainder,
+                make=self._derive,
+            )
+        )
+
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[[int, Dataset], Dataset],
+        window_size: int | None = None,
+        window_size_func: Callable[[int], Any] | None = None,
+    ) -> Dataset:
+        """Collects elements by key, and goes on with what `reduce_func` makes of each full window.
+
+        When the input has ended, what is left is reduced in order of the keys. Both functions run on the pipeline's
+        loop.
+
+        Args:
+            key_func: ``key_func(element)`` returns an integer; a tuple element becomes several arguments.
+            reduce_func: ``reduce_func(key, window)`` returns a Dataset, whose elements are passed on.
+            window_size: Elements of a full window.
+            window_size_func: ``window_size_func(key)``, asked once per key; instead of `window_size`.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(7).group_by_window(lambda x: x % 2, lambda key, w: w.batch(2), window_size=2)
+            >>> [batch.tolist() for batch in ds]
+            [[0, 2], [1, 3], [4, 6], [5]]
+        """
+        if (window_size is None) == (window_size_func is None):
+            raise ValueError("group_by_window needs either window_size or window_size_func")
+        if window_size_func is None:
+            assert window_size is not None
+            _check_positive(window_size=window_size)
+            window_size_func = _Always(int(window_size))
+        return self._derive(
+            grouping.GroupByWindow(
+                input=self._node,
+                key=key_func,
+                function=NodeOf(reduce_func, "group_by_window"),
+                window_size=window_size_func,
+                make=self._derive,
+            )
+        )
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Batches elements of similar length together, so that little is padded.
+
+        Args:
+            element_length_func: ``element_length_func(element)`` returns its length; runs on the pipeline's loop.
+            bucket_boundaries: Ascending: bucket i holds lengths from ``bucket_boundaries[i - 1]`` to below
+                ``bucket_boundaries[i]``.
+            bucket_batch_sizes: Elements of a batch per bucket: one more than there are boundaries.
+            padded_shapes: See `padded_batch`.
+            padding_values: See `padded_batch`.
+            pad_to_bucket_boundary: Pads lengths that are not given to one below the bucket's upper boundary instead of
+                the longest in the batch. Elements must be shorter than the last boundary. Leaves of several axes need
+                `padded_shapes`.
+            no_padding: Batches with `batch` instead: elements of a bucket must be alike.
+            drop_remainder: Whether smaller batches are left out at the end.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 2, 2], [3], [4, 4], [5, 5, 5]])
+            >>> [batch.tolist() for batch in ds.bucket_by_sequence_length(len, [2], [2, 2])]
+            [[[1], [3]], [[2, 2, 2], [4, 4, 0]], [[5, 5, 5]]]
+        """
+        boundaries, sizes = check_buckets(bucket_boundaries, bucket_batch_sizes)
+        reduce = ReduceBucket(
+            boundaries=boundaries if pad_to_bucket_boundary else None,
+            sizes=sizes,
+            shapes=padded_shapes,
+            values=padding_values,
+            padded=not no_padding,
+            drop_remainder=drop_remainder,
+        )
+        bucket = BucketOf(element_length_func, boundaries, bounded=pad_to_bucket_boundary)
+        return self.group_by_window(bucket, reduce, window_size_func=BucketSize(sizes))
+
+
+class _Always:
+    """Gives one answer; a class, so that it can be pickled."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __call__(self, key: int) -> int:
+        return self.value
+
+
+def _check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
