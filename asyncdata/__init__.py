@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from asyncdata.dataset import FileDataset as FileDataset
     from asyncdata.dataset import FixedLengthRecordDataset as FixedLengthRecordDataset
     from asyncdata.dataset import JsonLinesDataset as JsonLinesDataset
+    from asyncdata.dataset import TarDataset as TarDataset
     from asyncdata.dataset import TextLineDataset as TextLineDataset
     from asyncdata.dataset import TFRecordDataset as TFRecordDataset
+    from asyncdata.dataset.fused import map_and_batch as map_and_batch
+    from asyncdata.dataset.fused import parallel_interleave as parallel_interleave
+    from asyncdata.dataset.fused import shuffle_and_repeat as shuffle_and_repeat
     from asyncdata.errors import AccessDeniedError as AccessDeniedError
     from asyncdata.errors import AsyncdataError as AsyncdataError
     from asyncdata.errors import BrokenFrameError as BrokenFrameError
@@ -45,11 +49,19 @@ if TYPE_CHECKING:
     from asyncdata.formats.serialize import serialize_example as serialize_example
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
+    from asyncdata.memory.structure import register_dataclass as register_dataclass
     from asyncdata.options import AUTOTUNE as AUTOTUNE
     from asyncdata.options import HedgeOptions as HedgeOptions
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
     from asyncdata.options import TimeoutOptions as TimeoutOptions
+    from asyncdata.plan.spec import ArraySpec as ArraySpec
+    from asyncdata.plan.spec import BytesSpec as BytesSpec
+    from asyncdata.plan.spec import DatasetSpec as DatasetSpec
+    from asyncdata.plan.spec import RaggedSpec as RaggedSpec
+    from asyncdata.plan.spec import StrSpec as StrSpec
+    from asyncdata.planner.cardinality import INFINITE_CARDINALITY as INFINITE_CARDINALITY
+    from asyncdata.planner.cardinality import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from asyncdata.record.manifest import write_manifest as write_manifest
     from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
@@ -64,6 +76,7 @@ _HOMES = {
         "FixedLengthRecordDataset",
         "JsonLinesDataset",
         "TFRecordDataset",
+        "TarDataset",
         "TextLineDataset",
     ),
     "asyncdata.errors": (
@@ -94,7 +107,11 @@ _HOMES = {
     "asyncdata.record.manifest": ("write_manifest",),
     "asyncdata.record.tfrecord": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),
+    "asyncdata.dataset.fused": ("map_and_batch", "parallel_interleave", "shuffle_and_repeat"),
     "asyncdata.memory.ragged": ("RaggedArray",),
+    "asyncdata.memory.structure": ("register_dataclass",),
+    "asyncdata.plan.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
+    "asyncdata.planner.cardinality": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
     "asyncdata.options": ("AUTOTUNE", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.iterate": ("PipelineIterator",),
     "asyncdata.runtime.runtime": ("Runtime",),

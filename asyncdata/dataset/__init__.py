@@ -6,6 +6,7 @@ from asyncdata.dataset.dataset import Dataset as Dataset
 from asyncdata.dataset.files import TFRecordDataset as TFRecordDataset
 from asyncdata.dataset.formats import FileDataset as FileDataset
 from asyncdata.dataset.formats import FixedLengthRecordDataset as FixedLengthRecordDataset
+from asyncdata.dataset.formats import TarDataset as TarDataset
 from asyncdata.dataset.formats import TextLineDataset as TextLineDataset
 from asyncdata.dataset.rows import CsvDataset as CsvDataset
 from asyncdata.dataset.rows import JsonLinesDataset as JsonLinesDataset
@@ -17,5 +18,6 @@ __all__ = [
     "FixedLengthRecordDataset",
     "JsonLinesDataset",
     "TFRecordDataset",
+    "TarDataset",
     "TextLineDataset",
 ]

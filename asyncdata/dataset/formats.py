@@ -93,6 +93,47 @@ class FixedLengthRecordDataset(FilesDataset):
         )
 
 
+class TarDataset(FilesDataset):
+    r"""The samples of tar files as WebDataset writes them: dicts of ``__key__`` (``str``) and, by extension, ``bytes``.
+
+    Consecutive members whose names differ only behind the first dot of the last component are one sample; ``__key__``
+    is what they have in common, folders included. Extensions are given in small letters. What is no regular file, has
+    no extension, or is called ``__so__``, is passed over.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one sample each; None: one file after the other.
+
+    Raises:
+        BrokenFrameError: While iterating, when a file is truncated or a header damaged.
+        CorruptRecordError: While iterating, when a sample has two members with one extension.
+
+    Example:
+        >>> import asyncdata as ad, fsspec, io, tarfile
+        >>> file = io.BytesIO()
+        >>> with tarfile.open(fileobj=file, mode="w") as tar:
+        ...     for name, content in (("one.txt", b"cat"), ("one.cls", b"0"), ("two.txt", b"dog")):
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = len(content)
+        ...         tar.addfile(member, io.BytesIO(content))
+        >>> fsspec.filesystem("memory").pipe("/pets.tar", file.getvalue())
+        >>> list(ad.TarDataset("memory://pets.tar"))
+        [{'__key__': 'one', 'txt': b'cat', 'cls': b'0'}, {'__key__': 'two', 'txt': b'dog'}]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        compression = check_compression_type(compression_type) or None
+        self._read(filenames, num_parallel_reads, files.TarSamples, compression=compression)
+
+
 class FileDataset(FilesDataset):
     """Whole files: one element each.
 

@@ -187,12 +187,13 @@ def _line_ends(position: Positions, kind: Octets, *, until: int, final: bool) ->
 
 
 def _breaks(array: Octets, position: Positions, kind: Octets, until: int) -> Positions:
-    feeds = position[kind == _LF]
+    feeds: Positions = position[kind == _LF]
     returns = position[kind == _CR]
     if not len(returns):
         return feeds
     lone = returns[array[np.minimum(returns + 1, until - 1)] != _LF_BYTE]
-    return np.sort(np.concatenate((feeds, lone))) if len(lone) else feeds
+    found: Positions = np.sort(np.concatenate((feeds, lone)))
+    return found
 
 
 def _misplaced(kinds: Octets, quotes: Positions) -> int:
@@ -213,7 +214,8 @@ def field_index(split: Split, column: int) -> tuple[Positions, npt.NDArray[np.bo
     """The index of each record's field number `column`, and whether it has one (else the index is of its first)."""
     first, following = split.first_field[:-1], split.first_field[1:]
     present = first + column < following
-    return np.where(present, first + column, first), present
+    index: Positions = np.where(present, first + column, first)
+    return index, present
 
 
 def lines_at(split: Split, positions: Positions, line: int) -> Positions:

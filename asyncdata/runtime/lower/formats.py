@@ -10,6 +10,7 @@ from asyncdata.formats.fixed_length import FixedLengthFramer
 from asyncdata.formats.framing import Framer
 from asyncdata.formats.json_lines import JsonFramer
 from asyncdata.formats.lines import LineFramer
+from asyncdata.formats.tar import TarFramer
 from asyncdata.formats.whole import WholeFramer
 from asyncdata.memory.accounts import Kind
 from asyncdata.plan import files
@@ -19,6 +20,7 @@ from asyncdata.runtime.lower.registry import label_of, register, shares
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.framed import FramedStage
+from asyncdata.runtime.stages.tar import TarStage
 
 
 def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = FramedStage) -> Stage:
@@ -94,6 +96,11 @@ def _csv(node: files.CsvRows, scope: Scope) -> Stage:
     return _framed(node, scope, framer)
 
 
+def _tar(node: files.TarSamples, scope: Scope) -> Stage:
+    return _framed(node, scope, TarFramer(), TarStage)
+
+
+register(files.TarSamples, _tar)
 register(files.TextLines, _lines)
 register(files.JsonLines, _json_lines)
 register(files.CsvRows, _csv)

@@ -84,6 +84,7 @@ class FramedStage(Stage):
         self._number: int | None = None
         self._chunk: Chunk | None = None
         self._apart: Slab | None = None
+        self._ready: Block | None = None
         self._error: DataError | None = None
         self._index = 0
         self._offset = 0
@@ -123,19 +124,20 @@ class FramedStage(Stage):
 
     async def _next_block(self, limit: int) -> Block | None:
         while True:
+            block = self._next_ready(limit)
+            if block is not None:
+                return block
             if self._error is not None:
                 raise self._error
             if self._ended:
                 return None
             if self._chunk is None and not self._last:
                 await self._next_chunk()
-            block = await self._frame(limit)
-            if block is not None:
-                return block
-            await self._pause()
+            if not await self._frame(limit):
+                await self._pause()
 
-    async def _frame(self, limit: int) -> Block | None:
-        """Frames once: a block, or None and a step ahead."""
+    async def _frame(self, limit: int) -> bool:
+        """Frames once; False when no record was found, and more bytes were brought up."""
         chunk = self._chunk
         start, stop = (0, 0) if chunk is None else (chunk.start, chunk.stop)
         remaining = self._remaining()
@@ -153,7 +155,8 @@ class FramedStage(Stage):
         frames = await self._threads.run(frame) if self._framer.in_thread else frame()
         self._error = frames.error
         self._ended = frames.ended or (last and frames.stop == stop)
-        block = self._block(frames, start)
+        found = len(frames.starts) > 0
+        self._accept(frames, start)
         self._offset += frames.stop - start
         self._line = frames.next_line
         if chunk is not None:
@@ -162,11 +165,11 @@ class FramedStage(Stage):
                 self._leave_chunk()
         if frames.ended:
             self._chunks.close()
-        if block is None and self._chunk is not None:
+        if not found and self._chunk is not None:
             if last:
                 raise self._truncated(frames.need)
             await self._join(frames.need)
-        return block
+        return found
 
     async def _next_chunk(self) -> None:
         self._chunk = await self._chunks.next()
@@ -193,16 +196,22 @@ class FramedStage(Stage):
 
     # --- output ------------------------------------------------------------------------------------------------
 
-    def _block(self, frames: Frames, start: int) -> Block | None:
-        """The records that begin at ``start`` and after it, or None when there are none."""
+    def _accept(self, frames: Frames, start: int) -> None:
+        """Takes over the records in the chunk, which begin at ``start`` and after it."""
         count = len(frames.starts)
         if not count:
-            return None
+            return
         origin = self._origin(frames.starts + (self._offset - start))
         marks = self._marks(origin, frames.lines)
         columns = tuple(self._column(values) for values in frames.values)
         self._index += count
-        return Block(self._framer.structure, columns, origin, Advance(count, origin, None, marks))
+        self._ready = Block(self._framer.structure, columns, origin, Advance(count, origin, None, marks))
+
+    def _next_ready(self, limit: int) -> Block | None:
+        """The records that were accepted and not delivered yet: at most ``limit``, which they were framed for."""
+        del limit
+        ready, self._ready = self._ready, None
+        return ready
 
     def _origin(self, offsets: Rows) -> Rows:
         """Provenance of the next records, which begin at these offsets in the object."""
@@ -323,5 +332,8 @@ class FramedStage(Stage):
             if slab is not None:
                 self._budget.slabs.drop(slab)
         self._apart = self._chunk = None
+        if self._ready is not None:
+            self._ready.release()
+            self._ready = None
         self._chunks.close()
         self._budget.close(self._account)

@@ -1,0 +1,213 @@
+"""Members of a tar file: where the content of each regular file lies, and its name.
+
+Long names of GNU's (type ``L``) and pax headers (name and size of the next member) belong to the member behind them.
+What is no regular file (directories, links, devices, sparse files) is passed over. A block of zeros ends the archive;
+what follows it is not looked at. An archive that ends behind a whole member without that block is whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from asyncdata.errors import BrokenFrameError, DataError
+from asyncdata.formats import tar_headers
+from asyncdata.formats.framing import Frames, Place, Refs
+from asyncdata.formats.tar_headers import BLOCK, Header, HeaderError, padded
+from asyncdata.memory.structure import LEAF, Structure
+
+_MOST_META_BYTES: Final = 1 << 20
+"""The longest name or pax header that is believed."""
+
+_MOST_AT_A_TIME: Final = 256
+"""Members of one call: more would hold the loop for too long."""
+
+_META: Final = frozenset(
+    {
+        tar_headers.LONG_NAME,
+        tar_headers.LONG_LINK,
+        tar_headers.PAX,
+        tar_headers.PAX_GLOBAL,
+        tar_headers.PAX_SOLARIS,
+    }
+)
+_LOOKS: Final = (
+    (b"\x1f\x8b", "gzip: pass compression_type='GZIP'"),
+    (b"\x28\xb5\x2f\xfd", "zstd: pass compression_type='ZSTD'"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"BZh", "bzip2"),
+    (b"<", "XML or HTML"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Members(Frames):
+    """What `TarFramer` finds.
+
+    Attributes:
+        names: Of the members, as their headers say.
+    """
+
+    names: list[str] = field(default_factory=list)
+
+
+class _Member(NamedTuple):
+    """What begins at a header.
+
+    Attributes:
+        name: Of a regular file; None for what is passed over.
+        content: Position of its first byte.
+        size: Of the content.
+        stop: Position behind it, padding included.
+    """
+
+    name: str | None
+    content: int
+    size: int
+    stop: int
+
+
+class _CutOff(Exception):  # noqa: N818 -- a signal: how many bytes are needed to go on
+    def __init__(self, need: int) -> None:
+        super().__init__(need)
+        self.need = need
+
+
+class TarFramer:
+    """See the module's docstring."""
+
+    structure: Structure = LEAF
+    in_thread = False
+
+    def __init__(self) -> None:
+        # Bytes still to be passed over that belong to no member: content that nobody wants, padding.
+        self._skip = 0
+
+    def frame(
+        self,
+        view: memoryview,
+        start: int,
+        stop: int,
+        *,
+        limit: int,
+        remaining: int | None,
+        last: bool,
+        place: Place,
+    ) -> Members:
+        """See `Framer`."""
+        end = stop if last else None if remaining is None else start + remaining
+        starts: list[int] = []
+        rows: list[tuple[int, int]] = []
+        names: list[str] = []
+        need, error, ended, at = 0, None, False, start
+        limit = min(limit, _MOST_AT_A_TIME)
+        while len(starts) < limit:
+            step = min(self._skip, stop - at)
+            self._skip -= step
+            at += step
+            if at == stop:
+                if last and self._skip:
+                    error = self._error("the file ends inside a member", place, at - start)
+                break
+            if stop - at >= BLOCK and tar_headers.is_end(bytes(view[at : at + BLOCK])):
+                at, ended = at + BLOCK, True
+                break
+            try:
+                member = self._member(view, at, stop, end)
+            except _CutOff as cut_off:
+                need = cut_off.need
+                if last:
+                    error = self._error(f"the file ends inside a member: {need} bytes are needed", place, at - start)
+                break
+            except HeaderError as problem:
+                hint = _recognise(bytes(view[at : at + 8])) if place.offset + at == start else ""
+                error = self._error(f"a tar header is wrong: {problem}{hint}", place, at - start)
+                break
+            if member.name is not None:
+                starts.append(at)
+                # What has no bytes points at its header, which lies in the same slab.
+                rows.append((member.content if member.size else at, member.size))
+                names.append(member.name)
+            at = min(member.stop, stop)
+            self._skip = member.stop - at
+        table = np.array(rows, np.int64).reshape(-1, 2)
+        return Members(
+            starts=np.array(starts, np.int64),
+            values=(Refs(table),),
+            stop=at,
+            need=need,
+            error=error,
+            ended=ended,
+            names=names,
+        )
+
+    def _member(self, view: memoryview, at: int, stop: int, end: int | None) -> _Member:
+        """The member whose headers begin at `at`.
+
+        Raises:
+            _CutOff: More of it is needed.
+            HeaderError: It is damaged, or reaches beyond the end of the object.
+        """
+        long_name: str | None = None
+        pax: dict[str, str] = {}
+        first = at
+        while True:
+            header = _header(view, first, at, stop, end)
+            body = at + BLOCK
+            if header.kind not in _META:
+                break
+            if header.size > _MOST_META_BYTES:
+                raise HeaderError(f"its name or pax header is {header.size} bytes long")
+            at = body + padded(header.size)
+            _check_inside(at, end)
+            if at > stop:
+                raise _CutOff(at + BLOCK - first)
+            content = bytes(view[body : body + header.size])
+            if header.kind == tar_headers.LONG_NAME:
+                long_name = tar_headers.text_of(content)
+            elif header.kind in (tar_headers.PAX, tar_headers.PAX_SOLARIS):
+                pax = tar_headers.parse_pax(content)
+        if header.kind in tar_headers.NO_CONTENT:
+            return _Member(None, body, 0, body)
+        while header.kind == tar_headers.SPARSE and header.extended:
+            if body + BLOCK > stop:
+                _check_inside(body + BLOCK, end)
+                raise _CutOff(body + BLOCK - first)
+            header = header._replace(extended=bool(view[body + 504]))
+            body += BLOCK
+        stated = tar_headers.pax_size(pax)
+        size = header.size if stated is None else stated
+        _check_inside(body + size, end)
+        wanted = header.kind in tar_headers.REGULAR and not any(key.startswith("GNU.sparse") for key in pax)
+        if wanted and body + size > stop:
+            raise _CutOff(body + size - first)
+        name = pax.get("path", header.name if long_name is None else long_name)
+        behind = body + padded(size)
+        # The padding of the last member may be missing.
+        return _Member(name if wanted else None, body, size, behind if end is None else min(behind, end))
+
+    def _error(self, message: str, place: Place, behind: int) -> DataError:
+        return BrokenFrameError(message, url=place.url, version=place.version, offset=place.offset + behind)
+
+
+def _header(view: memoryview, first: int, at: int, stop: int, end: int | None) -> Header:
+    if stop - at < BLOCK:
+        _check_inside(at + BLOCK, end)
+        raise _CutOff(at + BLOCK - first)
+    return tar_headers.parse_header(bytes(view[at : at + BLOCK]))
+
+
+def _check_inside(position: int, end: int | None) -> None:
+    if end is not None and position > end:
+        raise HeaderError(
+            f"{position - end} bytes that it speaks of lie behind the end of the file: it is truncated, or lies"
+        )
+
+
+def _recognise(head: bytes) -> str:
+    for signature, meaning in _LOOKS:
+        if head.startswith(signature):
+            return f"; the file looks like {meaning}"
+    return f"; the file begins with {head.hex(' ')}"
