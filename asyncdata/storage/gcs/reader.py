@@ -67,6 +67,8 @@ class GcsReader:
     ) -> None:
         self._bodies = bodies
         self._retry = retry
+        self.list_requests = 0
+        """Pages and objects that globs asked for."""
         self._endpoint = endpoint
         self._user_project = user_project
         self._jobs = ThreadJobs(1, "asyncdata-gcs")
@@ -95,7 +97,10 @@ class GcsReader:
         )
         globbing = Globbing(place, pattern, ask=self._ask, stat=self.stat, retry=self._retry)
         literals = [item.text for item in patterns if item.is_literal]
-        await globbing.run(literals, requests.plan_listings(wild), wild)
+        try:
+            await globbing.run(literals, requests.plan_listings(wild), wild)
+        finally:
+            self.list_requests += globbing.requests
         found = globbing.found
         return [found[url] for url in sorted(found)]
 
