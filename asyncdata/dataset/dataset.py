@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from asyncdata.dataset.arguments import as_url
-from asyncdata.dataset.elements import Elements
-from asyncdata.dataset.flow import Flow
-from asyncdata.dataset.grouping import Grouping
-from asyncdata.memory.structure import flatten
-from asyncdata.plan import sources
+from asyncdata.dataset.combining import Combining
+from asyncdata.dataset.fused import Fused
+from asyncdata.dataset.sequence import Sequential
+from asyncdata.dataset.whole import Whole
+from asyncdata.memory.structure import flatten, unflatten
+from asyncdata.plan import sequence, sources
 from asyncdata.plan.node import Node
 from asyncdata.types import Element
 
 
-class Dataset(Elements, Flow, Grouping):
+class Dataset(Fused, Combining, Sequential, Whole):
     """A sequence of elements that is described here and produced when it is iterated.
 
     ``for`` and ``async for`` work on a Dataset directly; `iterator` gives an iterator to hold on to. Every iteration
@@ -54,6 +55,15 @@ class Dataset(Elements, Flow, Grouping):
 
         Raises:
             ObjectNotFoundError: While iterating, when a pattern matches nothing.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> import pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp())
+            >>> for name in ("b.txt", "a.txt"):
+            ...     _ = (folder / name).write_text(name)
+            >>> [url.rpartition("/")[2] for url in ad.Dataset.list_files(f"{folder}/*.txt", shuffle=False)]
+            ['a.txt', 'b.txt']
         """
         patterns = (file_pattern,) if isinstance(file_pattern, str) else tuple(file_pattern)
         if not patterns:
@@ -97,8 +107,15 @@ class Dataset(Elements, Flow, Grouping):
 
     @staticmethod
     def from_tensors(tensors: Element) -> Dataset:
-        """One element: what is given."""
-        return Dataset(sources.Items(items=(tensors,)))
+        """One element: what is given. Arrays in it are copied, and read-only; lists of numbers become arrays.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> list(ad.Dataset.from_tensors({"a": [1, 2], "b": "x"}))
+            [{'a': array([1, 2]), 'b': 'x'}]
+        """
+        leaves, structure = flatten(tensors)
+        return Dataset(sources.Items(items=(unflatten(structure, map(_frozen, leaves)),)))
 
     @staticmethod
     def from_generator(generator: Callable[..., Any], args: Sequence[Any] = ()) -> Dataset:
@@ -130,10 +147,59 @@ class Dataset(Elements, Flow, Grouping):
             stop: The end, which is not included.
             step: The distance; not 0.
             output_type: dtype of the numbers.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(2, 8, 3)]
+            [2, 5]
         """
         if stop is None:
             start, stop = 0, start
+        if step == 0:
+            raise ValueError("the step of a range must not be 0")
         return Dataset(sources.Range(start=int(start), stop=int(stop), step=int(step), dtype=np.dtype(output_type).str))
+
+    @staticmethod
+    def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset:
+        """``start, start + step, …`` without an end.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.counter(start=5, step=-2).take(3)]
+            [5, 3, 1]
+        """
+        return Dataset(sequence.Counter(start=int(start), step=int(step), dtype=np.dtype(dtype).str))
+
+    @staticmethod
+    def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset:
+        """Random integers from 0 to 2**32 - 1 without an end.
+
+        Args:
+            seed: Of the draws; without one every iteration differs.
+            rerandomize_each_iteration: Whether epochs differ; they do not unless it is True.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.random(seed=4).take(3)
+            >>> list(ds) == list(ds)
+            True
+        """
+        return Dataset(sequence.Random(seed=seed, rerandomize=bool(rerandomize_each_iteration)))
+
+
+def _frozen(leaf: Any) -> Any:
+    """A copy of what others could change."""
+    if isinstance(leaf, list):
+        try:
+            array = np.array(leaf)
+        except ValueError:
+            return leaf
+        leaf = array if array.dtype.kind in "biufc" else leaf
+    elif isinstance(leaf, np.ndarray):
+        leaf = leaf.copy()
+    if isinstance(leaf, np.ndarray):
+        leaf.flags.writeable = False
+    return leaf
 
 
 def _as_rows(value: Any) -> np.ndarray[Any, Any]:

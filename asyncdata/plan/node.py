@@ -20,6 +20,9 @@ class Node:
     name: ClassVar[str] = ""
     """What the user wrote to get this node, where that is not its class in small letters."""
 
+    draws: ClassVar[int] = 0
+    """1 for a node that draws random numbers of its own."""
+
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes this one reads from, in field order."""
@@ -57,6 +60,11 @@ class Node:
         keyed by it stay the same.
         """
         return self.steps + (self.inputs[0].depth if self.inputs else 0)
+
+    @property
+    def draws_before(self) -> int:
+        """How many steps from the first source on draw random numbers, this one not counted."""
+        return self.inputs[0].draws + self.inputs[0].draws_before if self.inputs else 0
 
     @property
     def label(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
@@ -59,6 +59,8 @@ class Interleave(Node):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shuffle(Node):
     """A buffer of `buffer_size` elements from which the next one is drawn at random."""
+
+    draws: ClassVar[int] = 1
 
     input: Node
     buffer_size: int

@@ -1,18 +1,27 @@
 """Where payload checksums are verified: in front of whatever reads payloads outside of a worker task.
 
 Worker tasks verify what they are given themselves. Everything else that shows payloads to somebody (an inline or
-awaited function, a predicate, a batch of raw records, the consumer) gets a `Check` in front of it. What needs no check
+awaited function, a predicate, a batch or window of raw records, a cache, the consumer) gets a `Check` in front of it. What needs no check
 passes through one for the price of a look at the leaf.
 """
 
 from __future__ import annotations
 
 from asyncdata.options import Options
+from asyncdata.plan.grouping import Cache, Contents, GroupByWindow, PaddedBatch, RaggedBatch, Snapshot, Window
 from asyncdata.plan.node import Node
+from asyncdata.plan.sequence import RejectionResample, Scan, TakeWhile, Unique
 from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, TFRecordFile
 from asyncdata.plan.transformations import Batch, Check, Filter, Interleave, Map, MapBatch
 
-_READS_PAYLOADS = (Filter, Batch)
+_READS_PAYLOADS = (
+    *(RejectionResample, Scan, TakeWhile, Unique, Filter, Batch),
+    *(PaddedBatch, RaggedBatch, Window, GroupByWindow, Cache, Snapshot),
+)
+_SHOWS_CHECKED = (
+    *(Range, TensorSlices, Items, Generator, ListFiles, Check, Map, MapBatch, Batch),
+    *(PaddedBatch, RaggedBatch, Window, Contents, Cache, Snapshot),
+)
 
 
 def insert_check(node: Node, options: Options) -> Node:
@@ -29,8 +38,8 @@ def check_output(node: Node, options: Options) -> Node:
 
 
 def _may_be_unchecked(node: Node) -> bool:
-    if isinstance(node, TFRecordFile | Interleave):
+    if isinstance(node, TFRecordFile | Interleave | GroupByWindow):
         return True
-    if isinstance(node, Range | TensorSlices | Items | Generator | ListFiles | Check | Map | MapBatch | Batch):
+    if isinstance(node, _SHOWS_CHECKED):
         return False
     return any(_may_be_unchecked(child) for child in node.inputs)

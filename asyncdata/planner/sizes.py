@@ -7,6 +7,9 @@ from typing import Final
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.options import Options
+from asyncdata.plan.combining import Concatenate
+from asyncdata.plan.node import Node
+from asyncdata.plan.transformations import Interleave
 
 _UNIT: Final = 1 << 16
 _SOURCES_SHARE: Final = 8
@@ -30,6 +33,30 @@ class Shares:
     task_bytes: int
     consumer_bytes: int
     lease_bytes: int
+
+
+def current_shards(node: Node) -> int:
+    """How many shards a plan reads in turn, as far as it says so itself; 1 for a source of any kind.
+
+    Inputs that are read side by side add up; of a concatenation one is read at a time.
+    """
+    if isinstance(node, Interleave):
+        return node.cycle_length
+    counts = [current_shards(child) for child in node.inputs]
+    if isinstance(node, Concatenate):
+        return max(counts)
+    return sum(counts) or 1
+
+
+def shards_of_inputs(node: Node, shards: int) -> list[int]:
+    """For each input of a node, of how many times its own shards the memory must do, so that all sum up to `shards`.
+
+    Args:
+        node: Reads its inputs side by side.
+        shards: The product of the cycle lengths around it.
+    """
+    counts = [current_shards(child) for child in node.inputs]
+    return [-(-shards * sum(counts) // count) for count in counts]
 
 
 def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> Shares:

@@ -36,13 +36,17 @@ def words(key: tuple[int, int], start: int, count: int) -> npt.NDArray[np.uint64
     return drawn[skip:]
 
 
+def fractions(key: tuple[int, int], start: int, count: int) -> npt.NDArray[np.float64]:
+    """``float64[count]``: draws from 0 to below 1, at positions ``start, start + 1, …``."""
+    return (words(key, start, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def below(key: tuple[int, int], start: int, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """``int64[n]``: draw i is uniform over ``0 .. bounds[i] - 1``; its position is ``start + i``.
 
     The bias of the multiplication is below ``bound / 2**53``.
     """
-    fractions = (words(key, start, len(bounds)) >> np.uint64(11)) * (2.0**-53)
-    return np.minimum((fractions * bounds).astype(np.int64), bounds - 1)
+    return np.minimum((fractions(key, start, len(bounds)) * bounds).astype(np.int64), bounds - 1)
 
 
 def permutation(key: tuple[int, int], count: int) -> npt.NDArray[np.int64]:

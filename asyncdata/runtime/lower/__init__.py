@@ -6,8 +6,19 @@ epoch. Importing the package registers every kind of node.
 
 from __future__ import annotations
 
-from asyncdata.runtime.lower import files, formats, sources, transformations, workers
+from asyncdata.runtime.lower import combining, files, formats, grouping, sequence, sources, transformations, workers
 from asyncdata.runtime.lower.registry import lower as lower
 from asyncdata.runtime.lower.registry import register as register
 
-__all__ = ["files", "formats", "lower", "register", "sources", "transformations", "workers"]
+__all__ = [
+    "combining",
+    "files",
+    "formats",
+    "grouping",
+    "lower",
+    "register",
+    "sequence",
+    "sources",
+    "transformations",
+    "workers",
+]

@@ -45,9 +45,33 @@ def label_of(node: Node) -> str:
     return node.label
 
 
-def draws(node: Node) -> str:
-    """What sets a step's random draws apart: its place counted from the source, which nothing downstream changes."""
-    return f"step {node.depth}"
+def draw_key(node: Node, scope: Scope, seed: int | None, *, fresh: bool) -> tuple[int, int]:
+    """The key of a step's random draws.
+
+    Steps are set apart by how many before them draw, counted from the source, which nothing downstream changes. So two
+    shuffles with one seed, each the first of its branch, make the same moves: what is zipped stays paired. Without a
+    seed of their own branches differ.
+
+    Args:
+        node: The step.
+        scope: Where it is.
+        seed: The user's; None for the pipeline's.
+        fresh: Whether epochs differ.
+    """
+    element = scope.element if seed is None else tuple(number for number in scope.element if number >= 0)
+    epoch = scope.epoch if fresh else tuple(0 for _ in scope.epoch)
+    chosen = scope.services.seed if seed is None else seed
+    return stage_key(chosen, f"draw {node.draws_before}", (*epoch, *element))
+
+
+def branch(scope: Scope, number: int, shards: int | None = None) -> Scope:
+    """The scope of one of several inputs; `shards` are those read in turn, when not as many as around the node.
+
+    Its place is part of the provenance, so that sources of different branches are told apart, as a negative number,
+    which no source and no record has.
+    """
+    element = (*scope.element, ~number)
+    return scope.below(number, element=element, shards=scope.shards if shards is None else shards, any_order=False)
 
 
 def source_number(node: Node, scope: Scope) -> int:

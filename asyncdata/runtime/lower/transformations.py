@@ -9,8 +9,7 @@ from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.lower.registry import draws, label_of, lower, register, rows_account, tasks_account
-from asyncdata.runtime.randomness import stage_key
+from asyncdata.runtime.lower.registry import draw_key, label_of, lower, register, rows_account, tasks_account
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import BatchStage
@@ -58,11 +57,9 @@ def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
 def _shuffle(node: transformations.Shuffle, scope: Scope) -> Stage:
     services = scope.services
     label = label_of(node)
-    seed = services.seed if node.seed is None else node.seed
-    epoch = scope.epoch if node.reshuffle else tuple(0 for _ in scope.epoch)
     rows = rows_account(scope, label)
     upstream = lower(node.input, scope.below(rows_account=rows))
-    key = stage_key(seed, draws(node), (*epoch, *scope.element))
+    key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
     evacuator = Evacuator(services.budget, rows)
     return ShuffleStage(label, upstream, node.buffer_size, key, evacuator, services.budget, rows)
 

@@ -1,0 +1,58 @@
+"""Nodes that read from several datasets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from asyncdata.plan.node import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Zip(Node):
+    """One element of every input, until one of them ends; `structure` says how the inputs nest."""
+
+    datasets: tuple[Node, ...]
+    structure: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Concatenate(Node):
+    """One input after the other."""
+
+    datasets: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SampleFrom(Node):
+    """Each element comes from an input drawn at random.
+
+    Attributes:
+        datasets: The inputs.
+        weights: How likely each of them is, not normalized; None when `varying` says it.
+        varying: A tuple of one dataset whose elements are the weights of one draw each; empty when `weights` says it.
+        seed: Of the draws.
+        stop_on_empty: Whether the first draw of an input that has ended is the end.
+        rerandomize: Whether epochs differ.
+    """
+
+    name: ClassVar[str] = "sample_from_datasets"
+    draws: ClassVar[int] = 1
+
+    datasets: tuple[Node, ...]
+    weights: tuple[float, ...] | None
+    varying: tuple[Node, ...]
+    seed: int | None
+    stop_on_empty: bool
+    rerandomize: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChooseFrom(Node):
+    """Each element comes from the input whose number `choice` gives."""
+
+    name: ClassVar[str] = "choose_from_datasets"
+
+    datasets: tuple[Node, ...]
+    choice: Node
+    stop_on_empty: bool

@@ -1,0 +1,94 @@
+"""What elements are made of, as far as a plan can tell: `ArraySpec` and its like, nested like the elements.
+
+A leaf that cannot be known without running the pipeline (what a plain Python function returns) is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Shape: TypeAlias = "tuple[int | None, ...] | None"
+"""An axis of unknown length is None; an unknown number of axes makes the whole None."""
+
+
+def _shape(shape: Any) -> Shape:
+    if shape is None:
+        return None
+    return tuple(None if extent is None or extent == -1 else int(extent) for extent in shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array, or with the shape ``()`` a number.
+
+    Args:
+        shape: Its shape; None for axes of unknown length, or for the whole.
+        dtype: Anything ``numpy.dtype`` takes, or None.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.Dataset.range(10).batch(4).element_spec
+        ArraySpec(shape=(None,), dtype=dtype('int64'))
+    """
+
+    shape: Shape = None
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _shape(self.shape))
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSpec:
+    """Byte strings: one with the shape ``()``, a `BytesArray` of them with axes."""
+
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _shape(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class StrSpec:
+    """Texts: one with the shape ``()``, a `BytesArray` of them with axes."""
+
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _shape(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedSpec:
+    """A `RaggedArray`.
+
+    Args:
+        shape: Of the whole; None for axes whose rows differ, or whose length is not known.
+        dtype: Of its flat values; None where not known.
+        ragged_rank: How many axes are ragged.
+    """
+
+    shape: Shape = None
+    dtype: Any = None
+    ragged_rank: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _shape(self.shape))
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """A Dataset, as `window` makes them.
+
+    Args:
+        element_spec: Of its elements.
+    """
+
+    element_spec: Any = None

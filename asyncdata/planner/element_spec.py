@@ -1,0 +1,289 @@
+"""What the elements of a plan are made of, as far as that is known without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.ragged import RaggedArray
+from asyncdata.memory.structure import flatten, unflatten
+from asyncdata.plan import combining, files, grouping, sequence, sources, transformations
+from asyncdata.plan.node import Node
+from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
+
+TELLS = "__element_spec__"
+"""Attribute of a function: the spec of what it returns (of the elements of the dataset that it returns)."""
+
+
+@singledispatch
+def element_spec(node: Node) -> Any:
+    """Specs nested like the elements; None in the place of what is not known.
+
+    A kind of node is given its rule by ``@element_spec.register``; without one nothing is known.
+    """
+    del node
+
+
+def _nothing(node: Node) -> Any:
+    del node
+
+
+def _of_input(node: Node) -> Any:
+    return element_spec(node.inputs[0])
+
+
+def _bytes(node: Node) -> Any:
+    del node
+    return BytesSpec()
+
+
+def _integers(node: Node) -> Any:
+    del node
+    return ArraySpec((), np.int64)
+
+
+_kind: type[Node]
+
+for _kind in (
+    files.JsonLines,
+    files.TarSamples,
+    files.ParquetRows,
+    grouping.Contents,
+    grouping.GroupByWindow,
+    grouping.Rebatch,
+    sequence.Scan,
+):
+    element_spec.register(_kind)(_nothing)
+
+for _kind in (
+    transformations.Filter,
+    transformations.Shuffle,
+    transformations.Repeat,
+    transformations.Take,
+    transformations.Skip,
+    transformations.Prefetch,
+    transformations.WithOptions,
+    transformations.Check,
+    sequence.Shard,
+    sequence.TakeWhile,
+    sequence.Unique,
+    sequence.AssertCardinality,
+    grouping.Cache,
+    grouping.Snapshot,
+):
+    element_spec.register(_kind)(_of_input)
+
+for _kind in (sources.TFRecordFile, files.TextLines, files.FixedLengthRecords):
+    element_spec.register(_kind)(_bytes)
+
+element_spec.register(sequence.Random)(_integers)
+
+
+@element_spec.register(sources.Range)
+@element_spec.register(sequence.Counter)
+def _numbers(node: sources.Range | sequence.Counter) -> Any:
+    return ArraySpec((), node.dtype)
+
+
+@element_spec.register
+def _slices(node: sources.TensorSlices) -> Any:
+    specs = [
+        ArraySpec(array.shape[1:], array.dtype)
+        if array.dtype != object
+        else _common([spec_of(item) for item in array.tolist()])
+        for array in node.arrays
+    ]
+    return unflatten(node.structure, iter(specs))
+
+
+@element_spec.register
+def _items(node: sources.Items) -> Any:
+    return _common([spec_of(item) for item in node.items])
+
+
+@element_spec.register
+def _generator(node: sources.Generator) -> Any:
+    return getattr(node, "signature", None)
+
+
+@element_spec.register
+def _list_files(node: sources.ListFiles) -> Any:
+    del node
+    return StrSpec()
+
+
+@element_spec.register
+def _whole_file(node: files.WholeFile) -> Any:
+    return (StrSpec(), BytesSpec()) if node.with_url else BytesSpec()
+
+
+@element_spec.register
+def _csv(node: files.CsvRows) -> Any:
+    return tuple(BytesSpec() if dtype == "bytes" else ArraySpec((), dtype) for dtype in node.dtypes)
+
+
+@element_spec.register
+def _map(node: transformations.Map) -> Any:
+    return _told(node.function)
+
+
+@element_spec.register
+def _map_batch(node: transformations.MapBatch) -> Any:
+    return _batched(_told(node.functions[-1]), node.size if node.drop_remainder else None)
+
+
+@element_spec.register
+def _interleave(node: transformations.Interleave) -> Any:
+    return _told(node.function)
+
+
+@element_spec.register
+def _batch(node: transformations.Batch) -> Any:
+    return _batched(element_spec(node.input), node.size if node.drop_remainder else None)
+
+
+@element_spec.register
+def _padded_batch(node: grouping.PaddedBatch) -> Any:
+    size = node.size if node.drop_remainder else None
+
+    def padded(spec: Any) -> Any:
+        known = isinstance(spec, ArraySpec) and spec.shape is not None
+        return ArraySpec((size, *(None for _ in spec.shape)), spec.dtype) if known else None
+
+    # Where every axis is padded to the longest, the lengths follow from the data alone.
+    return _each(padded, element_spec(node.input)) if node.shapes is None else None
+
+
+@element_spec.register
+def _ragged_batch(node: grouping.RaggedBatch) -> Any:
+    size = node.size if node.drop_remainder else None
+
+    def ragged(spec: Any) -> Any:
+        if not isinstance(spec, ArraySpec) or spec.shape is None:
+            return None
+        if None not in spec.shape:
+            return None if spec.shape else ArraySpec((size,), spec.dtype)
+        return RaggedSpec((size, *spec.shape), spec.dtype, _rank(spec.shape))
+
+    return _each(ragged, element_spec(node.input)) if node.ranks is None else None
+
+
+def _rank(shape: tuple[int | None, ...]) -> int:
+    return max(axis for axis, extent in enumerate(shape, start=1) if extent is None)
+
+
+@element_spec.register
+def _unbatch(node: grouping.Unbatch) -> Any:
+    def row(spec: Any) -> Any:
+        if isinstance(spec, ArraySpec):
+            return None if not spec.shape else ArraySpec(spec.shape[1:], spec.dtype)
+        if isinstance(spec, BytesSpec | StrSpec):
+            return None if not spec.shape else type(spec)(spec.shape[1:])
+        return None
+
+    return _each(row, element_spec(node.input))
+
+
+@element_spec.register
+def _window(node: grouping.Window) -> Any:
+    return _each(DatasetSpec, element_spec(node.input))
+
+
+@element_spec.register
+def _enumerate(node: sequence.Enumerate) -> Any:
+    return (ArraySpec((), np.int64), element_spec(node.input))
+
+
+@element_spec.register
+def _rejection_resample(node: sequence.RejectionResample) -> Any:
+    return (ArraySpec((), np.int64), element_spec(node.input))
+
+
+@element_spec.register
+def _zip(node: combining.Zip) -> Any:
+    return unflatten(node.structure, (element_spec(child) for child in node.datasets))
+
+
+@element_spec.register(combining.Concatenate)
+@element_spec.register(combining.SampleFrom)
+@element_spec.register(combining.ChooseFrom)
+def _either(node: combining.Concatenate | combining.SampleFrom | combining.ChooseFrom) -> Any:
+    return _common([element_spec(child) for child in node.datasets])
+
+
+def spec_of(element: Any) -> Any:
+    """The spec of an element that is there."""
+    leaves, structure = flatten(element) if not isinstance(element, RaggedArray) else ([element], None)
+    return unflatten(structure, map(_spec_of_leaf, leaves)) if structure is not None else _spec_of_leaf(leaves[0])
+
+
+def _spec_of_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, bytes | bytearray):
+        return BytesSpec()
+    if isinstance(leaf, str):
+        return StrSpec()
+    if isinstance(leaf, BytesArray):
+        kind = StrSpec if any(isinstance(item, str) for item in leaf[:1]) else BytesSpec
+        return kind((len(leaf),))
+    if isinstance(leaf, RaggedArray):
+        return RaggedSpec(leaf.shape, leaf.dtype, leaf.ragged_rank)
+    if isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic):
+        array = np.asarray(leaf)
+        return None if array.dtype.kind == "O" else ArraySpec(array.shape, array.dtype)
+    return None
+
+
+def _told(function: Callable[..., Any]) -> Any:
+    return getattr(function, TELLS, None)
+
+
+def _each(change: Callable[[Any], Any], spec: Any) -> Any:
+    """The same nest with every leaf changed; unknown leaves stay unknown."""
+    leaves, structure = flatten(spec)
+    return unflatten(structure, (None if leaf is None else change(leaf) for leaf in leaves))
+
+
+def _batched(spec: Any, size: int | None) -> Any:
+    def stack(leaf: Any) -> Any:
+        if isinstance(leaf, ArraySpec):
+            return ArraySpec(None if leaf.shape is None else (size, *leaf.shape), leaf.dtype)
+        if isinstance(leaf, BytesSpec | StrSpec):
+            return type(leaf)((size, *leaf.shape)) if leaf.shape is not None else None
+        return None
+
+    return _each(stack, spec)
+
+
+def _common(specs: list[Any]) -> Any:
+    """What holds for all of them."""
+    if not specs:
+        return None
+    first, structure = flatten(specs[0])
+    columns = [[leaf] for leaf in first]
+    for spec in specs[1:]:
+        leaves, found = flatten(spec)
+        if found != structure:
+            return None
+        for column, leaf in zip(columns, leaves, strict=True):
+            if leaf != column[0]:
+                column.append(leaf)
+    return unflatten(structure, (_common_leaf(column) for column in columns))
+
+
+def _common_leaf(leaves: list[Any]) -> Any:
+    first = leaves[0]
+    if all(leaf == first for leaf in leaves):
+        return first
+    if not all(type(leaf) is type(first) for leaf in leaves) or isinstance(first, RaggedSpec | DatasetSpec):
+        return None
+    shapes = [leaf.shape for leaf in leaves]
+    shape = None
+    if None not in shapes and len({len(s) for s in shapes}) == 1:
+        shape = tuple(axis[0] if len(set(axis)) == 1 else None for axis in zip(*shapes, strict=True))
+    if not isinstance(first, ArraySpec):
+        return type(first)(shape)
+    return ArraySpec(shape, first.dtype) if len({leaf.dtype for leaf in leaves}) == 1 else None

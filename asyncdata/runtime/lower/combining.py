@@ -1,0 +1,61 @@
+"""Lowering of nodes with several inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncdata.plan import combining
+from asyncdata.plan.node import Node
+from asyncdata.planner.sizes import shards_of_inputs
+from asyncdata.runtime.lower.registry import branch, draw_key, label_of, lower, register
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.concatenate import ConcatenateStage
+from asyncdata.runtime.stages.inputs import Holder
+from asyncdata.runtime.stages.sampling import RandomChoices, SampleStage, VaryingChoices
+from asyncdata.runtime.stages.zip import ZipStage
+
+
+def _side_by_side(node: Node, scope: Scope) -> list[Stage]:
+    """All inputs, with their parts of the memory for shards that are read in turn."""
+    shards = shards_of_inputs(node, scope.shards)
+    return [lower(child, branch(scope, number, shards[number])) for number, child in enumerate(node.inputs)]
+
+
+def _holder(scope: Scope) -> Holder:
+    return Holder(scope.services.budget, scope.rows_account)
+
+
+def _zip(node: combining.Zip, scope: Scope) -> Stage:
+    return ZipStage(label_of(node), _side_by_side(node, scope), node.structure, _holder(scope))
+
+
+def _concatenate(node: combining.Concatenate, scope: Scope) -> Stage:
+    def make(number: int) -> Callable[[], Stage]:
+        return lambda: lower(node.datasets[number], branch(scope, number))
+
+    return ConcatenateStage(label_of(node), [make(number) for number in range(len(node.datasets))])
+
+
+def _sample_from(node: combining.SampleFrom, scope: Scope) -> Stage:
+    label = label_of(node)
+    key = draw_key(node, scope, node.seed, fresh=node.rerandomize)
+    stages = _side_by_side(node, scope)
+    count = len(node.datasets)
+    selector: Stage
+    if node.weights is not None:
+        selector = RandomChoices(label, key, node.weights)
+    else:
+        selector = VaryingChoices(label, stages[count], key, count)
+    return SampleStage(label, selector, stages[:count], stop_on_empty=node.stop_on_empty, hold=_holder(scope))
+
+
+def _choose_from(node: combining.ChooseFrom, scope: Scope) -> Stage:
+    stages = _side_by_side(node, scope)
+    return SampleStage(label_of(node), stages[-1], stages[:-1], stop_on_empty=node.stop_on_empty, hold=_holder(scope))
+
+
+register(combining.Zip, _zip)
+register(combining.Concatenate, _concatenate)
+register(combining.SampleFrom, _sample_from)
+register(combining.ChooseFrom, _choose_from)

@@ -1,0 +1,107 @@
+"""`unique`: each element the first time it comes.
+
+Elements are equal when their leaves are: of one dtype and shape with the same bytes, or equal byte strings, texts or
+objects. What was seen is remembered as keys, long ones as digests of 16 bytes, so that memory follows the number of
+different elements, not their size. It is Python's memory, not the arena's; the stage counts it, and gives up at the
+limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn
+from asyncdata.memory.structure import LEAF, flatten
+from asyncdata.runtime.stage import Pause, Stage
+
+_LONG: Final = 64
+_KEY_BYTES: Final = 150
+"""What one element that was seen costs, about: its place in the set and the key."""
+
+
+class UniqueStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        limit_bytes: The most that keys may take.
+    """
+
+    def __init__(self, label: str, upstream: Stage, limit_bytes: int) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._limit = limit_bytes // _KEY_BYTES
+        self._limit_bytes = limit_bytes
+        self._seen: set[Hashable] = set()
+        self._pause = Pause()
+
+    async def pull(self, limit: int) -> Block | None:
+        await self._pause()
+        block = await self._upstream.pull(limit)
+        if block is None:
+            return None
+        kept = []
+        try:
+            for row, key in enumerate(_keys(block)):
+                if key not in self._seen:
+                    self._seen.add(key)
+                    kept.append(row)
+            if len(self._seen) > self._limit:
+                raise MemoryLimitError(
+                    f"{len(self._seen)} different elements are more than memory_limit_bytes={self._limit_bytes} allows",
+                    stage=self.label,
+                )
+        except BaseException:
+            block.release()
+            raise
+        if len(kept) < len(block):
+            block = block.select(np.array(kept, np.int64))
+        # What was seen is part of the state, and nothing that a mark could hold.
+        block.advance = block.advance.with_marks(())
+        return block
+
+
+def _keys(block: Block) -> list[Hashable]:
+    if block.structure is LEAF and block.columns and isinstance(block.columns[0], ArrayColumn):
+        array = block.columns[0].array
+        if array.ndim == 1 and array.dtype.kind in "iub":
+            return [(array.dtype.str, value) for value in array.tolist()]
+    return [_key(element) for element in block.elements()]
+
+
+def _key(element: Any) -> Hashable:
+    leaves, structure = flatten(element)
+    keys = tuple(_leaf_key(leaf) for leaf in leaves)
+    return keys[0] if structure is LEAF else (structure, keys)
+
+
+def _leaf_key(leaf: Any) -> Hashable:
+    if isinstance(leaf, bytes | bytearray):
+        return (bytes, _short(bytes(leaf)))
+    if isinstance(leaf, str):
+        return (str, _short(leaf.encode("utf-8", "surrogatepass")))
+    if isinstance(leaf, bool | int | float) and not isinstance(leaf, np.generic):
+        if isinstance(leaf, float) and math.isnan(leaf):
+            return (float, "nan")
+        return (type(leaf), leaf)
+    array = np.asarray(leaf)
+    if array.dtype == object:
+        return (type(leaf), tuple(_leaf_key(item) for item in array.ravel().tolist()) if array.ndim else leaf)
+    if array.ndim == 0 and array.dtype.kind in "iub":
+        return (array.dtype.str, array.item())
+    # -0.0 equals 0.0, and for a set every nan is one.
+    if array.dtype.kind in "fc":
+        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + np.array(0, array.dtype))
+    return (array.dtype.str, array.shape, _short(array.tobytes()))
+
+
+def _short(data: bytes) -> bytes:
+    return data if len(data) <= _LONG else hashlib.blake2b(data, digest_size=16).digest()
