@@ -116,12 +116,11 @@ class Grouping(Handle):
                 shapes=padded_shapes,
                 values=padding_values,
                 drop_remainder=drop_remainder,
+                longest=None,
             )
         )
 
-    def ragged_batch(
-        self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64
-    ) -> Dataset:
+    def ragged_batch(self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64) -> Dataset:
         """Joins consecutive elements whose shapes differ into RaggedArrays, without padding.
 
         Scalars, byte strings and texts are stacked as by `batch`. A leaf becomes ragged up to its last axis whose

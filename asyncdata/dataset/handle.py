@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncdata.options import Options
 from asyncdata.plan import transformations
+from asyncdata.plan.grouping import Contents
 from asyncdata.plan.node import Node
 from asyncdata.runtime.iterate import PipelineIterator
 from asyncdata.types import Element
@@ -33,11 +34,26 @@ class Handle:
         raise NotImplementedError
 
     def apply(self, transformation_func: Callable[[Dataset], R]) -> R:
-        """``transformation_func(self)``, to keep a chain of calls."""
+        """``transformation_func(self)``, to keep a chain of calls.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> def every_other(ds):
+            ...     return ds.filter(lambda x: x % 2 == 0)
+            >>> [int(x) for x in ad.Dataset.range(5).apply(every_other)]
+            [0, 2, 4]
+        """
         return transformation_func(self)  # type: ignore[arg-type]  # only a Dataset is ever made
 
     def with_options(self, options: Options) -> Dataset:
-        """The same dataset run with these options; the outermost ones win."""
+        """The same dataset run with these options; the outermost ones win.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(3).with_options(ad.Options(memory_limit_bytes=64 << 20, num_workers=0))
+            >>> [int(x) for x in ds]
+            [0, 1, 2]
+        """
         return self._derive(transformations.WithOptions(input=self._node, options=options))
 
     def iterator(self, epoch: int | None = None) -> PipelineIterator:
@@ -45,31 +61,43 @@ class Handle:
 
         Args:
             epoch: Number of the epoch; the handle's next one unless given.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> with ad.Dataset.range(3).iterator() as numbers:
+            ...     int(next(numbers)), int(next(numbers))
+            (0, 1)
         """
         return PipelineIterator(self._node, next(self._epochs) if epoch is None else epoch)
 
     def __iter__(self) -> Iterator[Element]:
-        return self.iterator()
+        return iter(self._node.rows) if isinstance(self._node, Contents) else self.iterator()
 
     def __aiter__(self) -> AsyncIterator[Element]:
-        return self.iterator()
+        return _later(self._node.rows) if isinstance(self._node, Contents) else self.iterator()
 
     def __repr__(self) -> str:
         return f"<Dataset {self._node.label}>"
 
 
+async def _later(rows: Iterable[Element]) -> AsyncIterator[Element]:
+    """Elements that are at hand, for ``async for``."""
+    for row in rows:
+        yield row
+
+
 class NodeOf:
     """A function that returns a Dataset, as the plan wants it: returning its node. Picklable if the function is."""
 
-    def __init__(self, function: Callable[..., Handle]) -> None:
+    def __init__(self, function: Callable[..., Handle], of: str = "interleave or flat_map") -> None:
         self.function = function
+        self.of = of
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+        self.__element_spec__ = getattr(function, "__element_spec__", None)
 
     def __call__(self, *element: Any) -> Node:
         """The plan of the dataset that is made of one element."""
         dataset = self.function(*element)
         if not isinstance(dataset, Handle):
-            raise TypeError(
-                f"the function of interleave or flat_map must return a Dataset, not a {type(dataset).__name__}"
-            )
+            raise TypeError(f"the function of {self.of} must return a Dataset, not a {type(dataset).__name__}")
         return dataset._node  # noqa: SLF001 -- the handle and its plan belong together

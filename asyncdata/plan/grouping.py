@@ -1,0 +1,142 @@
+"""Nodes that make one element of several, several of one, or keep elements for later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asyncdata.plan.node import Node
+
+MakeDataset = Callable[[Node], Any]
+"""Wraps a node as the dataset that user code sees; the layers below do not know that class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unbatch(Node):
+    """The rows of every element's leaves, one after the other."""
+
+    input: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rebatch(Node):
+    """The rows of batches in batches of other sizes, taken in turn."""
+
+    input: Node
+    sizes: tuple[int, ...]
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PaddedBatch(Node):
+    """`size` consecutive elements stacked, each leaf padded to one shape.
+
+    Attributes:
+        shapes: None, or nested like the elements: per leaf a shape, whose entries are numbers or None for the longest
+            of the batch; None in a leaf's place does this with every axis.
+        values: None, or nested like the elements (or one for all leaves): what stands where an element has nothing.
+        longest: Stands in for lengths that are not given; None for the longest of the batch.
+    """
+
+    input: Node
+    size: int
+    shapes: Any
+    values: Any
+    drop_remainder: bool
+    longest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RaggedBatch(Node):
+    """`size` consecutive elements, each leaf that has axes as a RaggedArray.
+
+    Attributes:
+        splits_dtype: Of the row splits: ``<i8`` or ``<i4``.
+        ranks: Per leaf, in order: how many axes become ragged, 0 for none; None where only the data tell.
+    """
+
+    input: Node
+    size: int
+    drop_remainder: bool
+    splits_dtype: str
+    ranks: tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window(Node):
+    """Nests of datasets, each of which holds `size` elements, `stride` apart; the next begins `shift` further.
+
+    Attributes:
+        make: See `MakeDataset`.
+    """
+
+    input: Node
+    size: int
+    shift: int
+    stride: int
+    drop_remainder: bool
+    make: MakeDataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupByWindow(Node):
+    """Elements are collected per key; a full window becomes the dataset that `reduce` makes of it.
+
+    Attributes:
+        key: ``key(*element)`` returns an integer.
+        function: ``function(key, dataset of the window)`` returns the node of the inner dataset.
+        window_size: ``window_size(key)`` returns how many elements a window has.
+        make: See `MakeDataset`.
+    """
+
+    input: Node
+    key: Callable[..., Any]
+    function: Callable[..., Node]
+    window_size: Callable[[Any], Any]
+    make: MakeDataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contents(Node):
+    """Elements that a running pipeline has collected: what a window holds.
+
+    Attributes:
+        rows: The runtime's own; has a length.
+    """
+
+    rows: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cache(Node):
+    """What the input delivered in its first complete run.
+
+    Attributes:
+        filename: Where it is kept; None for memory.
+        cell: The runtime's own: holds the elements, shared by every run of this node.
+    """
+
+    input: Node
+    filename: str | None
+    cell: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot(Node):
+    """What the input delivered in its first complete run, in a directory of shards.
+
+    Attributes:
+        path: The directory.
+        compression: None or ``GZIP``.
+        shard: ``shard(*element)`` returns the number of the shard an element goes to; None for one shard.
+        function: Makes the node that is read of a dataset of one dataset per shard; None for one after the other.
+        make: See `MakeDataset`.
+    """
+
+    input: Node
+    path: str
+    compression: str | None
+    shard: Callable[..., Any] | None
+    function: Callable[..., Node] | None
+    make: MakeDataset

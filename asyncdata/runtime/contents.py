@@ -1,0 +1,117 @@
+"""What a window holds: elements that a running pipeline has collected, to be read as a dataset of their own.
+
+* *Private*: arrays and Python objects in ordinary memory, for as long as anybody refers to them. The elements of
+  `window` are such: user code may keep them, and iterate over them when the pipeline is gone.
+* *Attached*: rows of the pipeline's arena, which belong to the stage that collected them (`group_by_window`). They are
+  read while that stage makes a dataset of them. `detach` makes them private if somebody still refers to them.
+
+Reading takes nothing away: contents can be read several times, and at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.slabs import Slabs
+from asyncdata.memory.structure import LEAF, Structure
+from asyncdata.types import Element
+
+
+class Contents:
+    """See the module's docstring.
+
+    Args:
+        structure: How the leaves nest.
+        columns: The rows; not given back by this object.
+        origin: Their provenance.
+        history: Of attached rows: the source rows that consuming them uses up; handed out once.
+    """
+
+    __slots__ = ("__weakref__", "_attached", "_columns", "_history", "_origin", "_structure")
+
+    def __init__(
+        self, structure: Structure, columns: tuple[Column, ...], origin: Rows, history: Advance | None = None
+    ) -> None:
+        self._structure = structure
+        self._columns = columns
+        self._origin = origin
+        self._history = history
+        self._attached = history is not None
+
+    def __len__(self) -> int:
+        return len(self._origin)
+
+    def __iter__(self) -> Iterator[Element]:
+        for row in range(len(self)):
+            yield self._block(slice(row, row + 1)).element(0)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} elements>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        columns = tuple(private(column) for column in self._columns)
+        return _restored, (self._structure, columns, self._origin)
+
+    def _block(self, rows: slice) -> Block:
+        columns = tuple(_part(column, rows) for column in self._columns)
+        return Block(self._structure, columns, self._origin[rows], Advance(rows.stop - rows.start, NO_ORIGINS))
+
+    def take_history(self) -> Advance | None:
+        """What consuming the rows means upstream, for the first who reads them: None where nobody counts."""
+        history = self._history
+        if self._attached:
+            self._history = Advance(len(self), NO_ORIGINS, np.zeros(len(self), np.int64))
+        return history
+
+    def give_history(self, history: Advance) -> None:
+        """The part of it that belongs to rows which were not read."""
+        self._history = history
+
+    def read(self, start: int, count: int, slabs: Slabs) -> Block:
+        """Some rows as a block of its own, for a pipeline with this arena. The advance is the caller's business."""
+        part = self._block(slice(start, start + count))
+        columns: list[Column] = []
+        for column in part.columns:
+            if isinstance(column, RefColumn) and column.slabs is slabs:
+                column.hold()
+                columns.append(column)
+            else:
+                columns.append(private(column))
+        return Block(part.structure, tuple(columns), part.origin, part.advance)
+
+    def detach(self) -> None:
+        """From now on the rows are private; called before they are released."""
+        self._columns = tuple(private(column) for column in self._columns)
+        self._history, self._attached = None, False
+
+
+def _restored(structure: Structure, columns: tuple[Column, ...], origin: Rows) -> Contents:
+    return Contents(structure, columns, origin)
+
+
+def _part(column: Column, rows: slice) -> Column:
+    if isinstance(column, RefColumn):
+        return column.pick(rows)
+    if isinstance(column, ArrayColumn):
+        return ArrayColumn(column.array[rows])
+    return ObjectColumn(column.items[rows])
+
+
+def private(column: Column) -> Column:
+    """A copy in ordinary memory, which a user may write to; what the column holds stays held."""
+    if isinstance(column, ArrayColumn):
+        return ArrayColumn(column.array.copy())
+    if isinstance(column, RefColumn):
+        return ObjectColumn([column.element(row) for row in range(len(column))])
+    return ObjectColumn([item.copy() if isinstance(item, np.ndarray) else item for item in column.items])
+
+
+def leaf_contents(column: Column, origin: Rows) -> Contents:
+    """Private contents of one leaf."""
+    return Contents(LEAF, (column,), origin)

@@ -1,0 +1,155 @@
+"""Lowering of what groups elements, takes groups apart, or keeps elements for later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Rows
+from asyncdata.plan import grouping
+from asyncdata.planner.rules import rewrite
+from asyncdata.runtime.contents import Contents
+from asyncdata.runtime.evacuate import Evacuator
+from asyncdata.runtime.lower.registry import label_of, lower, register, rows_account, tasks_account
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.batch import BatchStage, Collector
+from asyncdata.runtime.stages.contents import ContentsStage
+from asyncdata.runtime.stages.group_by_window import GroupByWindowStage, as_int
+from asyncdata.runtime.stages.padding import Padding
+from asyncdata.runtime.stages.raggedness import Ragging
+from asyncdata.runtime.stages.rebatch import Cycle, stacked
+from asyncdata.runtime.stages.unbatch import UnbatchStage
+from asyncdata.runtime.stages.uneven import Collects, Lay, UnevenBatchStage
+from asyncdata.runtime.stages.window import WindowStage
+from asyncdata.runtime.usercode import UserFunction, function_name
+
+
+def _unbatch(node: grouping.Unbatch, scope: Scope) -> Stage:
+    return UnbatchStage(label_of(node), lower(node.input, scope.below()), scope.services.sources)
+
+
+def _rebatch(node: grouping.Rebatch, scope: Scope) -> Stage:
+    services = scope.services
+    label = f"rebatch({', '.join(map(str, node.sizes))})"
+    rows = rows_account(scope, f"rows for {label}")
+    upstream = UnbatchStage(label, lower(node.input, scope.below(rows_account=rows)), services.sources)
+    if len(node.sizes) > 1:
+        return _uneven_stage(
+            label, upstream, Cycle(upstream, node.sizes, drop_remainder=node.drop_remainder), stacked, rows, scope
+        )
+    return BatchStage(
+        label,
+        upstream,
+        node.sizes[0],
+        drop_remainder=node.drop_remainder,
+        budget=services.budget,
+        account=tasks_account(scope, label),
+        rows_account=rows,
+        sources=services.sources,
+    )
+
+
+def _padded_batch(node: grouping.PaddedBatch, scope: Scope) -> Stage:
+    return _uneven(node, scope, Padding(node.shapes, node.values, node.longest))
+
+
+def _ragged_batch(node: grouping.RaggedBatch, scope: Scope) -> Stage:
+    return _uneven(node, scope, Ragging(node.splits_dtype, node.ranks))
+
+
+def _uneven(node: grouping.PaddedBatch | grouping.RaggedBatch, scope: Scope, lay: Lay) -> Stage:
+    label = label_of(node)
+    rows = rows_account(scope, f"rows for {label}")
+    upstream = lower(node.input, scope.below(rows_account=rows))
+    collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder)
+    return _uneven_stage(label, upstream, collector, lay, rows, scope)
+
+
+def _uneven_stage(label: str, upstream: Stage, collector: Collects, lay: Lay, rows: Account, scope: Scope) -> Stage:
+    services = scope.services
+    return UnevenBatchStage(
+        label,
+        upstream,
+        collector,
+        lay,
+        budget=services.budget,
+        account=tasks_account(scope, label),
+        rows_account=rows,
+        sources=services.sources,
+    )
+
+
+def _window(node: grouping.Window, scope: Scope) -> Stage:
+    label = label_of(node)
+    rows = rows_account(scope, f"rows for {label}")
+    return WindowStage(
+        label,
+        lower(node.input, scope.below(rows_account=rows)),
+        size=node.size,
+        shift=node.shift,
+        stride=node.stride,
+        drop_remainder=node.drop_remainder,
+        wrap=_Wrap(node.make),
+        budget=scope.services.budget,
+        rows_account=rows,
+    )
+
+
+class _Wrap:
+    """Makes the dataset that user code sees of what a window holds."""
+
+    def __init__(self, make: grouping.MakeDataset) -> None:
+        self._make = make
+
+    def __call__(self, contents: Contents) -> Any:
+        return self._make(grouping.Contents(rows=contents))
+
+
+def _contents(node: grouping.Contents, scope: Scope) -> Stage:
+    return ContentsStage(label_of(node), node.rows, scope.services.budget.slabs)
+
+
+def _group_by_window(node: grouping.GroupByWindow, scope: Scope) -> Stage:
+    services = scope.services
+    label = f"{node.label}({function_name(node.function)})"
+    rows = rows_account(scope, f"rows for {label}")
+    wrap = _Wrap(node.make)
+    key = UserFunction(IntegerOf(node.key, "key_func"), label, services.sources)
+    function = UserFunction(node.function, label, services.sources)
+
+    def reduce(value: int, contents: Contents, number: int, origin: Rows) -> Stage:
+        inner = rewrite(function((value, wrap(contents)), origin), services.options, inner=True)
+        return lower(inner, scope.below(1, element=(*scope.element, number)))
+
+    return GroupByWindowStage(
+        label,
+        lower(node.input, scope.below(rows_account=rows)),
+        key=key,
+        window_size=node.window_size,
+        reduce=reduce,
+        evacuate=Evacuator(services.budget, rows),
+        budget=services.budget,
+        rows_account=rows,
+    )
+
+
+class IntegerOf:
+    """A user's function whose answer must be an integer."""
+
+    def __init__(self, function: Callable[..., Any], what: str) -> None:
+        self._function = function
+        self._what = what
+
+    def __call__(self, *element: Any) -> int:
+        return as_int(self._function(*element), self._what)
+
+
+register(grouping.Unbatch, _unbatch)
+register(grouping.Rebatch, _rebatch)
+register(grouping.PaddedBatch, _padded_batch)
+register(grouping.RaggedBatch, _ragged_batch)
+register(grouping.Window, _window)
+register(grouping.Contents, _contents)
+register(grouping.GroupByWindow, _group_by_window)

@@ -1,0 +1,173 @@
+"""What `ragged_batch` makes of one leaf: its values end to end, and where the rows of every level begin.
+
+    elements   [a b]  []  [c d e f]          values  a b c d e f     splits  0 2 2 6
+
+A leaf without axes is stacked as by `batch`. How many axes become ragged is said by the leaf's static shape, where one
+is known: up to the last one of unknown length, none if all are known. Else the data of a batch tell: up to the last
+axis that differs, and at least the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, leaf_names
+from asyncdata.runtime.stage import Pause
+from asyncdata.runtime.stages.uneven import Part, Plan, Stack, Stored, strings_part
+from asyncdata.runtime.stages.values import Numbers, StringLists, Strings, Values
+
+
+class Ragging:
+    """How `ragged_batch` lays its batches out.
+
+    Args:
+        splits_dtype: Of the row splits.
+        ranks: Per leaf (a RaggedArray is one) how many axes become ragged; None where the data tell.
+    """
+
+    def __init__(self, splits_dtype: str, ranks: tuple[int | None, ...] | None) -> None:
+        self._dtype = np.dtype(splits_dtype)
+        self._ranks = ranks
+
+    def __call__(self, structure: Structure, values: Sequence[Values]) -> Plan:
+        """The leaves of one batch.
+
+        Raises:
+            UnbatchableError: An element does not fit.
+        """
+        parts: list[Part] = []
+        rest = iter(values)
+        names = iter(leaf_names(structure))
+        ranks = iter(self._ranks) if self._ranks is not None else None
+        return Plan(self._walk(structure, rest, names, ranks, parts), parts)
+
+    def _walk(
+        self,
+        structure: Structure,
+        values: Iterator[Values],
+        names: Iterator[str],
+        ranks: Iterator[int | None] | None,
+        parts: list[Part],
+    ) -> Structure:
+        if isinstance(structure, TupleOf):
+            children = tuple(self._walk(child, values, names, ranks, parts) for child in structure.children)
+            return TupleOf(children, structure.make)
+        if isinstance(structure, DictOf):
+            children = tuple(self._walk(child, values, names, ranks, parts) for child in structure.children)
+            return DictOf(structure.keys, children)
+        rank = next(ranks, None) if ranks is not None else None
+        name = next(names)
+        try:
+            if isinstance(structure, RaggedOf):
+                columns = [next(values) for _ in range(1 + structure.levels)]
+                return self._of_ragged(columns, parts)
+            return self._of_leaf(next(values), rank, parts)
+        except UnbatchableError as error:
+            if name:
+                error.add_note(f"leaf {name!r}")
+            raise
+
+    def _of_leaf(self, values: Values, rank: int | None, parts: list[Part]) -> Structure:
+        if isinstance(values, Strings):
+            parts.append(strings_part(values))
+            return LEAF
+        if isinstance(values, StringLists):
+            items = [item.encode() if values.text else item for part in values.lists for item in part]
+            parts.append(strings_part(Strings(None, items, values.text)))
+            parts.append(self._splits(np.array([len(part) for part in values.lists], np.int64)))
+            return RaggedOf(1)
+        shapes = values.shapes()
+        levels = _levels(shapes, rank)
+        if not levels:
+            leaf = Leaf("array", values.dtype.str, (len(values.arrays), *shapes[0].tolist()))
+            parts.append(Stored(leaf, Stack(values)))
+            return LEAF
+        inner = tuple(shapes[0, levels:].tolist())
+        parts.append(_flat([array.reshape(-1, *inner) for array in _arrays_of(values, inner)], values.dtype, inner))
+        rows = np.ones(len(shapes), np.int64)
+        for level in range(levels):
+            parts.append(self._splits(np.repeat(shapes[:, level], rows)))
+            rows = rows * shapes[:, level]
+        return RaggedOf(levels)
+
+    def _of_ragged(self, columns: list[Values], parts: list[Part]) -> Structure:
+        flat, *splits = columns
+        if isinstance(flat, Numbers):
+            shapes = flat.shapes()
+            if (shapes[:, 1:] != shapes[0, 1:]).any():
+                raise UnbatchableError("the innermost values of RaggedArrays in one batch differ in shape")
+            parts.append(_flat(list(flat.arrays), flat.dtype, tuple(shapes[0, 1:].tolist())))
+        else:
+            assert isinstance(flat, StringLists)
+            items = [item.encode() if flat.text else item for part in flat.lists for item in part]
+            parts.append(strings_part(Strings(None, items, flat.text)))
+        assert all(isinstance(level, Numbers) for level in splits)
+        outermost = splits[0]
+        assert isinstance(outermost, Numbers)
+        parts.append(self._splits(np.array([len(level) - 1 for level in outermost.arrays], np.int64)))
+        for level in splits:
+            assert isinstance(level, Numbers)
+            parts.append(self._splits(np.concatenate([np.diff(one) for one in level.arrays]).astype(np.int64)))
+        return RaggedOf(1 + len(splits))
+
+    def _splits(self, lengths: npt.NDArray[np.int64]) -> Part:
+        splits = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=splits[1:])
+        if splits[-1] > np.iinfo(self._dtype).max:
+            raise UnbatchableError(f"{splits[-1]} values in one batch need row_splits_dtype int64")
+        return Stored(Leaf("array", self._dtype.str, splits.shape), _Array(splits))
+
+
+def _levels(shapes: npt.NDArray[np.int64], rank: int | None) -> int:
+    """How many axes become ragged."""
+    axes = shapes.shape[1]
+    if not axes:
+        return 0
+    differ = np.flatnonzero((shapes != shapes[0]).any(axis=0))
+    last = int(differ[-1]) + 1 if len(differ) else 0
+    if rank is None:
+        return max(1, last)
+    if last > rank:
+        raise UnbatchableError(
+            f"elements of one batch differ in axis {last - 1}, whose length was known to be the same"
+        )
+    return rank
+
+
+def _arrays_of(values: Numbers, inner: tuple[int, ...]) -> list[npt.NDArray[Any]]:
+    if isinstance(values.arrays, np.ndarray):
+        return [values.arrays.reshape(-1, *inner)] if values.arrays.size else [np.empty((0, *inner), values.dtype)]
+    return list(values.arrays)
+
+
+def _flat(arrays: list[npt.NDArray[Any]], dtype: np.dtype[Any], inner: tuple[int, ...]) -> Part:
+    total = sum(map(len, arrays))
+    return Stored(Leaf("array", dtype.str, (total, *inner)), _EndToEnd(arrays))
+
+
+class _EndToEnd:
+    """Writes arrays one after the other."""
+
+    def __init__(self, arrays: list[npt.NDArray[Any]]) -> None:
+        self._arrays = arrays
+
+    async def __call__(self, out: npt.NDArray[Any], pause: Pause) -> None:
+        np.concatenate(self._arrays, out=out)
+        await pause()
+
+
+class _Array:
+    """Writes what is there already."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array = array
+
+    async def __call__(self, out: npt.NDArray[Any], pause: Pause) -> None:
+        out[...] = self._array
+        await pause()
