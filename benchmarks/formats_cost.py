@@ -1,27 +1,40 @@
 """What framing and parsing cost: CPU time per record on one core, one Markdown table each.
 
-    python -m benchmarks.formats_cost
+    python -m benchmarks.formats_cost [--tensorflow PYTHON] [--quick]
 
-Medians of several rounds over records that lie in memory; results are checked once before the clock runs.
+Parsing stands beside ``tf.io.parse_example`` on the same records in blocks of the same size, both on one core: a round of
+the one, then a round of the other, medians of several. Without TensorFlow its column is empty; without numba (the extra
+``fast``) the compiled column is. Results of the two ways of this library are compared before the clock runs.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
 import random
 import statistics
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.formats.example import parse_example
-from asyncdata.formats.features import Feature, FixedLenFeature, VarLenFeature
+from asyncdata.formats.example import ExampleParser, parse_example
+from asyncdata.formats.features import Feature, FixedLenFeature, RaggedFeature, VarLenFeature
 from asyncdata.formats.serialize import serialize_example
 from asyncdata.formats.tfrecord import check_payloads, encode_many, frame
+from asyncdata.memory.bytesarray import BytesArray
+from benchmarks.launch import find_python
+from benchmarks.servers import REPOSITORY, here
 
-ROUNDS: Final = 7
-BLOCKS: Final = (64, 256, 1024)
+ROUNDS: Final = 9
+BLOCKS: Final = (256, 1024)
 
 
 def per_record_us(work: Callable[[], object], records: int) -> float:
@@ -64,54 +77,187 @@ def workloads() -> dict[str, tuple[Mapping[str, Feature], list[bytes]]]:
     for count in (10, 40):
         names = [f"f{index:02}" for index in range(count)]
         spec = {name: FixedLenFeature([], int if index % 2 else float) for index, name in enumerate(names)}
+        optional = {
+            name: FixedLenFeature([], int, 0) if index % 2 else FixedLenFeature([], float, 0.0)
+            for index, name in enumerate(names)
+        }
         found[f"{count} scalars"] = spec, [serialize_example(scalars(names, source)) for _ in range(2048)]
         mixed = [source.sample(list(scalars(names, source).items()), count) for _ in range(2048)]
         found[f"{count} scalars, any key order"] = spec, [serialize_example(dict(items)) for items in mixed]
+        found[f"{count} scalars, any order, a fifth missing"] = (
+            optional,
+            [serialize_example(dict(items[: count - source.randint(0, 2 * count // 5)])) for items in mixed],
+        )
     image = {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], int)}
     pictures = [{"image": source.randbytes(50_000), "label": source.randint(0, 1000)} for _ in range(1024)]
     found["image 50 KB + label"] = image, [serialize_example(features) for features in pictures]
+    maybe = {"image": FixedLenFeature([], bytes, b""), "label": FixedLenFeature([], int, -1)}
+    found["image 50 KB + label, some missing"] = (
+        maybe,
+        [
+            serialize_example(
+                {key: features[key] for key in (("image", "label"), ("label",), ("label", "image"))[i % 3]}
+            )
+            for i, features in enumerate(pictures)
+        ],
+    )
     lists = [np.array([source.randrange(50_000) for _ in range(1024)]) for _ in range(1024)]
     found["1024 int64"] = {"ids": FixedLenFeature([1024], int)}, [serialize_example({"ids": ids}) for ids in lists]
+    wide = [np.array([source.getrandbits(62) for _ in range(1024)]) for _ in range(1024)]
+    found["1024 int64 of 9 bytes"] = (
+        {"ids": FixedLenFeature([1024], int)},
+        [serialize_example({"ids": i}) for i in wide],
+    )
+    floats = [np.array([source.random() for _ in range(1024)], np.float32) for _ in range(1024)]
+    found["1024 float32"] = {"x": FixedLenFeature([1024], float)}, [serialize_example({"x": x}) for x in floats]
     ragged: dict[str, Feature] = {
         "ids": VarLenFeature(int),
         "words": VarLenFeature(bytes),
         "x": FixedLenFeature([], float),
     }
-    found["ragged int64, strings, a float"] = (
+    mixed_lists = [
+        {
+            "ids": np.array([source.randrange(50_000) for _ in range(source.randrange(30))], np.int64),
+            "words": [source.randbytes(4) for _ in range(source.randrange(4))],
+            "x": source.random(),
+        }
+        for _ in range(2048)
+    ]
+    found["ragged int64, strings, a float"] = ragged, [serialize_example(features) for features in mixed_lists]
+    found["the same, any key order"] = (
         ragged,
-        [
-            serialize_example(
-                {
-                    "ids": np.array([source.randrange(50_000) for _ in range(source.randrange(30))], np.int64),
-                    "words": [source.randbytes(4) for _ in range(source.randrange(4))],
-                    "x": source.random(),
-                }
-            )
-            for _ in range(2048)
-        ],
+        [serialize_example(dict(source.sample(list(features.items()), 3))) for features in mixed_lists],
     )
+    words: dict[str, Feature] = {"words": RaggedFeature(bytes)}
+    texts = [[source.randbytes(source.randint(2, 10)) for _ in range(source.randrange(200))] for _ in range(1024)]
+    found["100 strings"] = words, [serialize_example({"words": text}) for text in texts]
     return found
 
 
-def parsing() -> None:
-    """Records one by one, and in blocks that lie in one buffer; views instead of copies of bytes values."""
-    print("| record | one by one us |" + "".join(f" block of {size} us |" for size in BLOCKS))
-    print("|---|---|" + "---|" * len(BLOCKS))
-    for name, (spec, records) in workloads().items():
-        parse = parse_example(spec, zero_copy=True)
-        sizes = np.array([len(record) for record in records])
-        rows = np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
-        view = memoryview(b"".join(records) + bytes(256))
-        for index, value in enumerate(parse.rows(view, rows)[next(iter(spec))]):
-            assert np.array_equal(value, parse(records[index])[next(iter(spec))])
-        cells = [per_record_us(lambda: [parse(record) for record in records], len(records))]  # noqa: B023 -- called here
-        for size in BLOCKS:
-            cuts = [rows[begin : begin + size] for begin in range(0, len(rows), size)]
-            cells.append(per_record_us(lambda: [parse.rows(view, cut) for cut in cuts], len(records)))  # noqa: B023 -- called here
-        print(f"| {name} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
+class Peer:
+    """``tf.io.parse_example`` in a process of its own, asked for one round at a time."""
+
+    def __init__(self, python: str, folder: str) -> None:
+        script = str(REPOSITORY / "benchmarks" / "peers" / "tf_parse.py")
+        self._process = subprocess.Popen(
+            [python, script, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=here(),
+        )
+
+    def round_s(self, name: str, block: int) -> float:
+        """CPU seconds of one pass over a workload."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{name} {block}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def peer_of(
+    python: str | None, found: Mapping[str, tuple[Mapping[str, Feature], list[bytes]]]
+) -> Iterator[Peer | None]:
+    """The peer with every workload in its folder; None without an interpreter."""
+    if python is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (spec, records) in enumerate(found.values()):
+            parts = {
+                key: (
+                    type(feature).__name__,
+                    feature.dtype,
+                    list(getattr(feature, "shape", ())),
+                    _plain(getattr(feature, "default_value", None)),
+                )
+                for key, feature in spec.items()
+            }
+            splits = np.cumsum([0, *map(len, records)])
+            data = np.frombuffer(b"".join(records), np.uint8)
+            np.savez(Path(folder) / f"{number}.npz", data=data, splits=splits, spec=json.dumps(parts))
+        peer = Peer(python, folder)
+        try:
+            yield peer
+        finally:
+            peer.close()
+
+
+def _plain(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def parsing(python: str | None, *, rounds: int) -> None:
+    """Blocks of records, by each of the ways there are, in turn."""
+    compiled = importlib.util.find_spec("numba") is not None
+    print("CPU us per record; x: part of tf.io.parse_example's\n")
+    print("| record | block | tf.io.parse_example | base | x | fast | x |\n|---|---|---|---|---|---|---|")
+    found = workloads()
+    with peer_of(python, found) as peer:
+        for number, (name, (spec, records)) in enumerate(found.items()):
+            for block in BLOCKS:
+                batches = [_batch(records[at : at + block]) for at in range(0, len(records), block)]
+                ways = {"base": _rounds(parse_example(spec, compiled=False), batches)}
+                if compiled:
+                    ways["fast"] = _rounds(parse_example(spec, compiled=True), batches)
+                if peer is not None:
+                    ways["tf"] = lambda number=number, block=block: peer.round_s(str(number), block)  # type: ignore[misc]  # bound now
+                times: dict[str, list[float]] = {way: [] for way in ways}
+                for _ in range(rounds):
+                    for way, once in ways.items():
+                        times[way].append(once() / len(records) * 1e6)
+                middle = {way: statistics.median(found) for way, found in times.items()}
+                print(f"| {name} | {block} | {_cells(middle)} |", flush=True)
+
+
+def _batch(records: list[bytes]) -> BytesArray:
+    return BytesArray.from_items(records)
+
+
+def _rounds(parse: ExampleParser, batches: list[BytesArray]) -> Callable[[], float]:
+    for batch in batches:
+        parse(batch)
+
+    def once() -> float:
+        began = time.process_time()
+        for batch in batches:
+            parse(batch)
+        return time.process_time() - began
+
+    return once
+
+
+def _cells(middle: Mapping[str, float]) -> str:
+    cells = [f"{middle['tf']:.2f}" if "tf" in middle else ""]
+    for way in ("base", "fast"):
+        cells.append(f"{middle[way]:.2f}" if way in middle else "")
+        cells.append(f"{middle[way] / middle['tf']:.2f}" if way in middle and "tf" in middle else "")
+    return " | ".join(cells)
+
+
+def main() -> None:
+    """Both tables."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--tensorflow", metavar="PYTHON", help="interpreter that has TensorFlow")
+    arguments.add_argument("--quick", action="store_true", help="few rounds")
+    arguments.add_argument("--parsing", action="store_true", help="leave the framing out")
+    options = arguments.parse_args()
+    python = find_python(("tensorflow",), options.tensorflow)
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    if not options.parsing:
+        framing()
+        print()
+    parsing(python, rounds=3 if options.quick else ROUNDS)
 
 
 if __name__ == "__main__":
-    framing()
-    print()
-    parsing()
+    main()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from asyncdata.formats.stepping import (
     Ragged,
     Spans,
     Values,
+    enter,
     enter_map,
     keep_inside,
 )
@@ -42,6 +43,7 @@ from asyncdata.formats.wire import (
     ByteArray,
     IntArray,
     WireError,
+    WordArray,
     lengths_at,
     read_length,
     unpack_varints,
@@ -53,6 +55,8 @@ FEWEST_RECORDS: Final = 8
 _MAX_LAYOUTS: Final = 4
 _RARE: Final = 4
 """A layout that fewer than one in this many records share says that there is no common one."""
+_LOOK_AGAIN: Final = 32
+"""After blocks without a common layout, one of so many is looked at again."""
 _UNPACK_BYTES: Final = 1 << 16
 """Lists are unpacked in runs of about this many bytes, which stay in the cache."""
 
@@ -95,43 +99,104 @@ class _Entry:
     empty: bool
 
 
-def parse(
-    array: ByteArray, rows: IntArray, table: KeyTable, slots: Mapping[bytes, int]
-) -> tuple[list[Group], IntArray]:
-    """Reads the records at ``rows`` = (offset, length) together; returns groups, and the records left over."""
-    left = np.arange(len(rows))
-    over: list[int] = []
-    groups: list[Group] = []
-    if len(array) < SPARE_BYTES:
-        return groups, left
-    for _ in range(_MAX_LAYOUTS):
-        if len(left) < FEWEST_RECORDS:
-            break
-        offset, length = rows[left[0]].tolist()
-        steps = _layout(array[offset : offset + length].tobytes(), table.wanted, slots)
-        if steps is None:
-            over.append(int(left[0]))
-            left = left[1:]
-            continue
-        ran = _run(array, rows[left], steps, table.wanted)
-        if ran is None:
-            break
-        group, good = ran
-        if len(group.indices):
-            groups.append(Group(left[group.indices], group.values))
-        if not good[0]:
-            over.append(int(left[0]))
-            good[0] = True
-        left = left[~good]
-    if len(left) >= FEWEST_RECORDS:
-        group, good = unordered.parse(array, rows[left], table)
-        if len(group.indices):
-            groups.append(Group(left[group.indices], group.values))
+class _Heads(NamedTuple):
+    """What stands in front of those numbers of a layout whose prefixes are equally many words.
+
+    Attributes:
+        numbers: Which of the layout's numbers.
+        prefix: By word, of each number: the bytes, the value's width taken off the lengths.
+        growth: By word, of each number: a 1 in every byte that grows with the width.
+        unused: Of each number: bits of the last word that lie behind the prefix.
+    """
+
+    numbers: IntArray
+    prefix: WordArray
+    growth: WordArray
+    unused: WordArray
+
+
+class _Layout:
+    """The steps of a layout, and its numbers once more, side by side."""
+
+    def __init__(self, steps: Sequence[_Number | _Entry]) -> None:
+        self.steps = tuple(steps)
+        self.numbers = [step for step in steps if isinstance(step, _Number)]
+        self.integers = np.array([row for row, step in enumerate(self.numbers) if step.kind == "int64"], np.int64)
+        self.sizes = np.array([step.size for step in self.numbers], np.int64)[:, None]
+        self.heads = []
+        for count in sorted({len(step.prefix) for step in self.numbers}):
+            chosen = [row for row, step in enumerate(self.numbers) if len(step.prefix) == count]
+            found = [self.numbers[row] for row in chosen]
+            self.heads.append(
+                _Heads(
+                    np.array(chosen),
+                    np.array([[[step.prefix[word]] for step in found] for word in range(count)]),
+                    np.array([[[step.growth[word]] for step in found] for word in range(count)]),
+                    np.array([[8 * (8 * count - step.size)] for step in found], np.uint64),
+                )
+            )
+
+
+class BlockReader:
+    """Reads blocks; remembers the layout of the last one, and whether there was one.
+
+    Args:
+        wanted: What to look for; one list per key.
+        slots: The keys, numbered.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted], slots: Mapping[bytes, int]) -> None:
+        self._wanted = tuple(wanted)
+        self._slots = slots
+        self._table = KeyTable(wanted)
+        self._recent: _Layout | None = None
+        self._unlike = 0
+
+    def parse(self, array: ByteArray, rows: IntArray) -> tuple[list[Group], IntArray]:
+        """Reads the records at ``rows`` = (offset, length) together; returns groups, and the records left over."""
+        left = np.arange(len(rows))
+        over: list[int] = []
+        groups: list[Group] = []
+        if len(array) < SPARE_BYTES:
+            return groups, left
+        # Where layouts were as many as records, it is not looked for one in every block.
+        tries = _MAX_LAYOUTS if self._unlike % _LOOK_AGAIN == 0 else 0
+        recent = self._recent
+        while tries and len(left) >= FEWEST_RECORDS:
+            tries -= 1
+            layout, recent = recent or self._layout_of(array, rows[left[0]]), None
+            if layout is None:
+                over.append(int(left[0]))
+                left = left[1:]
+                continue
+            ran = _run(array, rows[left], layout, self._wanted)
+            if ran is None:
+                if layout is self._recent:
+                    self._recent = None
+                    continue
+                break
+            self._recent = layout
+            group, good = ran
+            if len(group.indices):
+                groups.append(Group(left[group.indices], group.values))
+            if not good[0]:
+                over.append(int(left[0]))
+                good[0] = True
             left = left[~good]
-    return groups, np.sort(np.concatenate((np.array(over, np.int64), left)))
+        if len(left) >= FEWEST_RECORDS:
+            self._unlike = self._unlike + 1 if 2 * len(left) > len(rows) else 0
+            group, good = unordered.parse(array, rows[left], self._table)
+            if len(group.indices):
+                groups.append(Group(left[group.indices], group.values))
+                left = left[~good]
+        return groups, np.sort(np.concatenate((np.array(over, np.int64), left)))
+
+    def _layout_of(self, array: ByteArray, row: IntArray) -> _Layout | None:
+        offset, length = row.tolist()
+        return _layout(array[offset : offset + length].tobytes(), self._wanted, self._slots)
 
 
-def _layout(sample: bytes, wanted: Sequence[Wanted], slots: Mapping[bytes, int]) -> list[_Number | _Entry] | None:
+def _layout(sample: bytes, wanted: Sequence[Wanted], slots: Mapping[bytes, int]) -> _Layout | None:
     """The layout of one record; None if it is unusual in any way, or lacks what has no default."""
     steps: list[_Number | _Entry] = []
     seen: set[bytes] = set()
@@ -160,7 +225,7 @@ def _layout(sample: bytes, wanted: Sequence[Wanted], slots: Mapping[bytes, int])
     absent = {step.key[2:-1].tobytes() for step in steps if isinstance(step, _Entry) and step.empty}
     if any(item.default is None and (item.key not in seen or item.key in absent) for item in wanted):
         return None
-    return steps
+    return _Layout(steps)
 
 
 def _step(sample: bytes, place: tuple[int, int, int, int], slot: int | None, wanted: Wanted | None) -> _Number | _Entry:
@@ -214,52 +279,77 @@ def _number(sample: bytes, place: tuple[int, int, int, int], slot: int, kind: Ki
     )
 
 
-def _run(
-    array: ByteArray, rows: IntArray, steps: list[_Number | _Entry], wanted: Sequence[Wanted]
-) -> tuple[Group, Mask] | None:
+def _run(array: ByteArray, rows: IntArray, layout: _Layout, wanted: Sequence[Wanted]) -> tuple[Group, Mask] | None:
     """Steps all records through one layout; returns the group of those that keep to it, and a mask of them.
 
-    None as soon as they are so few that this is no common layout.
+    None if they are so few that this is no common layout.
     """
     ends = rows[:, 0] + rows[:, 1]
     position, good = enter_map(array, rows)
     raw: dict[int, Any] = {}
-    for step in steps:
-        if np.count_nonzero(good) * _RARE < len(good):
-            return None
+    positions = np.empty((len(layout.numbers), len(rows)), np.int64)
+    widths = np.full(positions.shape, 4)
+    number = 0
+    for step in layout.steps:
         keep_inside(position, array, good)
         if isinstance(step, _Number):
-            raw[step.slot], position = _read_number(array, position, step, good)
+            # Where the next entry begins needs no more than the width of this number; all is looked at afterwards.
+            positions[number] = position
+            width = widths[number]
+            if step.kind != "float32":
+                width[:] = array.take(position + step.width_at)
+                width -= step.width_base
+                width &= 0xFF
+            position = position + width
+            position += step.size
+            number += 1
             continue
+        if np.count_nonzero(good) * _RARE < len(good):
+            return None
         item = None if step.slot is None else wanted[step.slot]
         spans, position = _read_entry(array, position, step, good, item)
         if step.slot is not None:
             raw[step.slot] = spans
     good &= position == ends
+    for heads in layout.heads:
+        _check_heads(array, heads, positions, widths, good)
+    if np.count_nonzero(good) * _RARE < len(good):
+        return None
+    positions += layout.sizes
+    _read_numbers(array, layout, positions, widths, raw, good)
     return _finish(array, raw, good, wanted)
 
 
-def _read_number(array: ByteArray, position: IntArray, step: _Number, good: Mask) -> tuple[npt.NDArray[Any], IntArray]:
-    """One comparison of everything in front of the number, then the number."""
-    count = len(step.prefix)
-    heads: npt.NDArray[np.uint64] = _windows(array, 8 * count)[position].view("<u8").reshape(-1, count)
-    value_at = position + step.size
-    unused = np.uint64(8 * (8 * count - step.size))
-    if step.kind == "float32":
-        for word in range(count - 1):
-            good &= heads[:, word] == step.prefix[word]
-        good &= (heads[:, -1] << unused) == (step.prefix[-1] << unused)
-        floats: npt.NDArray[np.float32] = np.ndarray((len(array) - 3,), "<f4", array, strides=(1,))[value_at]
-        return floats, value_at + 4
-    widths = array[position + step.width_at].astype(np.int64) - step.width_base
-    widths &= 0xFF
+def _check_heads(array: ByteArray, heads: _Heads, positions: IntArray, widths: IntArray, good: Mask) -> None:
+    """Compares everything in front of numbers."""
+    count = len(heads.prefix)
+    if len(heads.numbers) != len(positions):
+        positions, widths = positions[heads.numbers], widths[heads.numbers]
     grown = widths.view(np.uint64)
-    for word in range(count - 1):
-        good &= heads[:, word] == step.prefix[word] + grown * step.growth[word]
-    good &= (heads[:, -1] << unused) == ((step.prefix[-1] + grown * step.growth[-1]) << unused)
-    values, fine = varints_of_width(array, value_at, widths)
-    good &= fine
-    return values, value_at + widths
+    found = _windows(array, 8 * count)[positions.reshape(-1)].view("<u8").reshape(*positions.shape, count)
+    for word in range(count):
+        differs = found[:, :, word] ^ (heads.prefix[word] + grown * heads.growth[word])
+        if word == count - 1:
+            differs <<= heads.unused
+        good &= ~differs.any(axis=0)
+
+
+def _read_numbers(
+    array: ByteArray, layout: _Layout, places: IntArray, widths: IntArray, raw: dict[int, Any], good: Mask
+) -> None:
+    """The numbers themselves, those of one kind together; ``places`` is where each begins."""
+    rows = layout.integers
+    if len(rows):
+        if len(rows) != len(places):
+            widths = widths[rows]
+        at = places if len(rows) == len(places) else places[rows]
+        values, fine = varints_of_width(array, at.reshape(-1), widths.reshape(-1))
+        good &= fine.reshape(at.shape).all(axis=0)
+        raw |= zip([layout.numbers[row].slot for row in rows.tolist()], values.reshape(at.shape), strict=True)
+    windows: npt.NDArray[np.float32] = np.ndarray((len(array) - 3,), "<f4", array, strides=(1,))
+    for step, place in zip(layout.numbers, places, strict=True):
+        if step.kind == "float32":
+            raw[step.slot] = windows[place]
 
 
 def _read_entry(
@@ -274,7 +364,7 @@ def _read_entry(
     keep_inside(key, array, good)
     size = len(step.key)
     good &= (_windows(array, size)[key].view(np.uint8).reshape(-1, size) == step.key).all(axis=1)
-    begin = _enter(array, key + size, stop, good)
+    begin = enter(array, key + size, stop, good)
     if step.empty:
         good &= begin == stop
     message = Spans(begin, stop, message=True)
@@ -286,26 +376,16 @@ def _read_entry(
         return message, stop
     keep_inside(begin, array, good)
     good &= array[begin] == TAG_OF_KIND[item.kind]
-    first = _enter(array, begin + 1, stop, good)
+    first = enter(array, begin + 1, stop, good)
     empty = first == stop
     keep_inside(first, array, good)
     if item.kind == "bytes":
         good &= array[first] == 0x0A
-        return Spans(_enter(array, first + 1, stop, good), stop, message=False), stop
+        return Spans(enter(array, first + 1, stop, good), stop, message=False), stop
     filled: Mask = array[first] == 0x0A
-    begin = _enter(array, first + 1, stop, filled)
+    begin = enter(array, first + 1, stop, filled)
     good &= filled | empty
     return Spans(np.where(empty, stop, begin), stop, message=False), stop
-
-
-def _enter(array: ByteArray, position: IntArray, stop: IntArray, good: Mask) -> IntArray:
-    """Reads a length that must reach exactly to ``stop``; gives where its field begins."""
-    keep_inside(position, array, good)
-    sizes, widths, fine = lengths_at(array, position)
-    begin = position + widths
-    good &= fine
-    good &= begin + sizes == stop
-    return begin
 
 
 def _windows(array: ByteArray, width: int) -> npt.NDArray[Any]:
@@ -333,7 +413,9 @@ def _finish(array: ByteArray, raw: dict[int, Any], good: Mask, wanted: Sequence[
         counts = None if ragged is None else np.diff(ragged.splits)
         if ragged is None or counts is None or _miscounted(counts, item):
             return Group(picked[:0], {}), np.zeros(len(good), np.bool_)
-        values[slot] = ragged.values.reshape(-1, *item.shape) if item.count >= 0 else ragged
+        numbers = ragged.values
+        assert isinstance(numbers, np.ndarray)
+        values[slot] = numbers.reshape(-1, *item.shape) if item.count >= 0 else ragged
     return Group(picked, values), good
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
+
+from asyncdata.formats import partitions as cuts
 
 Kind: TypeAlias = Literal["bytes", "float32", "int64"]
 
@@ -88,31 +90,38 @@ class FixedLenFeature:
 
 @dataclass(frozen=True, slots=True)
 class FixedLenSequenceFeature:
-    """A feature with any number of steps, each of one shape; becomes an array of shape (steps, *shape).
+    """A feature with any number of steps, each of one shape.
+
+    One record gives an array of shape (steps, *shape); a batch one of shape (n, most steps, *shape), shorter records
+    padded.
 
     Attributes:
         shape: Shape of one step.
         dtype: See the module.
-        allow_missing: A record without the feature has no steps. Examples cannot express the opposite, so it must be
-            True, as for tf.io.parse_example.
+        allow_missing: A record without the feature has no steps. Must be True in the features of an Example; in the
+            sequence features of a SequenceExample False makes its lack an error.
+        default_value: One value, with which a batch is padded; None takes 0, or ``b""``.
     """
 
     shape: Sequence[int] | int
     dtype: Any
     allow_missing: bool = False
+    default_value: Any = None
 
     def __post_init__(self) -> None:
-        if not self.allow_missing:
-            raise ValueError("a FixedLenSequenceFeature of an Example needs allow_missing=True")
         if 0 in _shape_of(self.shape):
             raise ValueError(f"the steps of a FixedLenSequenceFeature must hold values, not shape {self.shape}")
         object.__setattr__(self, "shape", _shape_of(self.shape))
         object.__setattr__(self, "dtype", kind_of(self.dtype))
+        if self.default_value is not None:
+            value_of(self.default_value, self.dtype, ())
 
 
 @dataclass(frozen=True, slots=True)
 class VarLenFeature:
-    """A feature with any number of values; becomes a flat array, empty where a record lacks it.
+    """A feature with any number of values, none where a record lacks it.
+
+    One record gives a flat array, a batch a `RaggedArray`.
 
     Attributes:
         dtype: See the module.
@@ -126,18 +135,48 @@ class VarLenFeature:
 
 @dataclass(frozen=True, slots=True)
 class RaggedFeature:
-    """A feature with any number of values under another name; becomes a flat array, empty where a record lacks it.
+    """A feature with any number of values, cut into rows by what other keys of the record say.
+
+    Without partitions one record gives a flat array, a batch a `RaggedArray`; every partition adds a level of rows.
+    They are named as in tf.io: ``RaggedFeature.RowLengths("key")``, ``RowSplits``, ``RowStarts``, ``RowLimits``,
+    ``ValueRowIds``, and ``UniformRowLength(length)``.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> spec = {"x": ad.RaggedFeature(int, "values", [ad.RaggedFeature.RowLengths("lengths")])}
+        >>> record = ad.serialize_example({"values": [1, 2, 3], "lengths": [2, 0, 1]})
+        >>> ad.parse_example(spec)(record)["x"].to_list()
+        [[1, 2], [], [3]]
 
     Attributes:
         dtype: See the module.
-        value_key: The key in the record; None takes the key in the spec.
+        value_key: The key of the values in the record; None takes the key in the spec.
+        partitions: How the values are cut, outermost first.
+        row_splits_dtype: Dtype of the row splits: int32, as in tf.io, or int64.
     """
 
     dtype: Any
     value_key: str | None = None
+    partitions: Sequence[cuts.Partition] = ()
+    row_splits_dtype: Any = np.int32
+
+    RowSplits: ClassVar[type[cuts.RowSplits]] = cuts.RowSplits
+    RowLengths: ClassVar[type[cuts.RowLengths]] = cuts.RowLengths
+    RowStarts: ClassVar[type[cuts.RowStarts]] = cuts.RowStarts
+    RowLimits: ClassVar[type[cuts.RowLimits]] = cuts.RowLimits
+    ValueRowIds: ClassVar[type[cuts.ValueRowIds]] = cuts.ValueRowIds
+    UniformRowLength: ClassVar[type[cuts.UniformRowLength]] = cuts.UniformRowLength
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", kind_of(self.dtype))
+        object.__setattr__(self, "partitions", tuple(self.partitions))
+        for partition in self.partitions:
+            if not isinstance(partition, cuts.Partition):
+                raise TypeError(f"{partition!r} is no partition; use RaggedFeature.RowLengths(key) and its siblings")
+        splits = np.dtype(getattr(self.row_splits_dtype, "as_numpy_dtype", self.row_splits_dtype))
+        if splits not in (np.int32, np.int64):
+            raise ValueError(f"row_splits_dtype is int32 or int64, not {self.row_splits_dtype!r}")
+        object.__setattr__(self, "row_splits_dtype", splits.type)
 
 
 Feature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | RaggedFeature
@@ -145,15 +184,15 @@ Feature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature |
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One feature of a spec, made ready for the parsers.
+    """One list of a record, as the parsers look for it.
 
     Attributes:
-        name: Its key in the result.
+        name: Its feature in the spec, for errors.
         key: Its key in the record.
         kind: What its list must hold.
-        shape: Shape of the values, or of one step; () for ragged features.
-        count: Values in the shape; -1 for ragged features and sequences.
-        step: Values in one step of a sequence, else 1.
+        shape: Shape of the values; () for any number of them.
+        count: Values in the shape; -1 for any number of them.
+        step: What the number of values must be a multiple of.
         default: What an absent feature gives; None where its lack is an error.
     """
 
@@ -172,18 +211,23 @@ class Wanted:
 
 
 def want(name: str, feature: Feature) -> Wanted:
-    """Makes one entry of a spec ready."""
+    """The list that holds a feature's values."""
     key = name.encode()
     if isinstance(feature, FixedLenFeature):
         shape = _shape_of(feature.shape)
         default = None if feature.default_value is None else value_of(feature.default_value, feature.dtype, shape)
         return Wanted(name, key, feature.dtype, shape, math.prod(shape), 1, default)
     if isinstance(feature, FixedLenSequenceFeature):
-        shape = _shape_of(feature.shape)
-        return Wanted(name, key, feature.dtype, shape, -1, math.prod(shape), _nothing(feature.dtype, shape))
+        step = math.prod(_shape_of(feature.shape))
+        return Wanted(name, key, feature.dtype, (), -1, step, _nothing(feature.dtype, ()))
     if isinstance(feature, RaggedFeature) and feature.value_key is not None:
         key = feature.value_key.encode()
     return Wanted(name, key, feature.dtype, (), -1, 1, _nothing(feature.dtype, ()))
+
+
+def want_partition(name: str, key: str) -> Wanted:
+    """The list that a partition reads."""
+    return Wanted(name, key.encode(), "int64", (), -1, 1, _nothing("int64", ()))
 
 
 def _nothing(kind: Kind, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

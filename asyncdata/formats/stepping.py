@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.formats.wire import ByteArray, IntArray, lengths_at
+from asyncdata.memory.bytesarray import BytesArray
 
 SPARE_BYTES: Final = 192
 """Records that end this close to the end of the buffer are left over: steps look ahead."""
@@ -26,7 +27,7 @@ class Spans(NamedTuple):
     """Where the values of one feature lie in the buffer.
 
     Attributes:
-        begin: First byte of each.
+        begin: First byte of each; -1 for a byte string that is absent.
         end: End of each.
         message: Whether these are Feature messages, to be decoded one by one, or single byte strings.
     """
@@ -37,9 +38,9 @@ class Spans(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """Numbers of one feature: those of record i are ``values[splits[i]:splits[i + 1]]``."""
+    """Values of one feature: those of record i are ``values[splits[i]:splits[i + 1]]``."""
 
-    values: npt.NDArray[Any]
+    values: npt.NDArray[Any] | BytesArray
     splits: IntArray
 
 
@@ -77,5 +78,17 @@ def enter_map(array: ByteArray, rows: IntArray) -> tuple[IntArray, Mask]:
 def keep_inside(position: IntArray, array: ByteArray, good: Mask) -> None:
     """Keeps positions, which in damaged records may be anything, where there is something to look at."""
     farthest = len(array) - SPARE_BYTES
+    if int(position.max(initial=0)) <= farthest:
+        return
     good &= position <= farthest
     np.minimum(position, farthest, out=position)
+
+
+def enter(array: ByteArray, position: IntArray, stop: IntArray, good: Mask) -> IntArray:
+    """Reads a length that must reach exactly to ``stop``; gives where its field begins."""
+    keep_inside(position, array, good)
+    sizes, widths, fine = lengths_at(array, position)
+    begin = position + widths
+    good &= fine
+    good &= begin + sizes == stop
+    return begin

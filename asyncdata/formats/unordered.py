@@ -1,35 +1,40 @@
 """Many Examples at once, whatever the order of their keys: the way for blocks that share no layout.
 
 Two passes. The first steps all records from entry to entry, reading nothing but the length of each. That gives one
-long table of entries, from all records, which the second pass reads in one go: the key is hashed and looked up, then
-compared byte for byte; single numbers are decoded; of everything else the place is noted, to be decoded one by one.
-Records with anything unusual in them (a key twice, fields in another order, damage) are left over for the parser of
-single records.
+long table of entries, from all records, which the second pass reads in one go: the bytes of the key are masked, hashed
+without collisions and compared; then every list is read for all records at once: single numbers and single strings are
+decoded, of everything else the place is noted, to be decoded one by one.
+Records with anything unusual in them (fields in another order, damage) are left over for the parser of single records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata.formats.features import Wanted
-from asyncdata.formats.stepping import Group, Mask, Spans, Values, enter_map, keep_inside
-from asyncdata.formats.wire import (
-    MASK_OF_WIDTH,
-    ByteArray,
-    IntArray,
-    WordArray,
-    lengths_at,
-    varints_of_width,
-    words_at,
-)
+from asyncdata.formats.stepping import SPARE_BYTES, Group, Mask, Spans, Values, enter, enter_map
+from asyncdata.formats.wire import ByteArray, IntArray, WordArray, lengths_at, varints_of_width, words_at
 
 _MAX_ENTRIES: Final = 1024
 """Records with more entries than this are left over, so that damage cannot make many tiny steps."""
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_MOST_BITS: Final = 20
+
+_TAG: Final = np.uint16(0x0A)
+_BYTE: Final = np.uint16(8)
+_LOW: Final = np.uint16(0xFF)
+_ODD: Final = np.uint16(0x80FF)
+
+# A single packed int64 whose Feature is VL bytes long: 12 VL 1a VL-2 0a VL-4 value. As a word it is base + VL * growth.
+_SIX_BYTES: Final = np.uint64((1 << 48) - 1)
+_INT_BASE: Final = np.uint64(((0x12 | 0x1A << 16 | 0x0A << 32) - (2 << 24) - (4 << 40)) % (1 << 64))
+_INT_GROWTH: Final = np.uint64(1 << 8 | 1 << 24 | 1 << 40)
+_FLOAT_HEAD: Final = np.uint64(0x040A06120812)
+"""A single packed float32: 12 08 12 06 0a 04 value."""
 
 
 class KeyTable:
@@ -37,112 +42,161 @@ class KeyTable:
 
     Attributes:
         wanted: The features, one per key; keys of at most ``MAX_KEY_BYTES``.
-        integers: Which of them are a single int64.
-        floats: Which of them are a single float32.
     """
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.wanted = wanted
-        self.integers = np.array([item.single and item.kind == "int64" for item in wanted])
-        self.floats = np.array([item.single and item.kind == "float32" for item in wanted])
-        self._lengths = np.array([len(item.key) for item in wanted])
-        count = max(-(-int(self._lengths.max()) // 8), 1)
-        padded = b"".join(item.key.ljust(8 * count, b"\0") for item in wanted)
-        self._words = np.frombuffer(padded, "<u8").reshape(-1, count)
-        hashes = _hash(self._lengths, [self._words[:, word] for word in range(count)])
-        self._order = np.argsort(hashes)
-        self._hashes = hashes[self._order]
+        # A key as it lies in an entry: its tag, its length, its bytes; in words, what is behind them masked.
+        heads = [b"\x0a" + bytes([len(item.key)]) + item.key for item in wanted]
+        self._count = -(-max(map(len, heads)) // 8)
+        size = 8 * self._count
+        words = np.frombuffer(b"".join(head.ljust(size, b"\0") for head in heads), "<u8").reshape(-1, self._count)
+        self._words = [np.ascontiguousarray(words[:, word]) for word in range(self._count)]
+        kept = np.arange(size) < np.arange(256)[:, None] + 2
+        masks = (kept * np.uint8(0xFF)).astype(np.uint8).view("<u8")
+        self._masks = [np.ascontiguousarray(masks[:, word]) for word in range(self._count)]
+        self._factors, self._shift, self._slots = self._without_collisions()
 
-    def look_up(self, array: ByteArray, key: IntArray, sizes: IntArray) -> IntArray:
-        """The slot of each key in ``array``; -1 for a key that is not wanted."""
-        count = self._words.shape[1]
-        words = [
-            words_at(array, key + 8 * word) & MASK_OF_WIDTH[np.clip(sizes - 8 * word, 0, 8)] for word in range(count)
-        ]
-        found = np.searchsorted(self._hashes, _hash(sizes, words))
-        np.minimum(found, len(self._hashes) - 1, out=found)
-        slots = self._order[found]
-        same = sizes == self._lengths[slots]
-        for word in range(count):
-            same &= words[word] == self._words[slots, word]
-        return np.where(same, slots, -1)
+    def _without_collisions(self) -> tuple[list[np.uint64], np.uint64, npt.NDArray[np.int64]]:
+        """Factors of a hash that keeps all keys apart, and the slots by hash."""
+        source = np.random.default_rng(1)
+        bits = len(self.wanted).bit_length() + 2
+        while True:
+            for _ in range(64):
+                factors = [np.uint64(int(number) * 2 + 1) for number in source.integers(0, 1 << 62, self._count)]
+                shift = np.uint64(64 - bits)
+                hashes = self._hash(self._words, factors, shift)
+                if len(np.unique(hashes)) == len(hashes):
+                    slots = np.zeros(1 << bits, np.int64)
+                    slots[hashes] = np.arange(len(hashes))
+                    return factors, shift, slots
+            bits += 1
+            if bits > _MOST_BITS:
+                raise AssertionError("keys that differ have hashes that differ")
+
+    @staticmethod
+    def _hash(words: Sequence[WordArray], factors: Sequence[np.uint64], shift: np.uint64) -> IntArray:
+        found = words[0] * factors[0]
+        for word, factor in zip(words[1:], factors[1:], strict=True):
+            found ^= found >> np.uint64(29)
+            found = (found ^ word) * factor
+        found ^= found >> np.uint64(32)
+        return ((found * _MULTIPLIER) >> shift).view(np.int64)
+
+    def look_up(self, array: ByteArray, key: IntArray, head: WordArray, sizes: IntArray) -> tuple[IntArray, Mask]:
+        """The slot of each key in ``array``, and whether it is really wanted.
+
+        Args:
+            array: The bytes.
+            key: Where the tag of each key lies.
+            head: The words there.
+            sizes: Length of each key, at most 255.
+        """
+        words = [head & self._masks[0][sizes]]
+        for word in range(1, self._count):
+            words.append(words_at(array, key + 8 * word) & self._masks[word][sizes])
+        slots = self._slots[self._hash(words, self._factors, self._shift)]
+        same: Mask = words[0] == self._words[0][slots]
+        for word in range(1, self._count):
+            same &= words[word] == self._words[word][slots]
+        return slots, same
 
 
-def _hash(sizes: IntArray, words: Sequence[WordArray]) -> WordArray:
-    found = sizes.astype(np.uint64)
-    for word in words:
-        found = (found ^ word) * _MULTIPLIER
-        found ^= found >> np.uint64(29)
-    return found
+class _Entries(NamedTuple):
+    """Entries of all records.
+
+    Attributes:
+        value: Where the tag of the value lies.
+        head: The 8 bytes there.
+        begin: Where the Feature begins.
+        stop: Where it ends.
+    """
+
+    value: IntArray
+    head: WordArray
+    begin: IntArray
+    stop: IntArray
 
 
 def parse(array: ByteArray, rows: IntArray, table: KeyTable) -> tuple[Group, Mask]:
     """Reads the records at ``rows``; returns the group of those that are as usual, and a mask of them."""
-    records, keys, stops, good = _entries(array, rows)
-    key_sizes = array[keys + 1].astype(np.int64)
-    fine: Mask = array[keys] == 0x0A
-    value = keys + 2 + key_sizes
-    keep_inside(value, array, fine)
-    fine &= array[value] == 0x12
-    sizes, widths, short = lengths_at(array, value + 1)
-    begin = value + 1 + widths
-    fine &= short
-    fine &= begin + sizes == stops
-    slots = table.look_up(array, keys + 2, key_sizes)
-    good[records[~fine]] = False
-    kept = np.flatnonzero(fine & (slots >= 0) & (sizes > 0))
-    records, slots, begin, stops = records[kept], slots[kept], begin[kept], stops[kept]
-    cells = slots * len(rows) + records
-    counts = np.bincount(cells, minlength=len(table.wanted) * len(rows)).reshape(-1, len(rows))
-    good &= (counts <= 1).all(axis=0)
-    values: dict[int, Any] = {}
-    for picked, read in ((table.integers, _integers), (table.floats, _floats)):
-        chosen = np.flatnonzero(picked[slots])
-        numbers, right = read(array, begin[chosen], stops[chosen])
-        good[records[chosen[~right]]] = False
-        grid = np.zeros((len(table.wanted), len(rows)), numbers.dtype)
-        grid[slots[chosen], records[chosen]] = numbers
-        values.update((slot, grid[slot]) for slot in np.flatnonzero(picked).tolist())
-    bounds = np.zeros((2, len(table.wanted), len(rows)), np.int64)
-    bounds[0, slots, records] = begin
-    bounds[1, slots, records] = stops
-    for slot, item in enumerate(table.wanted):
-        absent = counts[slot] == 0
-        if item.default is None:
-            good &= ~absent
-        elif slot in values:
-            values[slot][absent] = item.default
-        if slot not in values:
-            values[slot] = Spans(bounds[0, slot], bounds[1, slot], message=True)
-    return _picked(np.flatnonzero(good), values), good
+    records, key, stop, good = _steps(array, rows)
+    head = words_at(array, key)
+    sizes = ((head >> np.uint64(8)) & np.uint64(0xFF)).view(np.int64)
+    value = key + sizes
+    value += 2
+    fine: Mask = (head & np.uint64(0xFF)) == np.uint64(0x0A)
+    fine &= sizes < 0x80
+    fine &= value < stop - 1
+    if not fine.all():
+        np.minimum(value, len(array) - SPARE_BYTES, out=value)
+    at_value = words_at(array, value)
+    fine &= (at_value & np.uint64(0xFF)) == np.uint64(0x12)
+    lengths = ((at_value >> np.uint64(8)) & np.uint64(0xFF)).view(np.int64)
+    if (lengths < 0x80).all():
+        begin = value + 2
+    else:
+        lengths, widths, short = lengths_at(array, value + 1)
+        fine &= short
+        begin = value + 1 + widths
+    fine &= begin + lengths == stop
+    slots, same = table.look_up(array, key, head, sizes)
+    if not fine.all():
+        good[records[~fine]] = False
+        same &= fine
+    same &= lengths > 0
+    cells = slots * len(rows)
+    cells += records
+    # Of several entries of a key the last one that has a value counts: it is the last to be written.
+    grid = np.full(len(table.wanted) * len(rows), -1)
+    if same.all():
+        grid[cells] = np.arange(len(cells))
+    else:
+        kept = np.flatnonzero(same)
+        grid[cells[kept]] = kept
+    grid = grid.reshape(len(table.wanted), len(rows))
+    values = _values(array, _Entries(value, at_value, begin, stop), grid, table.wanted, good)
+    return _picked(np.flatnonzero(good), values, every=bool(good.all())), good
 
 
-def _entries(array: ByteArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArray, Mask]:
+def _steps(array: ByteArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArray, Mask]:
     """Every entry of every record: record, where its key's tag lies, where it ends; and which records are whole."""
     ends = rows[:, 0] + rows[:, 1]
     position, good = enter_map(array, rows)
+    good &= ends <= len(array) - SPARE_BYTES
     active = np.flatnonzero(good & (position < ends))
-    position = position[active]
+    position, end = position[active], ends[active]
+    pairs: npt.NDArray[np.uint16] = np.ndarray((len(array) - 1,), "<u2", array, strides=(1,))
     found: list[tuple[IntArray, IntArray, IntArray]] = []
     for _ in range(_MAX_ENTRIES):
         if not len(active):
             break
-        fine = np.ones(len(active), np.bool_)
-        keep_inside(position, array, fine)
-        fine &= array[position] == 0x0A
-        sizes, widths, short = lengths_at(array, position + 1)
-        fine &= short
-        key = position + 1 + widths
-        stop = key + sizes
-        end = ends[active]
-        fine &= stop <= end
-        keep_inside(key, array, fine)
-        if not fine.all():
-            good[active[~fine]] = False
-            active, key, stop, end = active[fine], key[fine], stop[fine], end[fine]
-        found.append((active, key, stop))
+        # The tag, which becomes 0, and a length of one byte.
+        sizes = pairs[position]
+        sizes -= _TAG
+        if not (sizes & _ODD).any():
+            sizes >>= _BYTE
+            key = position + 2
+            stop = key + sizes
+        else:
+            long_sizes, widths, short = lengths_at(array, position + 1)
+            key = position + 1 + widths
+            stop = key + long_sizes
+            fine = (sizes & _LOW) == 0
+            fine &= short
+            fine &= stop <= end
+            if not fine.all():
+                good[active[~fine]] = False
+                active, key, stop, end = active[fine], key[fine], stop[fine], end[fine]
         more = stop < end
-        active, position = active[more], stop[more]
+        if more.all():
+            found.append((active, key, stop))
+            position = stop
+            continue
+        good[active[stop > end]] = False
+        np.minimum(stop, end, out=stop)
+        found.append((active, key, stop))
+        active, position, end = active[more], stop[more], end[more]
     good[active] = False
     if not found:
         none = np.empty(0, np.int64)
@@ -151,43 +205,127 @@ def _entries(array: ByteArray, rows: IntArray) -> tuple[IntArray, IntArray, IntA
     return records, keys, stops, good
 
 
-def _integers(array: ByteArray, begin: IntArray, stop: IntArray) -> tuple[IntArray, Mask]:
-    """Single int64, packed ``1a llen 0a plen value`` or not ``1a llen 08 value``; and which of them are that."""
-    if not len(begin):
-        return begin, np.empty(0, np.bool_)
+def _values(
+    array: ByteArray, entries: _Entries, grid: IntArray, wanted: Sequence[Wanted], good: Mask
+) -> dict[int, Any]:
+    """The values of every list; ``grid`` says by slot and record which entry holds it, -1 for none."""
+    values: dict[int, Any] = {}
+    numbers: dict[str, list[int]] = {"int64": [], "float32": []}
+    for slot, item in enumerate(wanted):
+        if item.single and item.kind != "bytes":
+            numbers[item.kind].append(slot)
+            continue
+        chosen = grid[slot]
+        absent = chosen < 0
+        if absent.any():
+            if item.default is None:
+                good &= ~absent
+            chosen = np.maximum(chosen, 0)
+        if not len(entries.begin):
+            continue
+        begin, stop = entries.begin[chosen], entries.stop[chosen]
+        if item.single:
+            begin = _string(array, begin, stop, absent, good)
+            stop = np.where(begin < 0, -1, stop)
+        else:
+            stop = np.where(absent, begin, stop)
+        values[slot] = Spans(begin, stop, message=not item.single)
+    for kind, read in (("int64", _integers), ("float32", _floats)):
+        slots = numbers[kind]
+        if not slots:
+            continue
+        chosen = grid if len(slots) == len(wanted) else grid[slots]
+        absent = chosen < 0
+        some = bool(absent.any())
+        filled = chosen[~absent] if some else chosen.reshape(-1)
+        found, right = read(array, entries, filled)
+        if some:
+            column = np.zeros(chosen.shape, kind)
+            column[~absent] = found
+            wrong = np.zeros(chosen.shape, np.bool_)
+            wrong[~absent] = ~right
+            good &= ~wrong.any(axis=0)
+        else:
+            column = found.reshape(chosen.shape)
+            if not right.all():
+                good &= right.reshape(chosen.shape).all(axis=0)
+        for row, slot in enumerate(slots):
+            if some and absent[row].any():
+                if wanted[slot].default is None:
+                    good &= ~absent[row]
+                else:
+                    column[row][absent[row]] = wanted[slot].default
+            values[slot] = column[row]
+    return values
+
+
+def _integers(array: ByteArray, entries: _Entries, chosen: IntArray) -> tuple[IntArray, Mask]:
+    """Single int64 of the chosen entries, packed or not; and which of them are that."""
+    head = entries.head[chosen]
+    sizes = (head >> np.uint64(8)) & np.uint64(0xFF)
+    good: Mask = ((_INT_BASE + sizes * _INT_GROWTH) ^ head) & _SIX_BYTES == np.uint64(0)
+    good &= sizes > np.uint64(4)
+    if good.all():
+        widths = sizes.view(np.int64)
+        widths -= 4
+        position = entries.value[chosen]
+        position += 6
+        numbers, right = varints_of_width(array, position, widths)
+        return numbers, right
+    begin, stop = entries.begin[chosen], entries.stop[chosen]
     good, size, packed = _single(array, begin, stop, 0x1A, 0x08)
-    width = size - np.where(packed, 4, 3)
-    good &= (width > 0) & (width <= 10)
-    at = begin + np.where(packed, 4, 3)
-    numbers, right = varints_of_width(array, at, np.where(good, width, 1))
+    skip = np.where(packed, 4, 3)
+    widths = size - skip
+    good &= (widths > 0) & (widths <= 10)
+    numbers, right = varints_of_width(array, begin + skip, np.where(good, widths, 1))
     return numbers, good & right
 
 
-def _floats(array: ByteArray, begin: IntArray, stop: IntArray) -> tuple[npt.NDArray[np.float32], Mask]:
-    """Single float32, packed ``12 06 0a 04 value`` or not ``12 05 0d value``; and which of them are that."""
+def _floats(array: ByteArray, entries: _Entries, chosen: IntArray) -> tuple[npt.NDArray[np.float32], Mask]:
+    """Single float32 of the chosen entries, packed or not; and which of them are that."""
+    windows: npt.NDArray[np.float32] = np.ndarray((len(array) - 3,), "<f4", array, strides=(1,))
+    good: Mask = (entries.head[chosen] & _SIX_BYTES) == _FLOAT_HEAD
+    if good.all():
+        position = entries.value[chosen]
+        position += 6
+        return windows[position], good
+    begin, stop = entries.begin[chosen], entries.stop[chosen]
     good, size, packed = _single(array, begin, stop, 0x12, 0x0D)
     skip = np.where(packed, 4, 3)
     good &= size == skip + 4
-    windows: npt.NDArray[np.float32] = np.ndarray((len(array) - 3,), "<f4", array, strides=(1,))
     return windows[begin + skip], good
 
 
 def _single(array: ByteArray, begin: IntArray, stop: IntArray, tag: int, item: int) -> tuple[Mask, IntArray, Mask]:
     """Checks the bytes in front of a single number: which are right, their sizes, and which are packed."""
-    good = np.ones(len(begin), np.bool_)
+    good: Mask = array[begin] == tag
     size = stop - begin
-    keep_inside(begin, array, good)
-    good &= array[begin] == tag
     good &= size <= 14
     good &= array[begin + 1] == size - 2
     first = array[begin + 2]
-    packed = first == 0x0A
+    packed: Mask = first == 0x0A
     good &= np.where(packed, array[begin + 3] == size - 4, first == item)
     return good, size, packed
 
 
-def _picked(picked: IntArray, values: dict[int, Any]) -> Group:
+def _string(array: ByteArray, begin: IntArray, stop: IntArray, absent: Mask, good: Mask) -> IntArray:
+    """Where the only string of a list begins, which must fill it; -1 where it is absent."""
+    right: Mask = array[begin] == 0x0A
+    first = enter(array, begin + 1, stop, right)
+    right &= first < stop
+    right &= array[first] == 0x0A
+    found = enter(array, first + 1, stop, right)
+    if absent.any():
+        found[absent] = -1
+        right |= absent
+    good &= right
+    return found
+
+
+def _picked(picked: IntArray, values: dict[int, Any], *, every: bool) -> Group:
     """The group of the picked records."""
+    if every:
+        return Group(picked, values)
     out: dict[int, Values] = {}
     for slot, value in values.items():
         if isinstance(value, Spans):

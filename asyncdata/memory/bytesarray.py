@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
+
+
+_SPARE: Final = bytes(256)
+"""Behind copied items, so that parsers which look ahead need not treat the last ones apart."""
 
 
 class BytesArray(Sequence[Any]):
@@ -41,20 +45,40 @@ class BytesArray(Sequence[Any]):
     def from_items(cls, items: Sequence[bytes | str]) -> BytesArray:
         """Copies byte strings, or texts, into one array."""
         text = len(items) > 0 and isinstance(items[0], str)
-        raw = [item.encode() if isinstance(item, str) else bytes(item) for item in items]
-        lengths = np.array([len(item) for item in raw], np.int64)
-        rows = np.stack((np.cumsum(lengths) - lengths, lengths), 1) if raw else np.empty((0, 2), np.int64)
-        return cls(np.frombuffer(b"".join(raw), np.uint8), rows, text=text)
+        raw = [item.encode() if isinstance(item, str) else item for item in items]
+        rows = np.empty((len(raw), 2), np.int64)
+        rows[:, 1] = list(map(len, raw))
+        np.cumsum(rows[:, 1], out=rows[:, 0])
+        rows[:, 0] -= rows[:, 1]
+        return cls(np.frombuffer(b"".join((*raw, _SPARE)), np.uint8), rows, text=text)
 
     @classmethod
     def copied(cls, base: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], *, text: bool = False) -> BytesArray:
         """A private copy of rows that lie somewhere else."""
-        lengths = rows[:, 1].copy()
-        starts = np.cumsum(lengths) - lengths
-        out = np.empty(int(lengths.sum()), np.uint8)
-        for start, (offset, length) in zip(starts.tolist(), rows.tolist(), strict=True):
-            out[start : start + length] = base[offset : offset + length]
-        return cls(out, np.stack((starts, lengths), 1), text=text)
+        if not len(rows):
+            return cls(np.empty(0, np.uint8), np.empty((0, 2), np.int64), text=text)
+        first, last = int(rows[:, 0].min()), int((rows[:, 0] + rows[:, 1]).max())
+        total = int(rows[:, 1].sum())
+        if last - first <= total + total // 4:
+            # Nearly side by side: one copy of everything from the first to the last.
+            out = np.empty(last - first + len(_SPARE), np.uint8)
+            out[: last - first] = base[first:last]
+            moved = rows.copy()
+            moved[:, 0] -= first
+            return cls(out, moved, text=text)
+        data = base.data
+        packed = cls.from_items([data[offset : offset + length] for offset, length in rows.tolist()])
+        return cls(packed.base, packed.rows, text=text)
+
+    @property
+    def base(self) -> npt.NDArray[np.uint8]:
+        """The memory that the rows point into; there may be more in it than the items."""
+        return self._base
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """``int64[n, 2]``: offset in ``base`` and length of each item, in bytes."""
+        return self._rows
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import random
 from typing import Any
 
@@ -19,8 +20,12 @@ from asyncdata.formats.features import (
 )
 from asyncdata.formats.serialize import serialize_example
 from asyncdata.formats.stepping import SPARE_BYTES
-from asyncdata.formats.unordered import KeyTable
+from asyncdata.memory.bytesarray import BytesArray
 from tests.samples import samples
+
+WAYS = [False, True] if importlib.util.find_spec("numba") is not None else [False]
+"""Read in numpy, and by compiled code where there is a compiler."""
+VarLen = VarLenFeature | RaggedFeature | FixedLenSequenceFeature
 
 KEYS = ("a", "b", "key", "k" * 20, "z" * 96, "")
 
@@ -114,12 +119,21 @@ def one_by_one(parse: ExampleParser, records: list[bytes]) -> list[dict[str, Any
     return found
 
 
-def test_batches_give_what_the_records_give_alone() -> None:
+def fits(value: Any, expected: Any, feature: Feature) -> bool:
+    """Whether a batch has for a record what the record gives alone; sequences are padded."""
+    if isinstance(feature, FixedLenSequenceFeature):
+        padding = np.asarray(value[len(expected) :])
+        return equal(value[: len(expected)], expected) and all(not item for item in padding.ravel().tolist())
+    return equal(value, expected)
+
+
+@pytest.mark.parametrize("compiled", WAYS)
+def test_batches_give_what_the_records_give_alone(compiled: bool) -> None:
     """Stepped together or not, in any buffer, values are the same bit for bit; a batch fails if a record of it does."""
-    for seed in range(samples(400, 20_000)):
+    for seed in range(samples(300, 20_000)):
         drawer = Drawer(seed)
         records = [drawer.record() for _ in range(drawer.random.choice((8, 9, 30, 60)))]
-        parse = parse_example(drawer.spec)
+        parse = parse_example(drawer.spec, compiled=compiled)
         alone = one_by_one(parse, records)
         view, rows = scattered(records, drawer.random)
         if None in alone:
@@ -128,13 +142,30 @@ def test_batches_give_what_the_records_give_alone() -> None:
             with pytest.raises(CorruptRecordError):
                 parse.rows(view, rows)
         keep = [index for index, values in enumerate(alone) if values is not None]
-        for batch in (parse.batched([records[index] for index in keep]), parse.rows(view, rows[keep])):
+        placed = BytesArray(np.frombuffer(view, np.uint8), rows[keep])
+        for batch in (parse.batched([records[index] for index in keep]), parse.batched(placed)):
             for name, column in batch.items():
                 assert len(column) == len(keep)
                 for index, value in zip(keep, column, strict=True):
                     expected = alone[index]
                     assert expected is not None
-                    assert equal(value, expected[name]), f"seed {seed}, record {index}, feature {name!r}"
+                    same = fits(value, expected[name], drawer.spec[name])
+                    assert same, f"seed {seed}, record {index}, feature {name!r}"
+        check_stacked(parse, view, rows[keep], [found for found in alone if found is not None])
+
+
+def check_stacked(parse: ExampleParser, view: memoryview, rows: Any, alone: list[dict[str, Any]]) -> None:
+    """Single records are stacked if they are alike, and refused if not."""
+    alike = all(
+        len({np.shape(found[name]) for found in alone}) == 1
+        and not (isinstance(found := alone[0][name], np.ndarray) and found.dtype == object and isinstance(f, VarLen))
+        for name, f in parse.spec.items()
+    ) if alone else False
+    if not alike:
+        return
+    stacked = parse.rows(view, rows)
+    for name, column in stacked.items():
+        assert all(equal(value, found[name]) for value, found in zip(column, alone, strict=True))
 
 
 def test_every_record_is_in_one_group_or_left_over() -> None:
@@ -147,7 +178,7 @@ def test_every_record_is_in_one_group_or_left_over() -> None:
     records = [serialize_example({key: values[key] for key in orders[index % 3]}) for index in range(90)]
     records[40] = b"damaged"
     view, rows = scattered([*records, bytes(SPARE_BYTES)], random.Random(1))
-    groups, left = columns.parse(np.frombuffer(view, np.uint8), rows[:90], KeyTable(wanted), slots)
+    groups, left = columns.BlockReader(wanted, slots).parse(np.frombuffer(view, np.uint8), rows[:90])
     assert left.tolist() == [40]
     assert sorted(index for group in groups for index in group.indices.tolist()) == [i for i in range(90) if i != 40]
     assert len(groups) == 3
@@ -195,5 +226,6 @@ def test_long_lists_are_unpacked_across_runs() -> None:
     source = np.random.default_rng(1)
     lists = [source.integers(-5, 1 << 40, source.integers(0, 3000)) for _ in range(60)]
     parse = parse_example({"v": VarLenFeature(int)})
-    column = parse.rows(*scattered([serialize_example({"v": values}) for values in lists], random.Random(2)))["v"]
+    view, rows = scattered([serialize_example({"v": values}) for values in lists], random.Random(2))
+    column = parse.batched(BytesArray(np.frombuffer(view, np.uint8), rows))["v"]
     assert all(equal(found, values) for found, values in zip(column, lists, strict=True))

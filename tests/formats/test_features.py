@@ -71,7 +71,7 @@ def test_impossible_specs_are_refused() -> None:
     with pytest.raises(ValueError, match="FixedLenSequenceFeature"):
         FixedLenFeature([None], int)  # type: ignore[list-item]  # what is refused
     with pytest.raises(ValueError, match="allow_missing"):
-        FixedLenSequenceFeature([], int)
+        parse_example({"a": FixedLenSequenceFeature([], int)})
     with pytest.raises(ValueError, match="must hold values"):
         FixedLenSequenceFeature([0], int, allow_missing=True)
     with pytest.raises(ValueError, match="no feature"):

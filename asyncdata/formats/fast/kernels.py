@@ -1,0 +1,390 @@
+"""The loops over bytes that numba compiles; the only file that imports it, and imported only where it is wanted.
+
+Every kernel works on all records of a block and trusts nothing: a record with anything unusual in it is marked as not
+good and left to the parser of single records, which gives its value or words its error. Positions never leave the
+record, so no access is out of bounds.
+
+Compiled code is kept in a directory that belongs to this user alone (see ``cache``); one compilation takes a few
+seconds, loading it some 0.2 s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numba import types
+
+_jit: Final = numba.njit(nogil=True, boundscheck=False)
+
+
+@_jit
+def _length(array: Any, position: int, stop: int) -> tuple[int, int]:
+    """Begin and end of the field whose length is at ``position``; (-1, -1) unless it ends at or before ``stop``."""
+    size = 0
+    for shift in range(0, 28, 7):
+        if position >= stop:
+            return -1, -1
+        byte = np.int64(array[position])
+        position += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if size > stop - position:
+                return -1, -1
+            return position, position + size
+    return -1, -1
+
+
+@_jit
+def _whole(array: Any, position: int, stop: int) -> int:
+    """Where the field begins whose length is at ``position`` and that ends exactly at ``stop``; -1 if it does not."""
+    begin, end = _length(array, position, stop)
+    return begin if end == stop else -1
+
+
+@_jit
+def _same(array: Any, position: int, keys: Any, begin: int, size: int) -> bool:
+    for at in range(size):
+        if array[position + at] != keys[begin + at]:
+            return False
+    return True
+
+
+@_jit
+def _find(array: Any, position: int, size: int, keys: Any, bounds: Any, table: Any) -> int:
+    """The slot of a key, by FNV-1a and linear probing; -1 for one that is not wanted."""
+    found = np.uint64(0xCBF29CE484222325)
+    for at in range(position, position + size):
+        found = (found ^ np.uint64(array[at])) * np.uint64(0x100000001B3)
+    mask = len(table) - 1
+    place = np.int64(found >> np.uint64(32)) & mask
+    while True:
+        slot = np.int64(table[place])
+        if slot < 0:
+            return -1
+        if bounds[slot + 1] - bounds[slot] == size and _same(array, position, keys, bounds[slot], size):
+            return slot
+        place = (place + 1) & mask
+
+
+@_jit
+def _locate(array: Any, rows: Any, keys: Any, bounds: Any, table: Any, begins: Any, ends: Any, good: Any) -> None:
+    """Where the Feature of every wanted key lies: of several entries of a key, the last one that has a value.
+
+    Args:
+        array: The buffer.
+        rows: Offset and length of each record.
+        keys: All keys, end to end.
+        bounds: Where each key lies among them.
+        table: Slots by hash.
+        begins: Out, by slot and record; -1 where there is none.
+        ends: Out, by slot and record.
+        good: Out, by record.
+    """
+    slots = len(bounds) - 1
+    after = np.full(slots + 1, -1, np.int64)  # which slot came behind which one in the record before
+    for record in range(len(rows)):
+        for slot in range(slots):
+            begins[slot, record] = -1
+        position = rows[record, 0]
+        limit = position + rows[record, 1]
+        previous = slots
+        fine = True
+        while fine and position < limit:
+            if array[position] != 0x0A:
+                fine = False
+                break
+            position, end = _length(array, position + 1, limit)
+            if position < 0:
+                fine = False
+                break
+            while position < end:
+                if array[position] != 0x0A:
+                    fine = False
+                    break
+                entry, stop = _length(array, position + 1, end)
+                if entry < 0 or stop - entry < 2 or array[entry] != 0x0A or array[entry + 1] >= 0x80:
+                    fine = False
+                    break
+                size = np.int64(array[entry + 1])
+                key = entry + 2
+                value = key + size
+                if value + 1 >= stop or array[value] != 0x12:
+                    fine = False
+                    break
+                begin = _whole(array, value + 1, stop)
+                if begin < 0:
+                    fine = False
+                    break
+                slot = after[previous]
+                if (
+                    slot < 0
+                    or bounds[slot + 1] - bounds[slot] != size
+                    or not _same(array, key, keys, bounds[slot], size)
+                ):
+                    slot = _find(array, key, size, keys, bounds, table)
+                    after[previous] = slot
+                if slot >= 0:
+                    previous = slot
+                    if begin < stop:
+                        begins[slot, record] = begin
+                        ends[slot, record] = stop
+                position = stop
+        good[record] = fine
+
+
+@_jit
+def _list(array: Any, begin: int, stop: int, tag: int) -> int:
+    """Where the list of a Feature begins, which must be of the kind and fill it; -1 if not."""
+    if array[begin] != tag:
+        return -1
+    return _whole(array, begin + 1, stop)
+
+
+@_jit
+def _packed(array: Any, position: int, stop: int) -> int:
+    """Where the packed numbers of a list begin, which must fill it; -1 if not."""
+    return _whole(array, position + 1, stop)
+
+
+@_jit
+def _varint(array: Any, position: int, stop: int) -> tuple[np.int64, int]:
+    """An int64 and the position behind it; position -1 if it is cut off or too long."""
+    byte = np.uint64(array[position])
+    position += 1
+    if byte < np.uint64(0x80):
+        return np.int64(byte), position
+    value = byte & np.uint64(0x7F)
+    shift = np.uint64(7)
+    while position < stop and shift < np.uint64(70):
+        byte = np.uint64(array[position])
+        position += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(value), position
+        shift += np.uint64(7)
+    return np.int64(0), -1
+
+
+@_jit
+def _integers(array: Any, begins: Any, ends: Any, count: int, default: Any, out: Any, good: Any) -> None:
+    """As many int64 of every record as its shape has; a record without them gets the default, if there is one."""
+    for record in range(len(begins)):
+        if not good[record]:
+            continue
+        begin, stop = begins[record], ends[record]
+        if begin < 0:
+            good[record] = len(default) == count
+            if good[record]:
+                for at in range(count):
+                    out[record, at] = default[at]
+            continue
+        position = _list(array, begin, stop, 0x1A)
+        if position < 0:
+            good[record] = False
+            continue
+        found = 0
+        packed = position < stop and array[position] == 0x0A
+        if packed:
+            position = _packed(array, position, stop)
+        while 0 <= position < stop and found < count:
+            if not packed:
+                if array[position] != 0x08 or position + 1 >= stop:
+                    break
+                position += 1
+            out[record, found], position = _varint(array, position, stop)
+            found += 1
+        good[record] = position == stop and found == count
+
+
+@_jit
+def _floats(array: Any, begins: Any, ends: Any, count: int, default: Any, out: Any, good: Any) -> None:
+    """The same for float32, whose bytes are copied: ``out`` is uint8[n, 4 * count], ``default`` uint8."""
+    for record in range(len(begins)):
+        if not good[record]:
+            continue
+        begin, stop = begins[record], ends[record]
+        if begin < 0:
+            good[record] = len(default) == 4 * count
+            if good[record]:
+                for at in range(4 * count):
+                    out[record, at] = default[at]
+            continue
+        position = _list(array, begin, stop, 0x12)
+        if position < 0:
+            good[record] = False
+            continue
+        if position < stop and array[position] == 0x0A:
+            position = _packed(array, position, stop)
+            if position < 0 or stop - position != 4 * count:
+                good[record] = False
+                continue
+            for at in range(4 * count):
+                out[record, at] = array[position + at]
+            continue
+        if stop - position != 5 * count:
+            good[record] = False
+            continue
+        for number in range(count):
+            if array[position] != 0x0D:
+                good[record] = False
+                break
+            for at in range(4):
+                out[record, 4 * number + at] = array[position + 1 + at]
+            position += 5
+
+
+@_jit
+def _count(array: Any, begins: Any, ends: Any, tag: int, multiple: int, counts: Any, good: Any) -> None:
+    """How many values the list of every record holds, which must be a multiple; they are checked on the way."""
+    for record in range(len(begins)):
+        counts[record] = 0
+        begin, stop = begins[record], ends[record]
+        if not good[record] or begin < 0:
+            continue
+        position = _list(array, begin, stop, tag)
+        if position < 0:
+            good[record] = False
+            continue
+        found = 0
+        if tag == 0x0A:
+            while 0 <= position < stop:
+                if array[position] != 0x0A:
+                    position = -1
+                    break
+                _, position = _length(array, position + 1, stop)
+                found += 1
+        elif position < stop and array[position] == 0x0A:
+            position = _packed(array, position, stop)
+            if position < 0:
+                good[record] = False
+                continue
+            if tag == 0x12:
+                found = (stop - position) // 4
+                position += 4 * found
+            else:
+                for at in range(position, stop):
+                    found += array[at] < 0x80
+                if position < stop and array[stop - 1] >= 0x80:
+                    good[record] = False
+                    continue
+                position = stop
+        elif tag == 0x12:
+            while position + 5 <= stop and array[position] == 0x0D:
+                position += 5
+                found += 1
+        else:
+            while position + 1 < stop and array[position] == 0x08:
+                _, position = _varint(array, position + 1, stop)
+                if position < 0:
+                    break
+                found += 1
+        good[record] = position == stop and found % multiple == 0
+        counts[record] = found
+
+
+@_jit
+def _fill_integers(array: Any, begins: Any, ends: Any, splits: Any, out: Any) -> bool:
+    """The int64 of counted lists; False if one is longer than ten bytes, which counting does not see."""
+    for record in range(len(begins)):
+        at, limit = splits[record], splits[record + 1]
+        if at == limit:
+            continue
+        stop = ends[record]
+        position = _list(array, begins[record], stop, 0x1A)
+        packed = array[position] == 0x0A
+        if packed:
+            position = _packed(array, position, stop)
+        while at < limit:
+            if not packed:
+                position += 1
+            out[at], position = _varint(array, position, stop)
+            if position < 0:
+                return False
+            at += 1
+    return True
+
+
+@_jit
+def _fill_floats(array: Any, begins: Any, ends: Any, splits: Any, out: Any) -> bool:
+    """The bytes of the float32 of counted lists; ``out`` is uint8."""
+    for record in range(len(begins)):
+        at, limit = 4 * splits[record], 4 * splits[record + 1]
+        if at == limit:
+            continue
+        stop = ends[record]
+        position = _list(array, begins[record], stop, 0x12)
+        if array[position] == 0x0A:
+            position = _packed(array, position, stop)
+            for byte in range(limit - at):
+                out[at + byte] = array[position + byte]
+            continue
+        while at < limit:
+            for byte in range(4):
+                out[at + byte] = array[position + 1 + byte]
+            at += 4
+            position += 5
+    return True
+
+
+@_jit
+def _fill_strings(array: Any, begins: Any, ends: Any, splits: Any, out: Any) -> bool:
+    """Offset and length of the byte strings of counted lists."""
+    for record in range(len(begins)):
+        at, limit = splits[record], splits[record + 1]
+        if at == limit:
+            continue
+        stop = ends[record]
+        position = _list(array, begins[record], stop, 0x0A)
+        while at < limit:
+            begin, position = _length(array, position + 1, stop)
+            out[at, 0] = begin
+            out[at, 1] = position - begin
+            at += 1
+    return True
+
+
+_BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
+_READ: Final = types.Array(types.int64, 1, "C", readonly=True)
+_PLACES: Final = types.int64[::1]
+_MASK: Final = types.boolean[::1]
+_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
+_TABLE: Final = types.Array(types.int32, 1, "C", readonly=True)
+_GRID: Final = types.int64[:, ::1]
+_none, _int, _bool = types.void, types.int64, types.boolean
+
+SIGNATURES: Final[tuple[tuple[Any, Any], ...]] = (
+    (_locate, _none(_BYTES, _ROWS, _BYTES, _READ, _TABLE, _GRID, _GRID, _MASK)),
+    (_integers, _none(_BYTES, _READ, _READ, _int, _READ, _GRID, _MASK)),
+    (_floats, _none(_BYTES, _READ, _READ, _int, _BYTES, types.uint8[:, ::1], _MASK)),
+    (_count, _none(_BYTES, _READ, _READ, _int, _int, _PLACES, _MASK)),
+    (_fill_integers, _bool(_BYTES, _READ, _READ, _READ, _PLACES)),
+    (_fill_floats, _bool(_BYTES, _READ, _READ, _READ, types.uint8[::1])),
+    (_fill_strings, _bool(_BYTES, _READ, _READ, _READ, _GRID)),
+)
+
+
+def load(directory: str | None) -> tuple[Any, ...]:
+    """Every kernel, compiled or read from a directory of earlier compilations; in the order of ``SIGNATURES``.
+
+    Args:
+        directory: Where compiled code is kept; None compiles for this process alone.
+    """
+    before = numba.config.CACHE_DIR
+    for kernel, signature in SIGNATURES:
+        if directory is not None:
+            # Read by numba when caching is switched on, and nowhere else.
+            numba.config.CACHE_DIR = directory
+            try:
+                kernel.enable_caching()
+            finally:
+                numba.config.CACHE_DIR = before
+        kernel.compile(signature)
+        kernel.disable_compile()
+    return tuple(kernel for kernel, _ in SIGNATURES)
+
+
+def version() -> str:
+    """Of the compiler."""
+    return str(numba.__version__)
