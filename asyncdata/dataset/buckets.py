@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from asyncdata.plan import grouping
@@ -24,7 +25,7 @@ def check_buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[tupl
             f"{len(boundaries)}"
         )
     limits = tuple(int(boundary) for boundary in boundaries)
-    if any(a >= b for a, b in zip(limits, limits[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(limits)):
         raise ValueError(f"bucket_boundaries must ascend, not {list(limits)}")
     counts = tuple(int(size) for size in sizes)
     if any(count < 1 for count in counts):
@@ -47,11 +48,13 @@ class BucketOf:
         self._bounded = bounded
 
     def __call__(self, *element: Any) -> int:
+        """See the class."""
         length = int(self._length(*element))
         bucket = bisect_right(self._boundaries, length)
         if self._bounded and bucket == len(self._boundaries):
             raise ValueError(
-                f"with pad_to_bucket_boundary elements must be shorter than the last boundary, but one has length {length}"
+                "with pad_to_bucket_boundary elements must be shorter than the last boundary, but one has length "
+                f"{length}"
             )
         return bucket
 
@@ -63,6 +66,7 @@ class BucketSize:
         self._sizes = sizes
 
     def __call__(self, bucket: int) -> int:
+        """See the class."""
         return self._sizes[bucket]
 
 
@@ -96,6 +100,7 @@ class ReduceBucket:
         self._drop = drop_remainder
 
     def __call__(self, bucket: int, window: Dataset) -> Dataset:
+        """See the class."""
         size = self._sizes[bucket]
         if not self._padded:
             return window.batch(size, self._drop)

@@ -278,7 +278,7 @@ class _Always:
     def __init__(self, value: int) -> None:
         self.value = value
 
-    def __call__(self, key: int) -> int:
+    def __call__(self, _key: int) -> int:
         return self.value
 
 

@@ -1,8 +1,8 @@
 """Where payload checksums are verified: in front of whatever reads payloads outside of a worker task.
 
 Worker tasks verify what they are given themselves. Everything else that shows payloads to somebody (an inline or
-awaited function, a predicate, a batch or window of raw records, a cache, the consumer) gets a `Check` in front of it. What needs no check
-passes through one for the price of a look at the leaf.
+awaited function, a predicate, a batch or window of raw records, a cache, the consumer) gets a `Check` in front of it.
+What needs no check passes through one for the price of a look at the leaf.
 """
 
 from __future__ import annotations

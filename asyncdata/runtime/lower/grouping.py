@@ -143,6 +143,7 @@ class IntegerOf:
         self._what = what
 
     def __call__(self, *element: Any) -> int:
+        """The integer."""
         return as_int(self._function(*element), self._what)
 
 

@@ -12,7 +12,6 @@ from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.stage import Stage, row_marks
 from asyncdata.runtime.stages.arrays import source_advance
 
-
 _NOTHING: Final = Contents(LEAF, (), NO_ORIGINS)
 
 

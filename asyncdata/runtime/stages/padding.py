@@ -156,7 +156,7 @@ class _Writer:
             out[(slice(None), *(slice(extent) for extent in self._arrays.shape[1:]))] = self._arrays
             return
         if self._even:
-            np.stack(self._arrays, out=out)  # type: ignore[arg-type]  # a sequence of arrays
+            np.stack(self._arrays, out=out)
         elif len(self._target) == 1:
             for row, array in enumerate(self._arrays):
                 out[row, : len(array)] = array
@@ -164,7 +164,7 @@ class _Writer:
                     await pause()
         else:
             for row, array in enumerate(self._arrays):
-                out[(row, *(slice(extent) for extent in array.shape))] = array
+                out[row][tuple(slice(extent) for extent in array.shape)] = array
                 if not row & 63:
                     await pause()
 

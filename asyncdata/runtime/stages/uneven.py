@@ -221,10 +221,7 @@ class UnevenBatchStage(Stage):
             if has_nests(part):
                 part = structured(part)
                 structure, columns = part.structure, part.columns
-            values = []
-            for column in columns:
-                values.append(values_of(column))
-            return self._lay(structure, values), columns
+            return self._lay(structure, list(map(values_of, columns))), columns
         except Misfit as misfit:
             row, error = misfit.row, misfit.error
         except UnbatchableError as caught:
