@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncdata.memory.advance import Fold
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Stage, close_all, row_marks
+from asyncdata.runtime.stage import Pause, Stage, close_all, row_marks
 
 MakeEpoch = Callable[[int], Stage]
 
@@ -15,7 +15,7 @@ class RepeatStage(Stage):
     """See the module's docstring.
 
     The next epoch's sources are prepared while the last shards of this one are still being read. An input that turns
-    out empty ends the repetition, which would otherwise never end.
+    out empty ends a repetition for ever, which would otherwise never end; of a given number every epoch counts.
 
     Args:
         label: The stage's name.
@@ -33,6 +33,7 @@ class RepeatStage(Stage):
         self._next: Stage | None = None
         self._out = 0
         self._fold = Fold()
+        self._pause = Pause()
 
     @property
     def draining(self) -> bool:
@@ -49,6 +50,7 @@ class RepeatStage(Stage):
 
     async def pull(self, limit: int) -> Block | None:
         while self._current is not None:
+            await self._pause()
             block = await self._current.pull(limit)
             if block is not None:
                 self._rows_of_epoch += len(block)
@@ -61,7 +63,7 @@ class RepeatStage(Stage):
 
     async def _turn_over(self) -> None:
         assert self._current is not None
-        more = self._more() and self._rows_of_epoch > 0
+        more = self._more() and (self._rows_of_epoch > 0 or self._count is not None)
         # Both stay where `aclose` finds them until they are closed.
         await self._current.aclose()
         if not more:

@@ -104,7 +104,8 @@ class VaryingChoices(Stage):
         weights = np.asarray(element, np.float64).reshape(1, -1)
         if weights.shape[1] != self._count:
             raise PipelineError(f"{weights.shape[1]} weights for {self._count} datasets", stage=self.label)
-        return bounds(weights)[0]
+        row: Numbers = bounds(weights)[0]
+        return row
 
     async def aclose(self) -> None:
         if self._block is not None:

@@ -41,32 +41,47 @@ class UniqueStage(Stage):
         self._limit = limit_bytes // _KEY_BYTES
         self._limit_bytes = limit_bytes
         self._seen: set[Hashable] = set()
+        self._error: MemoryLimitError | None = None
         self._pause = Pause()
 
     async def pull(self, limit: int) -> Block | None:
         await self._pause()
+        if self._error is not None:
+            raise self._error
         block = await self._upstream.pull(limit)
         if block is None:
             return None
-        kept = []
+        kept: list[int] = []
         try:
-            for row, key in enumerate(_keys(block)):
-                if key not in self._seen:
-                    self._seen.add(key)
-                    kept.append(row)
-            if len(self._seen) > self._limit:
-                raise MemoryLimitError(
-                    f"{len(self._seen)} different elements are more than memory_limit_bytes={self._limit_bytes} allows",
-                    stage=self.label,
-                )
+            rows = self._add(_keys(block), kept)
         except BaseException:
             block.release()
             raise
+        if rows < len(block):
+            # What came before is delivered first.
+            self._error = MemoryLimitError(
+                f"more than {self._limit} different elements need more than "
+                f"memory_limit_bytes={self._limit_bytes} to remember",
+                stage=self.label,
+            )
+            block, rest = block.split(rows)
+            rest.release()
         if len(kept) < len(block):
             block = block.select(np.array(kept, np.int64))
         # What was seen is part of the state, and nothing that a mark could hold.
         block.advance = block.advance.with_marks(())
         return block
+
+    def _add(self, keys: list[Hashable], kept: list[int]) -> int:
+        """Notes which rows are new; how many were looked at until there was no room for one more."""
+        for row, key in enumerate(keys):
+            if key in self._seen:
+                continue
+            if len(self._seen) >= self._limit:
+                return row
+            self._seen.add(key)
+            kept.append(row)
+        return len(keys)
 
 
 def _keys(block: Block) -> list[Hashable]:

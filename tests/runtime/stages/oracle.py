@@ -79,3 +79,44 @@ def take(elements: Sequence[T], count: int) -> list[T]:
 def skip(elements: Sequence[T], count: int) -> list[T]:
     """All but the first `count`; none when -1."""
     return [] if count == -1 else list(elements[count:])
+
+
+def repeat(make: Callable[[int], Sequence[T]], count: int) -> list[T]:
+    """The dataset of each epoch, one after the other."""
+    return [element for epoch in range(count) for element in make(epoch)]
+
+
+def zip_datasets(datasets: Sequence[Sequence[T]]) -> tuple[list[tuple[T, ...]], list[int]]:
+    """Elements side by side until the shortest ends, and how many each dataset has given by then.
+
+    The end is met by asking every dataset once more.
+    """
+    out = list(zip(*datasets, strict=False))
+    return out, [min(len(dataset), len(out) + 1) for dataset in datasets]
+
+
+def choose(datasets: Sequence[Sequence[T]], choices: Sequence[int], *, stop_on_empty: bool) -> list[T]:
+    """The next element of the dataset that each choice names."""
+    rests = [iter(dataset) for dataset in datasets]
+    live = set(range(len(datasets)))
+    out: list[T] = []
+    for choice in choices:
+        if choice not in live:
+            continue
+        try:
+            out.append(next(rests[choice]))
+        except StopIteration:
+            live.discard(choice)
+            if stop_on_empty or not live:
+                break
+    return out
+
+
+def shard(elements: Sequence[T], num_shards: int, index: int) -> list[T]:
+    """Elements whose number leaves the remainder `index`."""
+    return [element for number, element in enumerate(elements) if number % num_shards == index]
+
+
+def unique(elements: Sequence[T]) -> list[T]:
+    """Each element once, where it came first."""
+    return list(dict.fromkeys(elements))
