@@ -168,14 +168,33 @@ class Environment:
 
     Attributes:
         storage_emulator_host: ``STORAGE_EMULATOR_HOST``: base URL of a GCS emulator, with or without ``http://``.
+        http_proxy: ``http_proxy`` or ``HTTP_PROXY``, or else ``all_proxy``: the proxy for ``http://`` URLs.
+        https_proxy: ``https_proxy`` or ``HTTPS_PROXY``, or else ``all_proxy``: the proxy for ``https://`` URLs.
+        no_proxy: ``no_proxy`` or ``NO_PROXY``: hosts that are reached without.
     """
 
     storage_emulator_host: str | None = None
+    http_proxy: str | None = field(default=None, repr=False)
+    https_proxy: str | None = field(default=None, repr=False)
+    no_proxy: str | None = None
 
 
 def read_environment() -> Environment:
     """Reads the environment; called once when a Runtime starts, never at import."""
-    return Environment(storage_emulator_host=os.environ.get("STORAGE_EMULATOR_HOST") or None)
+    return Environment(
+        storage_emulator_host=os.environ.get("STORAGE_EMULATOR_HOST") or None,
+        http_proxy=_proxy_variable("http") or _proxy_variable("all"),
+        https_proxy=_proxy_variable("https") or _proxy_variable("all"),
+        no_proxy=_proxy_variable("no"),
+    )
+
+
+def _proxy_variable(kind: str) -> str | None:
+    """Lower case wins; HTTP_PROXY in capitals is not trusted in a CGI program, whose clients can set it."""
+    value = os.environ.get(f"{kind}_proxy")
+    if value is None and not (kind == "http" and "REQUEST_METHOD" in os.environ):
+        value = os.environ.get(f"{kind}_proxy".upper())
+    return value or None
 
 
 def usable_cpus() -> int:

@@ -1,13 +1,15 @@
 """Ranged bodies by whichever path works: the range client, or aiohttp for proxies and unusual servers.
 
 aiohttp costs about three times the CPU, but follows everything HTTP allows: chunked bodies, proxies, servers that
-ignore ranges. A URL that needed it once goes to it directly from then on.
+ignore ranges, heads that are not quite in order. `Fallback` remembers who needed it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,16 +22,20 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import (
     FailureCause,
     RangeIgnoredError,
+    ReadFailedError,
     UnframedBodyError,
     read_failed,
 )
+from asyncdata.storage.fallback import Fallback, Why
 from asyncdata.storage.http1.client import USER_AGENT, RangeClient
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
+from asyncdata.storage.proxies import Proxies
+from asyncdata.storage.statuses import status_error
 from asyncdata.storage.urls import parse_http_url
 
-_MAX_REMEMBERED: Final = 10_000
+MAX_REDIRECTS: Final = 10
 
 
 class Bodies:
@@ -39,7 +45,7 @@ class Bodies:
         limits: Time limits of one attempt.
         max_connections: Per host, for each of the two paths.
         tls_context: For https.
-        proxy: ``http://host:port`` of a proxy; everything then goes through aiohttp.
+        proxies: Origins that are reached by a proxy go by aiohttp.
     """
 
     def __init__(
@@ -48,12 +54,13 @@ class Bodies:
         limits: TimeoutOptions,
         max_connections: int,
         tls_context: ssl.SSLContext | None,
-        proxy: str | None = None,
+        proxies: Proxies,
     ) -> None:
+        self._limits = limits
         self._client = RangeClient(limits=limits, max_connections=max_connections, tls_context=tls_context)
-        self._proxy = proxy
-        self._unusual: dict[str, None] = {}
-        self.session = aiohttp.ClientSession(
+        self._proxies = proxies
+        self.fallback = Fallback()
+        self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=max_connections, ssl=tls_context if tls_context is not None else True, ttl_dns_cache=60
             ),
@@ -62,13 +69,26 @@ class Bodies:
             ),
             auto_decompress=False,
             trust_env=False,
-            proxy=proxy,
             headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     def __repr__(self) -> str:
-        return f"<Bodies {self._client!r}, {len(self._unusual)} URLs by aiohttp>"
+        return f"<Bodies {self._client!r}, {self.fallback!r}>"
+
+    def ask(
+        self, method: str, url: str, headers: Mapping[str, str], *, allow_redirects: bool = True
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """One request for something small, by aiohttp and, where there is one, the origin's proxy."""
+        proxy = self._proxies.choose(parse_http_url(url)[0])
+        return self._session.request(
+            method,
+            URL(url, encoded=True),
+            headers=headers,
+            proxy=proxy,
+            allow_redirects=allow_redirects,
+            max_redirects=MAX_REDIRECTS,
+        )
 
     async def get(
         self,
@@ -92,32 +112,45 @@ class Bodies:
             skip_allowed: A server that ignores ranges is borne with, by reading up to ``start`` and dropping it.
             attempt: Limits, and where to tell what was seen.
         """
+        origin, target = parse_http_url(url)
+        proxy = self._proxies.choose(origin)
         key = urlsplit(url)._replace(query="").geturl()
-        if self._proxy is None and key not in self._unusual:
-            origin, target = parse_http_url(url)
+        why = Why.PROXY if proxy is not None else self.fallback.reason(origin, key)
+        if why is None:
             try:
-                return await self._client.get(
+                answer = await self._client.get(
                     origin, target, headers, start=start, buffer=buffer, accept=accept, attempt=attempt
                 )
             except UnframedBodyError:
-                self._remember(key)
+                why = Why.UNFRAMED
             except RangeIgnoredError:
                 if not skip_allowed:
                     raise
-                self._remember(key)
+                why = Why.RANGE_IGNORED
+            except ReadFailedError as error:
+                if error.cause is not FailureCause.MALFORMED or error.filled:
+                    raise
+                why = Why.MALFORMED_HEAD
+            else:
+                self.fallback.went_well(origin)
+                return answer
+            self.fallback.struck(origin, key, why)
+        self.fallback.used(why)
         return await self._get_by_aiohttp(
-            url, headers, start=start, buffer=buffer, accept=accept, skip_allowed=skip_allowed
+            url,
+            headers,
+            start=start,
+            buffer=buffer,
+            accept=accept,
+            skip_allowed=skip_allowed,
+            proxy=proxy,
+            attempt=attempt,
         )
 
     async def aclose(self) -> None:
         """Closes both paths."""
         await self._client.aclose()
-        await self.session.close()
-
-    def _remember(self, key: str) -> None:
-        if len(self._unusual) >= _MAX_REMEMBERED:
-            self._unusual.pop(next(iter(self._unusual)))
-        self._unusual[key] = None
+        await self._session.close()
 
     async def _get_by_aiohttp(
         self,
@@ -128,11 +161,23 @@ class Bodies:
         buffer: memoryview,
         accept: Accept,
         skip_allowed: bool,
+        proxy: str | None,
+        attempt: Attempt | None,
     ) -> Answer:
         filled = 0
+        limits = self._limits if attempt is None or attempt.limits is None else attempt.limits
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=limits.connect_s, sock_read=max(limits.first_byte_s, limits.idle_s)
+        )
+        if attempt is not None:
+            attempt.asked_at = asyncio.get_running_loop().time()
         sent = [*headers, ("Range", f"bytes={start}-{start + len(buffer) - 1}")]
         try:
-            async with self.session.get(URL(url, encoded=True), headers=sent, allow_redirects=False) as response:
+            async with self._session.get(
+                URL(url, encoded=True), headers=sent, allow_redirects=False, proxy=proxy, timeout=timeout
+            ) as response:
+                if attempt is not None:
+                    attempt.first_byte_at = asyncio.get_running_loop().time()
                 head = head_of(response)
                 accept(head)
                 if head.status not in {200, 206}:
@@ -166,6 +211,8 @@ def head_of(response: aiohttp.ClientResponse) -> ResponseHead:
 
 def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
     """The typed error for what aiohttp raised."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return status_error(error.status, "so says the proxy")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return StorageError(f"the certificate of {error.host} is not trusted")
     if isinstance(error, aiohttp.ConnectionTimeoutError):

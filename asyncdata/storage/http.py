@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import aiohttp
-from yarl import URL
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.bodies import Bodies, client_failure, head_of
+from asyncdata.storage.bodies import MAX_REDIRECTS, Bodies, client_failure, head_of
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
@@ -31,7 +30,6 @@ from asyncdata.storage.urls import join_location, parse_http_url, redact
 from asyncdata.types import ObjectInfo
 
 KNOWN_OPTIONS: Final = frozenset({"headers", "verify_tls", "ca_file", "proxy"})
-MAX_REDIRECTS: Final = 10
 _MAX_REMEMBERED: Final = 10_000
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _NO_HEAD: Final = frozenset({400, 403, 405, 501})
@@ -49,7 +47,7 @@ def open_reader(spec: ReaderSpec) -> HttpReader:
         limits=spec.timeouts,
         max_connections=spec.max_connections,
         tls_context=tls_context,
-        proxy=options.get("proxy"),
+        proxies=spec.proxies_with(options.get("proxy")),
     )
     headers = tuple((str(name), str(value)) for name, value in dict(options.get("headers") or {}).items())
     return HttpReader(bodies, headers)
@@ -79,9 +77,7 @@ class HttpReader:
         """What HEAD tells; None where the server does not tell the size that way."""
         try:
             headers = {"Accept-Encoding": "identity", **dict(self._headers)}
-            async with self._bodies.session.head(
-                URL(url, encoded=True), headers=headers, allow_redirects=True, max_redirects=MAX_REDIRECTS
-            ) as response:
+            async with self._bodies.ask("HEAD", url, headers) as response:
                 head = head_of(response)
         except aiohttp.TooManyRedirects:
             raise StorageError("too many redirects", url=redact(url)) from None

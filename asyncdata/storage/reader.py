@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from asyncdata.options import RetryOptions, TimeoutOptions
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.proxies import Proxies, check_proxy
 from asyncdata.types import ObjectInfo
 
 
@@ -83,6 +84,7 @@ class ReaderSpec:
         timeouts: Limits of one attempt.
         max_connections: Upper limit of connections per host, or of threads where a backend works with these.
         retry: For what a reader has to try again by itself: a page of a long listing.
+        proxies: What the environment says about HTTP proxies.
     """
 
     scheme: str
@@ -91,6 +93,12 @@ class ReaderSpec:
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
     max_connections: int = 32
     retry: RetryOptions = field(default_factory=RetryOptions)
+    proxies: Proxies = field(default_factory=Proxies)
+
+    def proxies_with(self, option: object) -> Proxies:
+        """The proxies, with the option ``proxy`` of the scheme, which outranks the environment."""
+        chosen = check_proxy(option)
+        return self.proxies if chosen is None else Proxies(always=chosen)
 
     def open(self) -> RangeReader:
         """Makes the reader; to be called on the running loop that will use it."""

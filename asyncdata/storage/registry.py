@@ -8,6 +8,7 @@ from typing import Any, Final
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.options import AUTOTUNE, Environment, Options
 from asyncdata.storage.cloud_options import AZURE, S3, SCHEMES
+from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.urls import redact, scheme_of
 
@@ -58,6 +59,9 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
         options=dict(chosen),
         timeouts=options.timeouts,
         retry=options.retry,
+        proxies=Proxies(
+            http=environment.http_proxy, https=environment.https_proxy, exceptions=environment.no_proxy or ""
+        ),
         max_connections=_MOST_CONNECTIONS
         if options.max_requests_in_flight == AUTOTUNE
         else options.max_requests_in_flight,

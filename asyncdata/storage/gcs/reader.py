@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import aiohttp
-from yarl import URL
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import RetryOptions
@@ -39,7 +38,8 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
     unknown = set(options) - KNOWN_OPTIONS
     if unknown:
         raise StorageError(f"unknown storage options for gs: {', '.join(sorted(unknown))}")
-    source = choose_source(options.get("token"))  # whatever is wrong is found before anything is opened
+    proxies = spec.proxies_with(options.get("proxy"))
+    source = choose_source(options.get("token"), proxies.always)  # whatever is wrong is found before anything is opened
     endpoint = str(options.get("endpoint_url") or requests.DEFAULT_ENDPOINT).rstrip("/")
     tls_context = None
     if endpoint.startswith("https:"):
@@ -48,7 +48,7 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
         limits=spec.timeouts,
         max_connections=spec.max_connections,
         tls_context=tls_context,
-        proxy=options.get("proxy"),
+        proxies=proxies,
     )
     return GcsReader(bodies, source, endpoint=endpoint, user_project=options.get("user_project"), retry=spec.retry)
 
@@ -223,7 +223,7 @@ class GcsReader:
     async def _ask_once(self, url: str, token: Token) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Authorization": token.header} if token.header else {}
         try:
-            async with self._bodies.session.get(URL(url, encoded=True), headers=headers) as response:
+            async with self._bodies.ask("GET", url, headers) as response:
                 lowered = {name.lower(): value for name, value in response.headers.items()}
                 return response.status, lowered, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

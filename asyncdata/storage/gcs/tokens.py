@@ -58,15 +58,20 @@ class GoogleTokens:
 
     Args:
         choice: ``google_default``, or the path of a credentials file.
+        proxy: Where encrypted requests for tokens go through; None leaves that to the environment.
     """
 
-    def __init__(self, choice: str) -> None:
+    def __init__(self, choice: str, proxy: str | None = None) -> None:
         self._choice = choice
+        self._proxy = proxy
         self._credentials: Any = None
 
     def fetch(self) -> Token:
         """Loads the credentials once, then refreshes them."""
         request = google.auth.transport.requests.Request()
+        if self._proxy is not None:
+            # Not for plain requests: these go to the metadata server of the machine.
+            request.session.proxies["https"] = self._proxy
 
         def bounded(*args: Any, **kwargs: Any) -> Any:
             return request(*args, **{**kwargs, "timeout": _REQUEST_TIMEOUT_S})
@@ -101,7 +106,7 @@ class GoogleTokens:
         return credentials
 
 
-def choose_source(choice: object) -> TokenSource | None:
+def choose_source(choice: object, proxy: str | None = None) -> TokenSource | None:
     """The source that the option ``token`` means; None for anonymous access.
 
     Raises:
@@ -110,12 +115,12 @@ def choose_source(choice: object) -> TokenSource | None:
     if choice == "anon":
         return None
     if choice is None or choice == "google_default":
-        return GoogleTokens("google_default")
+        return GoogleTokens("google_default", proxy)
     if isinstance(choice, str | os.PathLike):
         path = os.fspath(choice)
         if not isinstance(path, str) or not os.path.isfile(path):
             raise AccessDeniedError("the option 'token' names no file; use 'anon', 'google_default' or a file's path")
-        return GoogleTokens(path)
+        return GoogleTokens(path, proxy)
     raise UnsupportedURLError("the option 'token' must be 'anon', 'google_default' or the path of a credentials file")
 
 

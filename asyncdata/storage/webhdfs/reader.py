@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-from yarl import URL
 
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
@@ -62,7 +61,13 @@ def open_reader(spec: ReaderSpec) -> WebHdfsReader:
     )
     callers.current()  # an unreadable file is found before anything is opened
     return WebHdfsReader(
-        Bodies(limits=spec.timeouts, max_connections=spec.max_connections, tls_context=tls_context), callers
+        Bodies(
+            limits=spec.timeouts,
+            max_connections=spec.max_connections,
+            tls_context=tls_context,
+            proxies=spec.proxies,
+        ),
+        callers,
     )
 
 
@@ -222,7 +227,7 @@ class WebHdfsReader:
 
     async def _ask_once(self, url: str) -> tuple[int, bytes]:
         try:
-            async with self._bodies.session.get(URL(url, encoded=True), allow_redirects=False) as response:
+            async with self._bodies.ask("GET", url, {}, allow_redirects=False) as response:
                 body = bytearray()
                 async for piece in response.content.iter_any():
                     body += piece
