@@ -141,7 +141,20 @@ class ChunkReader:
             # Recalled while it was awaited: read again.
             if not self._pending and not await self._read_needed():
                 return None
-        self._pending.popleft()
+        return self._take_head()
+
+    def take_ready(self) -> Chunk | None:
+        """The next chunk if it has arrived; None for whatever `next` would have to wait for, or would raise."""
+        if self._closed or self._rest is not None or not self._pending or not self._pending[0].read.arrived:
+            return None
+        self._active = True
+        head = self._pending[0]
+        if not self._budget.is_kept(head.slab):
+            self._budget.keep(head.slab)
+        return self._take_head()
+
+    def _take_head(self) -> Chunk | None:
+        head = self._pending.popleft()
         if isinstance(self._source, str):
             assert head.read.info is not None
             self._source = head.read.info

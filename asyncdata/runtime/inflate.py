@@ -115,6 +115,10 @@ class InflatedChunks:
             self._budget.slabs.drop(self._input.slab)
             self._input = None
 
+    def take_ready(self) -> Chunk | None:
+        """Nothing: decompressing takes its time."""
+        return None
+
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """Decompresses the next `length` bytes into another slab; returns how many there were."""
         view = self._budget.slabs.arena.view

@@ -42,6 +42,11 @@ class Read:
         self.on_cancel: Callable[[], None] | None = None
         slabs.hold(slab)
 
+    @property
+    def arrived(self) -> bool:
+        """Whether the bytes are there."""
+        return self.done and self._error is None
+
     def cancel(self) -> None:
         """Stops the transfer; the slab is let go when it has stopped."""
         if not self.done and self.on_cancel is not None:

@@ -54,6 +54,10 @@ class Stage(ABC):
         in its attributes, where `aclose` finds it.
         """
 
+    def pull_ready(self, limit: int) -> Block | None:  # noqa: ARG002 -- for stages that can tell
+        """As `pull`, for what is at hand: None when there is nothing without waiting, or only an error or the end."""
+        return None
+
     def prepare(self) -> None:
         """Starts what takes time (opening files) because a pull will come soon. Does not block."""
         for stage in self.inputs:

@@ -48,6 +48,8 @@ class _Slot:
         self.ended = False
         self.pulling: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
+        # The input's state before it was given in advance of its turn, until its first row leaves.
+        self.early: State | None = None
 
     @property
     def rows(self) -> int:
@@ -223,10 +225,42 @@ class InterleaveStage(Stage):
             passed = 0
             await self._pull_rows(slot)
             if slot.rows:
+                await self._fill_at_hand()
                 return True
             await self._vacate(index)
             self._turn = next_turn(self._turn, cycle)
         return False
+
+    async def _fill_at_hand(self) -> None:
+        """Rows for the slots whose turns come next, as far as they are there: the longer a block, the cheaper its rows.
+
+        A free slot among them is given what it would be given at its turn.
+        """
+        cycle = len(self._slots)
+        given = False
+        for step in range(1, cycle):
+            index = (self._turn.slot + step) % cycle
+            slot = self._slots[index]
+            if slot is None:
+                if not self._waiting:
+                    break
+                given, before = True, self._input_state
+                self._give_slot(index)
+                slot = self._slots[index]
+                assert slot is not None
+                slot.early = before
+            if not slot.rows:
+                await self._pull_at_hand(slot)
+                if not slot.rows:
+                    break
+        if given:
+            await self._open_ahead(0)
+
+    async def _pull_at_hand(self, slot: _Slot) -> None:
+        """Rows that need not be waited for, if there are any."""
+        while not slot.rows and not slot.ended and (block := slot.inner.pull_ready(BLOCK_ROWS)) is not None:
+            slot.add(block)
+            await self._pause()
 
     async def _pull_rows(self, slot: _Slot) -> None:
         while not slot.rows and not slot.ended:
@@ -251,7 +285,7 @@ class InterleaveStage(Stage):
                     raise slot.error
                 if slot.ended and not slot.rows:
                     await self._vacate(index)
-            self._give_slots()
+            await self._give_slots()
             slots = [slot for slot in self._slots if slot is not None]
             if any(slot.rows for slot in slots):
                 return True
@@ -261,7 +295,7 @@ class InterleaveStage(Stage):
                 return False
             await self._arrived.wait()
 
-    def _give_slots(self) -> None:
+    async def _give_slots(self) -> None:
         """Free slots get what was opened ahead; more is opened in the background, so that no slot waits for input."""
         assert self._spawn is not None
         for index in range(len(self._slots)):
@@ -269,7 +303,9 @@ class InterleaveStage(Stage):
                 self._give_slot(index)
             slot = self._slots[index]
             if slot is not None and slot.pulling is None and not slot.rows and not slot.ended:
-                slot.pulling = self._spawn(self._pull_into(slot))
+                await self._pull_at_hand(slot)
+                if not slot.rows:
+                    slot.pulling = self._spawn(self._pull_into(slot))
         if self._opening is None and self._failure is None and not (self._input_ended and not self._elements):
             free = sum(slot is None for slot in self._slots)
             if len(self._waiting) < free + self._ahead:
@@ -315,6 +351,7 @@ class InterleaveStage(Stage):
         for index in present:
             slot = slots[index]
             assert slot is not None
+            slot.early = None
             head = slot.take(int(counts[index]))
             slot.fold.feed(head.advance)
             heads.append(head)
@@ -344,7 +381,14 @@ class InterleaveStage(Stage):
                 None if s is None else s.state(s.block.advance if s.block else None, count)
                 for s, count in zip(self._slots, counts, strict=True)
             ]
-            marks.append((row, {"slot": slot, "taken": taken, "slots": states, "input": self._input_state}))
+            input_state = self._input_state
+            for step in range(len(counts) - 1, 0, -1):
+                index = (slot + step) % len(counts)
+                other = self._slots[index]
+                if other is not None and other.early is not None and not counts[index]:
+                    # Given in advance, which must not show.
+                    states[index], input_state = None, other.early
+            marks.append((row, {"slot": slot, "taken": taken, "slots": states, "input": input_state}))
         return tuple(marks)
 
     async def aclose(self) -> None:

@@ -52,6 +52,9 @@ class Chunks(Protocol):
     async def next(self) -> Chunk | None:
         """The next bytes, None at the end."""
 
+    def take_ready(self) -> Chunk | None:
+        """The next bytes, if they are at hand."""
+
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """The next `length` bytes into another slab."""
 
@@ -111,6 +114,7 @@ class TFRecordStage(Stage):
         self._error: BrokenFrameError | None = None
         self._index = 0
         self._offset = 0
+        self._need = 0
         self._started = False
         self._closed = False
 
@@ -126,11 +130,10 @@ class TFRecordStage(Stage):
     async def pull(self, limit: int) -> Block | None:
         if self._closed:
             return None
-        if not self._started:
-            self._started = True
-            self._budget.reserve(self._account, self._reserve_bytes)
-            if self._any_order:
-                self._budget.begin(self._account)
+        self._begin()
+        block = self._at_hand(limit) if self._error is None else None
+        if block is not None:
+            return block
         self._budget.wait(self._account)
         try:
             if self._error is not None:
@@ -143,10 +146,40 @@ class TFRecordStage(Stage):
         finally:
             self._budget.wait(self._account, False)
 
+    def pull_ready(self, limit: int) -> Block | None:
+        """Records of chunks that have arrived."""
+        if self._closed or self._error is not None:
+            return None
+        self._begin()
+        return self._at_hand(limit)
+
+    def _begin(self) -> None:
+        if not self._started:
+            self._started = True
+            self._budget.reserve(self._account, self._reserve_bytes)
+            if self._any_order:
+                self._budget.begin(self._account)
+
     async def _next_block(self, limit: int) -> Block | None:
         while True:
+            block = self._at_hand(limit)
+            if block is not None:
+                return block
+            if self._error is not None:
+                raise self._error
             if self._chunk is None:
                 self._chunk = await self._chunks.next()
+                if self._chunk is None:
+                    return None
+                self._enter_source()
+            elif (block := await self._join(self._need)) is not None:
+                return block
+
+    def _at_hand(self, limit: int) -> Block | None:
+        """Records that are there; None with an error noted, without a chunk, or with one that ends inside a record."""
+        while True:
+            if self._chunk is None:
+                self._chunk = self._chunks.take_ready()
                 if self._chunk is None:
                     return None
                 self._enter_source()
@@ -165,11 +198,12 @@ class TFRecordStage(Stage):
             if len(rows):
                 return self._block(rows, frames.stop)
             if frames.error is not None:
-                raise frames.error
+                return None
+            self._need = frames.need
             if frames.stop == chunk.stop:
                 self._leave_chunk()
-            elif (block := await self._join(frames.need)) is not None:
-                return block
+            elif not self._join_ready():
+                return None
 
     def _enter_source(self) -> None:
         if self._number is None:
@@ -223,6 +257,28 @@ class TFRecordStage(Stage):
             self._budget.move(slab, self._downstream)
         slabs.drop(slab)
 
+    def _join_ready(self) -> bool:
+        """As `_join`, where the following chunk is at hand and takes the record's beginning."""
+        chunk = self._chunk
+        assert chunk is not None
+        tail = chunk.stop - chunk.start
+        if self._is_apart(tail, self._need):
+            return False
+        following = self._chunks.take_ready()
+        if following is None:
+            return False
+        self._put_in_front(self._cut_off(), following)
+        return True
+
+    def _is_apart(self, tail: int, need: int) -> bool:
+        return bool(need) and (tail > self._chunks.room or need > tail + self._chunks.data_bytes)
+
+    def _put_in_front(self, rest: bytes, following: Chunk) -> None:
+        start = following.start - len(rest)
+        self._budget.slabs.arena.view[start : following.start] = rest
+        following.start = start
+        self._chunk = following
+
     async def _join(self, need: int) -> Block | None:
         """Brings the record that is cut off at the end of the chunk together.
 
@@ -231,16 +287,13 @@ class TFRecordStage(Stage):
         chunk = self._chunk
         assert chunk is not None
         tail = chunk.stop - chunk.start
-        if need and (tail > self._chunks.room or need > tail + self._chunks.data_bytes):
+        if self._is_apart(tail, need):
             return await self._receive_apart(tail, need)
         rest = self._cut_off()
         following = await self._chunks.next()
         if following is None:
             raise self._truncated(tail, need)
-        start = following.start - tail
-        self._budget.slabs.arena.view[start : following.start] = rest
-        following.start = start
-        self._chunk = following
+        self._put_in_front(rest, following)
         return None
 
     def _cut_off(self) -> bytes:

@@ -267,6 +267,22 @@ class Scripted(Stage):
         cuts = self._bench.cuts
         if cuts is not None and cuts.random() < 0.3:
             await asyncio.sleep(0)
+        return await self._next(limit)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        cuts = self._bench.cuts
+        if cuts is None or cuts.random() < 0.5 or self._kind not in ("array", "objects") or self.draining:
+            return None
+        coroutine = self._next(limit)
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            block: Block | None = stop.value
+            return block
+        raise AssertionError("numbers are at hand at once")
+
+    async def _next(self, limit: int) -> Block | None:
+        cuts = self._bench.cuts
         if self._at >= len(self._events):
             if self._fail:
                 raise ValueError("the script ends with an error")

@@ -18,7 +18,8 @@ from asyncdata.runtime.stages.arrays import ItemsStage
 from asyncdata.runtime.stages.interleave import InterleaveStage
 from asyncdata.types import Element
 from tests.runtime.stages import oracle
-from tests.runtime.stages.laws import Bench, Make, Scripted, whole
+from tests.runtime.stages.laws import Bench, Make, Scripted, check_any_blocking, whole
+from tests.samples import samples
 
 
 def items(bench: Bench, values: Sequence[Any]) -> ItemsStage:
@@ -200,3 +201,13 @@ def test_an_error_of_a_sloppy_dataset_is_raised(in_inner: bool) -> None:
     trace = whole(failing_at(4, sloppy=True, in_inner=in_inner))
     assert trace.error is not None
     assert trace.error.startswith("ValueError")
+
+
+@pytest.mark.parametrize(("cycle", "block"), [(7, 3), (16, 1), (40, 2)])
+def test_what_is_at_hand_early_shows_in_no_state(cycle: int, block: int) -> None:
+    """Datasets that get their slots, and rows, before their turn: states are as if each had waited for its turn."""
+    for seed in range(samples(2, 30)):
+        draw = random.Random(seed)
+        lengths = [draw.choice([0, 1, 30, draw.randint(1, 120)]) for _ in range(60)]
+        trace = check_any_blocking(interleaved(lengths, cycle, block), seeds=range(seed, seed + 2))
+        assert trace.elements == expected(lengths, cycle, block)

@@ -37,6 +37,7 @@ class CutChunks:
         self._cuts = [*sorted(cut for cut in set(cuts) if 0 < cut < len(data)), len(data)]
         self._at = 0
         self._rest: Chunk | None = None
+        self._following: Chunk | None = None
         self.room = room
         self.data_bytes = max((b - a for a, b in zip([0, *self._cuts[:-1]], self._cuts, strict=True)), default=1)
         self.info = ObjectInfo(url=URL, size=len(data), version="1")
@@ -49,6 +50,23 @@ class CutChunks:
         if self._rest is not None:
             rest, self._rest = self._rest, None
             return rest
+        found = self.take_ready() or await self._make()
+        if self._bench.cuts is not None and self._bench.cuts.random() < 0.5:
+            try:
+                self._following = await self._make()
+            except BaseException:
+                if found is not None:
+                    self._bench.budget.slabs.drop(found.slab)
+                raise
+        return found
+
+    def take_ready(self) -> Chunk | None:
+        if self._rest is not None:
+            return None
+        following, self._following = self._following, None
+        return following
+
+    async def _make(self) -> Chunk | None:
         if self._at >= len(self._data):
             self.draining = True
             return None
@@ -81,9 +99,10 @@ class CutChunks:
         return filled
 
     def close(self) -> None:
-        if self._rest is not None:
-            self._bench.budget.slabs.drop(self._rest.slab)
-            self._rest = None
+        for chunk in (self._rest, self._following):
+            if chunk is not None:
+                self._bench.budget.slabs.drop(chunk.slab)
+        self._rest = self._following = None
 
 
 def reading(data: bytes, cuts: Sequence[int], *, room: int = 64, compressed: bool = False) -> Make:

@@ -192,19 +192,22 @@ def test_an_error_waits_for_nothing_behind_it(ordered: bool) -> None:
         stage: Stage | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                bench._group = group  # noqa: SLF001 -- as `observe` does
+                bench._group = group  # as `observe` does
                 stage = pooled(work, "array", "batch", ordered=ordered, first_rows=1)(bench)
                 found = []
+                for _ in range(2):
+                    block = await stage.pull(1)
+                    assert block is not None
+                    found += [item.tolist() for item in block.elements()]
+                    block.release()
                 with pytest.raises(ValueError, match="nine"):
-                    while (block := await stage.pull(1)) is not None:
-                        found += [item.tolist() for item in block.elements()]
-                        block.release()
+                    await stage.pull(1)
                 assert found == [[0, 1, 2, 3], [4, 5, 6, 7]]
                 assert not released.is_set()
                 released.set()
         finally:
             released.set()
-            await bench._put_back(stage)  # noqa: SLF001 -- likewise
+            await bench._put_back(stage)
 
     asyncio.run(run())
 
@@ -223,7 +226,7 @@ def test_out_of_order_a_stuck_task_holds_only_itself() -> None:
         stage: Stage | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                bench._group = group  # noqa: SLF001 -- as `observe` does
+                bench._group = group  # as `observe` does
                 stage = pooled(work, "array", "rows", ordered=False, first_rows=1)(bench)
                 found: list[int] = []
                 while len(found) < 23:
@@ -241,7 +244,7 @@ def test_out_of_order_a_stuck_task_holds_only_itself() -> None:
                     block.release()
         finally:
             released.set()
-            await bench._put_back(stage)  # noqa: SLF001 -- likewise
+            await bench._put_back(stage)
 
     asyncio.run(run())
 
