@@ -151,6 +151,8 @@ class ChunkReader:
         head = self._pending[0]
         if not self._budget.is_kept(head.slab):
             self._budget.keep(head.slab)
+            if not self._budget.is_kept(head.slab):
+                return None  # more than the source's reserve, which only one that is waited for may have
         return self._take_head()
 
     def _take_head(self) -> Chunk | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncdata.memory.accounts import Account
+from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
@@ -30,7 +30,10 @@ class Holder:
         for column in block.columns:
             if isinstance(column, RefColumn):
                 for index in np.unique(slabs.of_rows(column.rows[:, 0])).tolist():
-                    self._budget.move(slabs.slab(index), self._account)
+                    slab = slabs.slab(index)
+                    # What a source still reads from is its own, and what it has read is charged downstream already.
+                    if slab.account.account.kind is Kind.FLOW:
+                        self._budget.move(slab, self._account)
 
 
 class Input:
