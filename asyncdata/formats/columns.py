@@ -44,10 +44,12 @@ from asyncdata.formats.wire import (
     IntArray,
     WireError,
     WordArray,
+    floats_at,
     lengths_at,
     read_length,
     unpack_varints,
     varints_of_width,
+    words_at,
 )
 
 FEWEST_RECORDS: Final = 8
@@ -122,6 +124,7 @@ class _Layout:
         self.steps = tuple(steps)
         self.numbers = [step for step in steps if isinstance(step, _Number)]
         self.integers = np.array([row for row, step in enumerate(self.numbers) if step.kind == "int64"], np.int64)
+        self.floats = np.array([row for row, step in enumerate(self.numbers) if step.kind == "float32"], np.int64)
         self.sizes = np.array([step.size for step in self.numbers], np.int64)[:, None]
         self.heads = []
         for count in sorted({len(step.prefix) for step in self.numbers}):
@@ -164,6 +167,7 @@ class BlockReader:
         recent = self._recent
         while tries and len(left) >= FEWEST_RECORDS:
             tries -= 1
+            known = recent is not None
             layout, recent = recent or self._layout_of(array, rows[left[0]]), None
             if layout is None:
                 over.append(int(left[0]))
@@ -171,15 +175,14 @@ class BlockReader:
                 continue
             ran = _run(array, rows[left], layout, self._wanted)
             if ran is None:
-                if layout is self._recent:
-                    self._recent = None
+                if known:
                     continue
                 break
             self._recent = layout
             group, good = ran
             if len(group.indices):
                 groups.append(Group(left[group.indices], group.values))
-            if not good[0]:
+            if not good[0] and not known:
                 over.append(int(left[0]))
                 good[0] = True
             left = left[~good]
@@ -326,9 +329,9 @@ def _check_heads(array: ByteArray, heads: _Heads, positions: IntArray, widths: I
     if len(heads.numbers) != len(positions):
         positions, widths = positions[heads.numbers], widths[heads.numbers]
     grown = widths.view(np.uint64)
-    found = _windows(array, 8 * count)[positions.reshape(-1)].view("<u8").reshape(*positions.shape, count)
     for word in range(count):
-        differs = found[:, :, word] ^ (heads.prefix[word] + grown * heads.growth[word])
+        found = words_at(array, (positions + 8 * word).reshape(-1)).reshape(positions.shape)
+        differs = found ^ (heads.prefix[word] + grown * heads.growth[word])
         if word == count - 1:
             differs <<= heads.unused
         good &= ~differs.any(axis=0)
@@ -346,10 +349,11 @@ def _read_numbers(
         values, fine = varints_of_width(array, at.reshape(-1), widths.reshape(-1))
         good &= fine.reshape(at.shape).all(axis=0)
         raw |= zip([layout.numbers[row].slot for row in rows.tolist()], values.reshape(at.shape), strict=True)
-    windows: npt.NDArray[np.float32] = np.ndarray((len(array) - 3,), "<f4", array, strides=(1,))
-    for step, place in zip(layout.numbers, places, strict=True):
-        if step.kind == "float32":
-            raw[step.slot] = windows[place]
+    rows = layout.floats
+    if len(rows):
+        at = places if len(rows) == len(places) else places[rows]
+        floats = floats_at(array, at.reshape(-1)).reshape(at.shape)
+        raw |= zip([layout.numbers[row].slot for row in rows.tolist()], floats, strict=True)
 
 
 def _read_entry(

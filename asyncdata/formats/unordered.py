@@ -17,17 +17,17 @@ import numpy.typing as npt
 
 from asyncdata.formats.features import Wanted
 from asyncdata.formats.stepping import SPARE_BYTES, Group, Mask, Spans, Values, enter, enter_map
-from asyncdata.formats.wire import ByteArray, IntArray, WordArray, lengths_at, varints_of_width, words_at
+from asyncdata.formats.wire import ByteArray, IntArray, WordArray, floats_at, lengths_at, varints_of_width, words_at
 
 _MAX_ENTRIES: Final = 1024
 """Records with more entries than this are left over, so that damage cannot make many tiny steps."""
+_CELLS: Final = 1 << 15
+"""Records times lists that are read in one go: what is looked at again and again stays in the cache."""
+_FEWEST: Final = 64
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _MOST_BITS: Final = 20
 
-_TAG: Final = np.uint16(0x0A)
-_BYTE: Final = np.uint16(8)
-_LOW: Final = np.uint16(0xFF)
-_ODD: Final = np.uint16(0x80FF)
+_TAG: Final = np.uint8(0x0A)
 
 # A single packed int64 whose Feature is VL bytes long: 12 VL 1a VL-2 0a VL-4 value. As a word it is base + VL * growth.
 _SIX_BYTES: Final = np.uint64((1 << 48) - 1)
@@ -120,6 +120,27 @@ class _Entries(NamedTuple):
 
 def parse(array: ByteArray, rows: IntArray, table: KeyTable) -> tuple[Group, Mask]:
     """Reads the records at ``rows``; returns the group of those that are as usual, and a mask of them."""
+    most = max(_CELLS // len(table.wanted), _FEWEST)
+    if len(rows) < 2 * most:
+        return _parse(array, rows, table)
+    parts = [_parse(array, rows[begin : begin + most], table) for begin in range(0, len(rows), most)]
+    good = np.concatenate([mask for _, mask in parts])
+    groups = [group for group, _ in parts if len(group.indices)]
+    slots = set().union(*(group.values for group in groups)) if groups else set()
+    if any(len(group.values) != len(slots) for group in groups):
+        return _parse(array, rows, table)  # a list that a whole part of the records lacks
+    values = {slot: _joined([group.values[slot] for group in groups]) for slot in slots}
+    return Group(np.flatnonzero(good), values), good
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], Spans):
+        begins, ends, messages = zip(*parts, strict=True)
+        return Spans(np.concatenate(begins), np.concatenate(ends), messages[0])
+    return np.concatenate(parts)
+
+
+def _parse(array: ByteArray, rows: IntArray, table: KeyTable) -> tuple[Group, Mask]:
     records, key, stop, good = _steps(array, rows)
     head = words_at(array, key)
     sizes = ((head >> np.uint64(8)) & np.uint64(0xFF)).view(np.int64)
@@ -166,37 +187,38 @@ def _steps(array: ByteArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArr
     good &= ends <= len(array) - SPARE_BYTES
     active = np.flatnonzero(good & (position < ends))
     position, end = position[active], ends[active]
-    pairs: npt.NDArray[np.uint16] = np.ndarray((len(array) - 1,), "<u2", array, strides=(1,))
     found: list[tuple[IntArray, IntArray, IntArray]] = []
     for _ in range(_MAX_ENTRIES):
         if not len(active):
             break
-        # The tag, which becomes 0, and a length of one byte.
-        sizes = pairs[position]
-        sizes -= _TAG
-        if not (sizes & _ODD).any():
-            sizes >>= _BYTE
+        odd = array.take(position)
+        odd ^= _TAG
+        sizes = array.take(position + 1)
+        if not np.bitwise_or.reduce(odd) and np.bitwise_or.reduce(sizes) < 0x80:
             key = position + 2
             stop = key + sizes
         else:
             long_sizes, widths, short = lengths_at(array, position + 1)
             key = position + 1 + widths
             stop = key + long_sizes
-            fine = (sizes & _LOW) == 0
+            fine = odd == 0
             fine &= short
             fine &= stop <= end
             if not fine.all():
                 good[active[~fine]] = False
                 active, key, stop, end = active[fine], key[fine], stop[fine], end[fine]
         more = stop < end
-        if more.all():
+        if np.count_nonzero(more) == len(more):
             found.append((active, key, stop))
             position = stop
             continue
-        good[active[stop > end]] = False
-        np.minimum(stop, end, out=stop)
+        beyond = stop > end
+        if np.count_nonzero(beyond):
+            good[active[beyond]] = False
+            np.minimum(stop, end, out=stop)
         found.append((active, key, stop))
-        active, position, end = active[more], stop[more], end[more]
+        left = np.flatnonzero(more)
+        active, position, end = active.take(left), stop.take(left), end.take(left)
     good[active] = False
     if not found:
         none = np.empty(0, np.int64)
@@ -235,27 +257,29 @@ def _values(
         if not slots:
             continue
         chosen = grid if len(slots) == len(wanted) else grid[slots]
-        absent = chosen < 0
-        some = bool(absent.any())
-        filled = chosen[~absent] if some else chosen.reshape(-1)
-        found, right = read(array, entries, filled)
-        if some:
-            column = np.zeros(chosen.shape, kind)
-            column[~absent] = found
-            wrong = np.zeros(chosen.shape, np.bool_)
-            wrong[~absent] = ~right
-            good &= ~wrong.any(axis=0)
-        else:
-            column = found.reshape(chosen.shape)
-            if not right.all():
-                good &= right.reshape(chosen.shape).all(axis=0)
-        for row, slot in enumerate(slots):
-            if some and absent[row].any():
+        latest = int(chosen.max())
+        if latest < 0:
+            for slot in slots:
                 if wanted[slot].default is None:
+                    good[:] = False
+            continue
+        absent = chosen < 0
+        lacking = absent.any(axis=1).tolist()
+        if any(lacking):
+            # Read as another number, which is as good as any, and overwritten below.
+            chosen = np.where(absent, latest, chosen)
+        found, right = read(array, entries, chosen.reshape(-1))
+        column = found.reshape(chosen.shape)
+        if not right.all():
+            good &= (right.reshape(chosen.shape) | absent).all(axis=0)
+        if any(lacking):
+            defaults = [wanted[slot].default for slot in slots]
+            for row, default in enumerate(defaults):
+                if lacking[row] and default is None:
                     good &= ~absent[row]
-                else:
-                    column[row][absent[row]] = wanted[slot].default
-            values[slot] = column[row]
+            found_defaults = np.array([0 if default is None else default for default in defaults], kind)
+            np.copyto(column, found_defaults[:, None], where=absent)
+        values |= zip(slots, column, strict=True)
     return values
 
 
@@ -283,17 +307,16 @@ def _integers(array: ByteArray, entries: _Entries, chosen: IntArray) -> tuple[In
 
 def _floats(array: ByteArray, entries: _Entries, chosen: IntArray) -> tuple[npt.NDArray[np.float32], Mask]:
     """Single float32 of the chosen entries, packed or not; and which of them are that."""
-    windows: npt.NDArray[np.float32] = np.ndarray((len(array) - 3,), "<f4", array, strides=(1,))
     good: Mask = (entries.head[chosen] & _SIX_BYTES) == _FLOAT_HEAD
     if good.all():
         position = entries.value[chosen]
         position += 6
-        return windows[position], good
+        return floats_at(array, position), good
     begin, stop = entries.begin[chosen], entries.stop[chosen]
     good, size, packed = _single(array, begin, stop, 0x12, 0x0D)
     skip = np.where(packed, 4, 3)
     good &= size == skip + 4
-    return windows[begin + skip], good
+    return floats_at(array, begin + skip), good
 
 
 def _single(array: ByteArray, begin: IntArray, stop: IntArray, tag: int, item: int) -> tuple[Mask, IntArray, Mask]:

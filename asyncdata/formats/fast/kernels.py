@@ -58,7 +58,8 @@ def _find(array: Any, position: int, size: int, keys: Any, bounds: Any, table: A
     for at in range(position, position + size):
         found = (found ^ np.uint64(array[at])) * np.uint64(0x100000001B3)
     mask = len(table) - 1
-    place = np.int64(found >> np.uint64(32)) & mask
+    # The upper bits of short keys differ little: they are mixed in once more.
+    place = np.int64((found * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & mask
     while True:
         slot = np.int64(table[place])
         if slot < 0:
@@ -69,8 +70,134 @@ def _find(array: Any, position: int, size: int, keys: Any, bounds: Any, table: A
 
 
 @_jit
-def _locate(array: Any, rows: Any, keys: Any, bounds: Any, table: Any, begins: Any, ends: Any, good: Any) -> None:
+def _list(array: Any, begin: int, stop: int, tag: int) -> int:
+    """Where the list of a Feature begins, which must be of the kind and fill it; -1 if not."""
+    if array[begin] != tag:
+        return -1
+    return _whole(array, begin + 1, stop)
+
+
+@_jit
+def _packed(array: Any, position: int, stop: int) -> int:
+    """Where the packed numbers of a list begin, which must fill it; -1 if not."""
+    return _whole(array, position + 1, stop)
+
+
+@_jit
+def _varint(array: Any, position: int, stop: int) -> tuple[np.int64, int]:
+    """An int64 and the position behind it; position -1 if it is cut off or too long."""
+    byte = np.uint64(array[position])
+    position += 1
+    if byte < np.uint64(0x80):
+        return np.int64(byte), position
+    value = byte & np.uint64(0x7F)
+    shift = np.uint64(7)
+    while position < stop and shift < np.uint64(70):
+        byte = np.uint64(array[position])
+        position += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(value), position
+        shift += np.uint64(7)
+    return np.int64(0), -1
+
+
+@_jit
+def _ended_varint(array: Any, position: int) -> tuple[np.int64, int]:
+    """The same where a last byte is known to come; written out, because it is what long lists are made of."""
+    byte = np.uint64(array[position])
+    if byte < np.uint64(0x80):
+        return np.int64(byte), position + 1
+    value = byte & np.uint64(0x7F)
+    byte = np.uint64(array[position + 1])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(7)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 2
+    byte = np.uint64(array[position + 2])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(14)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 3
+    byte = np.uint64(array[position + 3])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(21)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 4
+    byte = np.uint64(array[position + 4])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(28)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 5
+    byte = np.uint64(array[position + 5])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(35)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 6
+    byte = np.uint64(array[position + 6])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(42)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 7
+    byte = np.uint64(array[position + 7])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(49)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 8
+    byte = np.uint64(array[position + 8])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(56)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 9
+    byte = np.uint64(array[position + 9])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(63)
+    if byte < np.uint64(0x80):
+        return np.int64(value), position + 10
+    return np.int64(0), -1
+
+
+@_jit
+def _one_integer(array: Any, begin: int, stop: int) -> tuple[np.int64, bool]:
+    """The only int64 of a Feature, and whether it is that."""
+    size = stop - begin
+    if size < 3 or size > 14 or array[begin] != 0x1A or array[begin + 1] != size - 2:
+        return np.int64(0), False
+    if array[begin + 2] == 0x0A:
+        if size < 5 or array[begin + 3] != size - 4:
+            return np.int64(0), False
+        value, position = _varint(array, begin + 4, stop)
+    elif array[begin + 2] == 0x08 and size > 3:
+        value, position = _varint(array, begin + 3, stop)
+    else:
+        return np.int64(0), False
+    return value, position == stop
+
+
+@_jit
+def _one_float(array: Any, begin: int, stop: int) -> tuple[np.int64, bool]:
+    """The bits of the only float32 of a Feature, and whether it is that."""
+    size = stop - begin
+    if size < 7 or size > 8 or array[begin] != 0x12 or array[begin + 1] != size - 2:
+        return np.int64(0), False
+    if size == 8:
+        if array[begin + 2] != 0x0A or array[begin + 3] != 4:
+            return np.int64(0), False
+    elif array[begin + 2] != 0x0D:
+        return np.int64(0), False
+    bits = np.int64(0)
+    for at in range(4):
+        bits |= np.int64(array[stop - 4 + at]) << (8 * at)
+    return bits, True
+
+
+@_jit
+def _locate(
+    array: Any,
+    rows: Any,
+    keys: Any,
+    bounds: Any,
+    table: Any,
+    kinds: Any,
+    begins: Any,
+    ends: Any,
+    numbers: Any,
+    good: Any,
+) -> None:
     """Where the Feature of every wanted key lies: of several entries of a key, the last one that has a value.
+
+    Single numbers are read on the way, while their bytes are at hand.
 
     Args:
         array: The buffer.
@@ -78,8 +205,10 @@ def _locate(array: Any, rows: Any, keys: Any, bounds: Any, table: Any, begins: A
         keys: All keys, end to end.
         bounds: Where each key lies among them.
         table: Slots by hash.
+        kinds: By slot: 1 for a single int64, 2 for a single float32, 0 for anything else.
         begins: Out, by slot and record; -1 where there is none.
         ends: Out, by slot and record.
+        numbers: Out, by slot and record: the number, or the bits of the float32.
         good: Out, by record.
     """
     slots = len(bounds) - 1
@@ -130,41 +259,14 @@ def _locate(array: Any, rows: Any, keys: Any, bounds: Any, table: Any, begins: A
                     if begin < stop:
                         begins[slot, record] = begin
                         ends[slot, record] = stop
+                        if kinds[slot] == 1:
+                            numbers[slot, record], fine = _one_integer(array, begin, stop)
+                        elif kinds[slot] == 2:
+                            numbers[slot, record], fine = _one_float(array, begin, stop)
+                        if not fine:
+                            break
                 position = stop
         good[record] = fine
-
-
-@_jit
-def _list(array: Any, begin: int, stop: int, tag: int) -> int:
-    """Where the list of a Feature begins, which must be of the kind and fill it; -1 if not."""
-    if array[begin] != tag:
-        return -1
-    return _whole(array, begin + 1, stop)
-
-
-@_jit
-def _packed(array: Any, position: int, stop: int) -> int:
-    """Where the packed numbers of a list begin, which must fill it; -1 if not."""
-    return _whole(array, position + 1, stop)
-
-
-@_jit
-def _varint(array: Any, position: int, stop: int) -> tuple[np.int64, int]:
-    """An int64 and the position behind it; position -1 if it is cut off or too long."""
-    byte = np.uint64(array[position])
-    position += 1
-    if byte < np.uint64(0x80):
-        return np.int64(byte), position
-    value = byte & np.uint64(0x7F)
-    shift = np.uint64(7)
-    while position < stop and shift < np.uint64(70):
-        byte = np.uint64(array[position])
-        position += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(0x80):
-            return np.int64(value), position
-        shift += np.uint64(7)
-    return np.int64(0), -1
 
 
 @_jit
@@ -185,15 +287,15 @@ def _integers(array: Any, begins: Any, ends: Any, count: int, default: Any, out:
             good[record] = False
             continue
         found = 0
-        packed = position < stop and array[position] == 0x0A
-        if packed:
+        if position < stop and array[position] == 0x0A:
             position = _packed(array, position, stop)
-        while 0 <= position < stop and found < count:
-            if not packed:
-                if array[position] != 0x08 or position + 1 >= stop:
-                    break
-                position += 1
-            out[record, found], position = _varint(array, position, stop)
+            if position >= 0 and position < stop and array[stop - 1] >= 0x80:
+                position = -1
+            while 0 <= position < stop and found < count:
+                out[record, found], position = _ended_varint(array, position)
+                found += 1
+        while 0 <= position < stop - 1 and found < count and array[position] == 0x08:
+            out[record, found], position = _varint(array, position + 1, stop)
             found += 1
         good[record] = position == stop and found == count
 
@@ -297,9 +399,10 @@ def _fill_integers(array: Any, begins: Any, ends: Any, splits: Any, out: Any) ->
         if packed:
             position = _packed(array, position, stop)
         while at < limit:
-            if not packed:
-                position += 1
-            out[at], position = _varint(array, position, stop)
+            if packed:
+                out[at], position = _ended_varint(array, position)
+            else:
+                out[at], position = _varint(array, position + 1, stop)
             if position < 0:
                 return False
             at += 1
@@ -351,11 +454,12 @@ _PLACES: Final = types.int64[::1]
 _MASK: Final = types.boolean[::1]
 _ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
 _TABLE: Final = types.Array(types.int32, 1, "C", readonly=True)
+_KINDS: Final = types.Array(types.int8, 1, "C", readonly=True)
 _GRID: Final = types.int64[:, ::1]
 _none, _int, _bool = types.void, types.int64, types.boolean
 
 SIGNATURES: Final[tuple[tuple[Any, Any], ...]] = (
-    (_locate, _none(_BYTES, _ROWS, _BYTES, _READ, _TABLE, _GRID, _GRID, _MASK)),
+    (_locate, _none(_BYTES, _ROWS, _BYTES, _READ, _TABLE, _KINDS, _GRID, _GRID, _GRID, _MASK)),
     (_integers, _none(_BYTES, _READ, _READ, _int, _READ, _GRID, _MASK)),
     (_floats, _none(_BYTES, _READ, _READ, _int, _BYTES, types.uint8[:, ::1], _MASK)),
     (_count, _none(_BYTES, _READ, _READ, _int, _int, _PLACES, _MASK)),

@@ -19,8 +19,10 @@ from asyncdata.formats.stepping import Group, Mask, Ragged, Spans, Values
 from asyncdata.formats.wire import ByteArray, IntArray
 from asyncdata.memory.bytesarray import BytesArray
 
+_SINGLE: Final = {"int64": 1, "float32": 2}
 _BASIS: Final = 0xCBF29CE484222325
 _PRIME: Final = 0x100000001B3
+_MIX: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 
 
@@ -38,26 +40,29 @@ class FastReader:
         self._bounds = np.cumsum([0, *map(len, keys)], dtype=np.int64)
         self._table = np.full(1 << (2 * len(keys)).bit_length(), -1, np.int32)
         for slot, key in enumerate(keys):
-            place = _hash(key) >> 32
+            place = (_hash(key) * _MIX & _WORD) >> 40
             while self._table[place % len(self._table)] >= 0:
                 place += 1
             self._table[place % len(self._table)] = slot
+        self._kinds = np.array([_SINGLE.get(item.kind, 0) if item.single else 0 for item in wanted], np.int8)
         self._defaults = [_default(item) for item in wanted]
 
     def parse(self, array: ByteArray, rows: IntArray) -> tuple[list[Group], IntArray]:
         """Reads the records at ``rows`` = (offset, length) together; returns a group, and the records left over."""
         locate, integers, floats, count, *fills = kernels()
         # An odd number of cache lines from one list to the next, so that they do not compete for the same few.
-        begins, ends = np.empty((2, len(self._wanted), (len(rows) // 8 | 1) * 8 + 8), np.int64)
+        begins, ends, numbers = np.empty((3, len(self._wanted), (len(rows) // 8 | 1) * 8 + 8), np.int64)
         good = np.empty(len(rows), np.bool_)
         rows = np.ascontiguousarray(rows)
         array = np.ascontiguousarray(array)
-        locate(array, rows, self._keys, self._bounds, self._table, begins, ends, good)
+        locate(array, rows, self._keys, self._bounds, self._table, self._kinds, begins, ends, numbers, good)
         fixed: dict[int, npt.NDArray[Any]] = {}
         counts: dict[int, IntArray] = {}
         begins, ends = begins[:, : len(rows)], ends[:, : len(rows)]
         for slot, item in enumerate(self._wanted):
-            if item.count < 0 or item.kind == "bytes":
+            if self._kinds[slot]:
+                fixed[slot] = _numbers(item, numbers[slot, : len(rows)], begins[slot], good)
+            elif item.count < 0 or item.kind == "bytes":
                 counts[slot] = np.empty(len(rows), np.int64)
                 count(array, begins[slot], ends[slot], TAG_OF_KIND[item.kind], item.step, counts[slot], good)
                 if item.count >= 0:
@@ -85,6 +90,18 @@ class FastReader:
                 return [], np.arange(len(rows))
             values[slot] = lists
         return [Group(picked, values)], np.flatnonzero(~good)
+
+
+def _numbers(item: Wanted, found: IntArray, begins: IntArray, good: Mask) -> npt.NDArray[Any]:
+    """Single numbers, those of records that lack them replaced by the default."""
+    values = found.copy() if item.kind == "int64" else found.astype(np.uint32).view(np.float32)
+    absent = begins < 0
+    if absent.any():
+        if item.default is None:
+            good &= ~absent
+        else:
+            values[absent] = item.default
+    return values
 
 
 def _check_strings(item: Wanted, counts: IntArray, begins: IntArray, good: Mask) -> None:
