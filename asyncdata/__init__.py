@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asyncdata.dataset import FileDataset as FileDataset
     from asyncdata.dataset import FixedLengthRecordDataset as FixedLengthRecordDataset
     from asyncdata.dataset import JsonLinesDataset as JsonLinesDataset
+    from asyncdata.dataset import ParquetDataset as ParquetDataset
     from asyncdata.dataset import TarDataset as TarDataset
     from asyncdata.dataset import TextLineDataset as TextLineDataset
     from asyncdata.dataset import TFRecordDataset as TFRecordDataset
@@ -75,6 +76,7 @@ _HOMES = {
         "FileDataset",
         "FixedLengthRecordDataset",
         "JsonLinesDataset",
+        "ParquetDataset",
         "TFRecordDataset",
         "TarDataset",
         "TextLineDataset",

@@ -10,6 +10,7 @@ from asyncdata.dataset.formats import TarDataset as TarDataset
 from asyncdata.dataset.formats import TextLineDataset as TextLineDataset
 from asyncdata.dataset.rows import CsvDataset as CsvDataset
 from asyncdata.dataset.rows import JsonLinesDataset as JsonLinesDataset
+from asyncdata.dataset.rows import ParquetDataset as ParquetDataset
 
 __all__ = [
     "CsvDataset",
@@ -17,6 +18,7 @@ __all__ = [
     "FileDataset",
     "FixedLengthRecordDataset",
     "JsonLinesDataset",
+    "ParquetDataset",
     "TFRecordDataset",
     "TarDataset",
     "TextLineDataset",

@@ -1,4 +1,4 @@
-"""Datasets of files that hold rows or texts to be parsed: CSV, JSON lines."""
+"""Datasets of files that hold rows, or texts to be parsed: CSV, JSON lines, Parquet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.json_lines import parse_json
+from asyncdata.formats.parquet_filters import checked_filters
 from asyncdata.plan import files
 
 _NUMBERS: Final = ("int32", "int64", "float32", "float64")
@@ -123,6 +124,53 @@ class JsonLinesDataset(FilesDataset):
             return
         self._read(filenames, num_parallel_reads, files.TextLines, compression=compression, skip_blank=True)
         self._become(self.map(parse_json, num_parallel_calls))
+
+
+class ParquetDataset(FilesDataset):
+    """The rows of Parquet files, as dicts of one value per column. Needs the extra ``parquet``.
+
+    Only the footer and the wanted columns of row groups that may have wanted rows are read. Numbers are numpy scalars,
+    strings ``str``, binary columns ``bytes``, lists of numbers arrays, structs dicts; a missing float is NaN, a missing
+    time NaT, anything else that is missing None. The memory limit must hold the wanted columns of one row group, as
+    stored, of every file that is read in turn.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        columns: Names of the wanted columns, in the order wanted; all unless given.
+        filters: Which rows are wanted: a list of conditions ``(column, operator, value)`` that must all hold, or a list
+            of such lists of which one must. Operators are ``==``, ``!=``, ``<``, ``>``, ``<=``, ``>=``, ``in`` and
+            ``not in``. Row groups whose statistics rule them out are not read.
+        num_parallel_reads: Files read in turn, one row each; None: one file after the other.
+
+    Raises:
+        BrokenFrameError: While iterating, when a file is damaged or none of Parquet.
+        MemoryLimitError: While iterating, when the wanted columns of a row group do not fit in the memory limit.
+
+    Example:
+        >>> import asyncdata as ad, fsspec, io
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> file = io.BytesIO()
+        >>> pq.write_table(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"], "x": [0.5, 1.5, 2.5]}), file)
+        >>> fsspec.filesystem("memory").pipe("/rows.parquet", file.getvalue())
+        >>> list(ad.ParquetDataset("memory://rows.parquet", columns=["name", "id"], filters=[("x", ">", 1)]))
+        [{'name': 'b', 'id': np.int64(2)}, {'name': 'c', 'id': np.int64(3)}]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        columns: Sequence[str] | None = None,
+        filters: Sequence[Any] | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a list of names, not the text {columns!r}")
+        wanted = None if columns is None else tuple(dict.fromkeys(columns))
+        if wanted is not None and not wanted:
+            raise ValueError("columns must name at least one column")
+        self._read(filenames, num_parallel_reads, files.ParquetRows, columns=wanted, filters=checked_filters(filters))
 
 
 def _column(default: Any) -> tuple[str, Any]:

@@ -60,7 +60,7 @@ def parse_header(block: bytes) -> Header:
         HeaderError: Its checksum does not hold, or a number in it is none.
     """
     stored = _number(block[148:156], "checksum")
-    # The lower half of Adler-32 is one more than the sum of the bytes, modulo a prime: a hundredth of the cost of `sum`.
+    # The lower half of Adler-32 is one more than the sum of the bytes, modulo a prime: far cheaper than `sum`.
     quick = (zlib.adler32(block) & 0xFFFF) - (zlib.adler32(block[148:156]) & 0xFFFF) + _EIGHT_SPACES
     if (stored - quick) % _ADLER_PRIME and not _is_sum(block, stored):
         raise HeaderError(f"its checksum is {stored}, which its bytes do not add up to")

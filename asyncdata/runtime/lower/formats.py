@@ -20,6 +20,7 @@ from asyncdata.runtime.lower.registry import label_of, register, shares
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.framed import FramedStage
+from asyncdata.runtime.stages.parquet import ParquetStage
 from asyncdata.runtime.stages.tar import TarStage
 
 
@@ -35,7 +36,7 @@ def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = F
         account,
         services.manifest.get(node.url, node.url),
         slab_bytes=sizes.chunk_bytes,
-        window=max(2, services.options.max_requests_in_flight // max(1, scope.shards)),
+        window=max(2, services.io.window // max(1, scope.shards)),
         order=services.next_order(),
         opened=lambda info: services.manifest.__setitem__(info.url, info),
     )
@@ -100,6 +101,35 @@ def _tar(node: files.TarSamples, scope: Scope) -> Stage:
     return _framed(node, scope, TarFramer(), TarStage)
 
 
+def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
+    services = scope.services
+    budget = services.budget
+    chunk_bytes = shares(scope).chunk_bytes
+    account, output = (
+        budget.open(f"{what} {node.url}", rank=scope.rank, kind=Kind.SOURCE) for what in ("read", "decode")
+    )
+    return ParquetStage(
+        label_of(node),
+        node.url,
+        scope.element,
+        services.manifest.get(node.url, None),
+        services.io,
+        columns=node.columns,
+        filters=node.filters,
+        budget=budget,
+        account=account,
+        output=output,
+        reserve_bytes=budget.charge(chunk_bytes) // 2,
+        piece_bytes=chunk_bytes,
+        order=services.next_order(),
+        any_order=scope.any_order,
+        downstream=scope.rows_account,
+        sources=services.sources,
+        threads=services.threads,
+    )
+
+
+register(files.ParquetRows, _parquet)
 register(files.TarSamples, _tar)
 register(files.TextLines, _lines)
 register(files.JsonLines, _json_lines)

@@ -13,6 +13,7 @@ per record than look for its end are framed in a thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -89,6 +90,8 @@ class FramedStage(Stage):
         self._index = 0
         self._offset = 0
         self._line = 1
+        self._cut_off = False
+        self._need = 0
         self._last = False
         self._ended = False
         self._started = False
@@ -107,11 +110,9 @@ class FramedStage(Stage):
     async def pull(self, limit: int) -> Block | None:
         if self._closed:
             return None
-        if not self._started:
-            self._started = True
-            self._budget.reserve(self._account, self._reserve_bytes)
-            if self._any_order:
-                self._budget.begin(self._account)
+        block = self.pull_ready(limit)
+        if block is not None:
+            return block
         self._budget.wait(self._account)
         try:
             return await self._next_block(limit)
@@ -122,6 +123,33 @@ class FramedStage(Stage):
         finally:
             self._budget.wait(self._account, False)
 
+    def pull_ready(self, limit: int) -> Block | None:
+        """Records of chunks that have arrived, of formats that are framed on the loop."""
+        if self._closed:
+            return None
+        self._begin()
+        while True:
+            block = self._next_ready(limit)
+            if block is not None or self._error is not None or self._ended or self._framer.in_thread:
+                return block
+            if self._chunk is None and not self._last:
+                self._chunk = self._chunks.take_ready()
+                if self._chunk is None:
+                    return None
+                self._enter_source()
+            if self._cut_off:
+                if not self._join_ready():
+                    return None
+            else:
+                self._accept_frames(self._framing(limit)())
+
+    def _begin(self) -> None:
+        if not self._started:
+            self._started = True
+            self._budget.reserve(self._account, self._reserve_bytes)
+            if self._any_order:
+                self._budget.begin(self._account)
+
     async def _next_block(self, limit: int) -> Block | None:
         while True:
             block = self._next_ready(limit)
@@ -131,50 +159,60 @@ class FramedStage(Stage):
                 raise self._error
             if self._ended:
                 return None
-            if self._chunk is None and not self._last:
+            await self._pause()
+            if self._cut_off:
+                await self._join()
+            elif self._chunk is None and not self._last:
                 await self._next_chunk()
-            if not await self._frame(limit):
-                await self._pause()
+            else:
+                framing = self._framing(limit)
+                self._accept_frames(await self._threads.run(framing) if self._framer.in_thread else framing())
 
-    async def _frame(self, limit: int) -> bool:
-        """Frames once; False when no record was found, and more bytes were brought up."""
+    def _framing(self, limit: int) -> Callable[[], Frames]:
+        """Frames what is in the chunk, or says that there is nothing more."""
         chunk = self._chunk
         start, stop = (0, 0) if chunk is None else (chunk.start, chunk.stop)
         remaining = self._remaining()
-        last = self._last = self._last or remaining == stop - start
-        frame = partial(
+        self._last = self._last or remaining == stop - start
+        return partial(
             self._framer.frame,
             self._budget.slabs.arena.view,
             start,
             stop,
             limit=limit,
             remaining=remaining,
-            last=last,
+            last=self._last,
             place=self._place(),
         )
-        frames = await self._threads.run(frame) if self._framer.in_thread else frame()
+
+    def _accept_frames(self, frames: Frames) -> None:
+        """Takes over what was framed, and notes what comes next: more of it, an error, the end, or more bytes."""
+        chunk = self._chunk
+        start, stop = (0, 0) if chunk is None else (chunk.start, chunk.stop)
         self._error = frames.error
-        self._ended = frames.ended or (last and frames.stop == stop)
-        found = len(frames.starts) > 0
+        self._ended = frames.ended or (self._last and frames.stop == stop)
         self._accept(frames, start)
         self._offset += frames.stop - start
         self._line = frames.next_line
-        if chunk is not None:
-            chunk.start = frames.stop
-            if self._ended or self._error is not None or chunk.start == chunk.stop:
-                self._leave_chunk()
         if frames.ended:
             self._chunks.close()
-        if not found and self._chunk is not None:
-            if last:
-                raise self._truncated(frames.need)
-            await self._join(frames.need)
-        return found
+        if chunk is None:
+            return
+        chunk.start = frames.stop
+        if self._ended or self._error is not None or chunk.start == chunk.stop:
+            self._leave_chunk()
+        elif not len(frames.starts):
+            self._cut_off, self._need = True, frames.need
+            if self._last:
+                self._error = self._truncated()
 
     async def _next_chunk(self) -> None:
         self._chunk = await self._chunks.next()
         if self._chunk is None:
             self._last = True
+        self._enter_source()
+
+    def _enter_source(self) -> None:
         if self._number is None:
             info = self._chunks.info
             version = info.version if info is not None else None
@@ -250,51 +288,78 @@ class FramedStage(Stage):
             self._budget.move(chunk.slab, self._downstream)
         slabs.drop(chunk.slab)
 
-    async def _join(self, need: int) -> None:
-        """Brings more of the record that is cut off at the end of the chunk to its beginning."""
+    @property
+    def _fits_in_front(self) -> bool:
+        """Whether the tail goes in front of the next chunk, and is likely to be whole there."""
         chunk = self._chunk
         assert chunk is not None
         tail = chunk.stop - chunk.start
-        chunks = self._chunks
-        if tail > chunks.room or need > tail + chunks.data_bytes:
-            await self._receive_apart(need or max(2 * tail, tail + chunks.data_bytes))
+        return tail <= self._chunks.room and self._need <= tail + self._chunks.data_bytes
+
+    def _join_ready(self) -> bool:
+        """The tail in front of the next chunk, if that is at hand."""
+        if not self._fits_in_front:
+            return False
+        following = self._chunks.take_ready()
+        if following is None:
+            return False
+        self._put_in_front(self._tail(), following)
+        return True
+
+    async def _join(self) -> None:
+        """Brings more of the record that is cut off at the end of the chunk to its beginning."""
+        if not self._fits_in_front:
+            await self._receive_apart()
             return
-        rest = self._cut_off()
-        following = await chunks.next()
+        rest = self._tail()
+        self._leave_chunk()
+        following = await self._chunks.next()
         if following is None:
             self._last = True
             await self._put_apart(rest)
-            return
-        following.start -= tail
-        self._budget.slabs.arena.view[following.start : following.start + tail] = rest
-        self._chunk = following
+        else:
+            self._put_in_front(rest, following)
 
-    def _cut_off(self) -> bytes:
-        """Takes the tail out of the chunk and leaves it: its bytes may be needed for what follows."""
+    def _tail(self) -> bytes:
         chunk = self._chunk
         assert chunk is not None
-        rest = bytes(self._budget.slabs.arena.view[chunk.start : chunk.stop])
-        self._leave_chunk()
-        return rest
+        return bytes(self._budget.slabs.arena.view[chunk.start : chunk.stop])
+
+    def _put_in_front(self, rest: bytes, following: Chunk) -> None:
+        if self._chunk is not None:
+            self._leave_chunk()
+        start = following.start - len(rest)
+        self._budget.slabs.arena.view[start : following.start] = rest
+        following.start = start
+        self._set_chunk(following)
+
+    def _set_chunk(self, chunk: Chunk) -> None:
+        """A chunk that begins with what was cut off."""
+        self._chunk = chunk
+        self._cut_off, self._need = False, 0
 
     async def _put_apart(self, rest: bytes) -> None:
         """The last bytes of an object whose size was not known, in a slab of their own."""
         slab = await self._take(len(rest))
         self._budget.slabs.arena.view[slab.offset : slab.offset + len(rest)] = rest
-        self._chunk = Chunk(slab, slab.offset, slab.offset + len(rest), self._offset, 0)
+        self._set_chunk(Chunk(slab, slab.offset, slab.offset + len(rest), self._offset, 0))
 
-    async def _receive_apart(self, size: int) -> None:
+    async def _receive_apart(self) -> None:
         """The tail and what follows it in a slab of its own, which takes the chunk's place."""
         chunk = self._chunk
         assert chunk is not None
         tail = chunk.stop - chunk.start
+        size = self._need or max(2 * tail, tail + self._chunks.data_bytes)
         remaining = self._remaining()
         if remaining is not None:
             size = min(size, remaining)
         view = self._budget.slabs.arena.view
         # A tail that was one chunk is not held while more is asked for: readers of other objects need the room. A
         # larger one, which never came in one piece, is.
-        rest = self._cut_off() if tail <= self._chunks.data_bytes else None
+        rest = None
+        if tail <= self._chunks.data_bytes:
+            rest = self._tail()
+            self._leave_chunk()
         slab = self._apart = await self._take(size)
         view[slab.offset : slab.offset + tail] = view[chunk.start : chunk.stop] if rest is None else rest
         if rest is None:
@@ -303,7 +368,7 @@ class FramedStage(Stage):
         if filled < size:
             self._last = True
         self._apart = None
-        self._chunk = Chunk(slab, slab.offset, slab.offset + filled, self._offset, 0)
+        self._set_chunk(Chunk(slab, slab.offset, slab.offset + filled, self._offset, 0))
 
     async def _take(self, size: int) -> Slab:
         try:
@@ -313,9 +378,9 @@ class FramedStage(Stage):
             error.url, error.version, error.offset, error.record = place.url, place.version, place.offset, place.record
             raise
 
-    def _truncated(self, need: int) -> BrokenFrameError:
+    def _truncated(self) -> BrokenFrameError:
         place = self._place()
-        missing = f": it has {need} bytes" if need else ""
+        missing = f": it has {self._need} bytes" if self._need else ""
         return BrokenFrameError(
             f"the data ends inside a record{missing}",
             url=place.url,

@@ -1,0 +1,292 @@
+"""Parquet: from a footer to the byte ranges that are wanted, and from their bytes to columns. Sans-I/O.
+
+Thrift, pages and encodings are pyarrow's (extra ``parquet``), which is imported when the first footer is read, here and
+nowhere else. What always holds: a range that the footer states is compared with the size of the file before anybody
+reads it; pyarrow sees no byte but those of the ranges that were announced; a row group is decoded a few rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import BrokenFrameError, DataError
+from asyncdata.formats.parquet_filters import Bounds, Filters, columns_of, may_pass
+from asyncdata.formats.parquet_values import Leaves, add_leaves, passing, structure_of
+from asyncdata.memory.structure import DictOf, Structure
+
+MAGIC: Final = b"PAR1"
+_ENCRYPTED: Final = b"PARE"
+END_BYTES: Final = 8
+"""What stands behind the footer: its length and the magic bytes."""
+
+_DECODE_BYTES: Final = 4 << 20
+"""About how much is decoded at a time."""
+
+_MOST_ROWS: Final = 1024
+
+ReadAt: TypeAlias = Callable[[int, int], memoryview]
+"""Gives the bytes from one offset in the file to another; raises ``ValueError`` for those that are not there."""
+
+
+class Decoded(NamedTuple):
+    """Some consecutive rows of a row group.
+
+    Attributes:
+        rows: How many were decoded.
+        kept: Which of them pass the filters; None: all.
+        leaves: Per leaf of the structure, the values of the rows that pass.
+    """
+
+    rows: int
+    kept: npt.NDArray[np.int64] | None
+    leaves: Leaves
+
+
+class RowGroup(NamedTuple):
+    """A row group that is wanted.
+
+    Attributes:
+        number: Its place in the file.
+        first_row: Number of its first row in the file.
+        rows: How many it has.
+        ranges: The bytes of the wanted columns: offsets in the file, ascending.
+        rows_at_a_time: Decoded together.
+    """
+
+    number: int
+    first_row: int
+    rows: int
+    ranges: tuple[tuple[int, int], ...]
+    rows_at_a_time: int
+
+
+def footer_bytes(tail: bytes, size: int, *, url: str, version: str | None) -> int:
+    """Length of the footer with what stands behind it, from the last bytes of a file.
+
+    Raises:
+        BrokenFrameError: This is no Parquet file, or its footer cannot be that long.
+    """
+
+    def broken(message: str) -> BrokenFrameError:
+        return BrokenFrameError(message, url=url, version=version, offset=max(0, size - END_BYTES))
+
+    if tail[-4:] == _ENCRYPTED:
+        raise broken("the footer is encrypted, which is not supported")
+    if tail[-4:] != MAGIC:
+        raise broken(f"the file is no Parquet file, or cut short: it ends with {tail[-4:]!r}, not with {MAGIC!r}")
+    length = int.from_bytes(tail[-8:-4], "little") + END_BYTES
+    if length + len(MAGIC) > size:
+        raise broken(f"the footer is said to be {length - END_BYTES} bytes long, the file has {size}")
+    return length
+
+
+class ParquetFooter:
+    """What a footer says about the wanted part of a file.
+
+    Args:
+        footer: The footer and what stands behind it.
+        size: Of the file.
+        url: The file.
+        version: Its version.
+        columns: Names of the wanted columns, in the order wanted; None for all.
+        filters: Rows that pass are wanted.
+
+    Attributes:
+        structure: Of a row.
+        groups: Row groups that may have rows that pass.
+
+    Raises:
+        BrokenFrameError: The footer is damaged, or speaks of bytes that are not there.
+        DataError: A column is not there.
+    """
+
+    def __init__(
+        self,
+        footer: bytes,
+        *,
+        size: int,
+        url: str,
+        version: str | None,
+        columns: Sequence[str] | None,
+        filters: Filters,
+    ) -> None:
+        self._size = size
+        self._url = url
+        self._version = version
+        self._filters = filters
+        arrow, parquet = _pyarrow()
+        self._arrow = arrow
+        self._parquet = parquet
+        try:
+            self._metadata = parquet.read_metadata(arrow.BufferReader(footer))
+            self._schema = self._metadata.schema.to_arrow_schema()
+            names = list(self._schema.names)
+        except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about a damaged footer
+            raise self._broken(f"the footer is damaged ({_said(error)})", size - len(footer)) from None
+        self._names = names if columns is None else list(columns)
+        self._read_names = list(dict.fromkeys([*self._names, *columns_of(filters)]))
+        absent = [name for name in self._read_names if name not in names]
+        if absent:
+            shown = ", ".join(map(repr, names[:20]))
+            raise DataError(f"there is no column {absent[0]!r}; the file has {shown}", url=url, version=version)
+        children = tuple(structure_of(self._schema.field(name).type, arrow) for name in self._names)
+        self.structure: Structure = DictOf(tuple(self._names), children)
+        self.groups = self._wanted(size - len(footer))
+
+    def _wanted(self, end: int) -> list[RowGroup]:
+        groups = []
+        first_row = 0
+        try:
+            for number in range(self._metadata.num_row_groups):
+                group = self._metadata.row_group(number)
+                chunks = self._chunks(group)
+                if group.num_rows < 0:
+                    raise self._broken(f"row group {number} is said to have {group.num_rows} rows", end)
+                bounds = {chunk.path_in_schema: _bounds(chunk) for chunk in chunks} if self._filters else {}
+                if group.num_rows and may_pass(self._filters, bounds):
+                    ranges = tuple(sorted(self._range(chunk, number, end) for chunk in chunks))
+                    nbytes = sum(max(0, chunk.total_uncompressed_size) for chunk in chunks)
+                    at_a_time = max(1, min(_MOST_ROWS, _DECODE_BYTES * group.num_rows // max(1, nbytes)))
+                    groups.append(RowGroup(number, first_row, group.num_rows, ranges, at_a_time))
+                first_row += group.num_rows
+        except DataError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about a damaged footer
+            raise self._broken(f"the footer is damaged ({_said(error)})", end) from None
+        return groups
+
+    def _chunks(self, group: Any) -> list[Any]:
+        found = [group.column(index) for index in range(group.num_columns)]
+        return [chunk for chunk in found if _belongs(chunk.path_in_schema, self._read_names)]
+
+    def _range(self, chunk: Any, number: int, end: int) -> tuple[int, int]:
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        stop = start + chunk.total_compressed_size
+        if not len(MAGIC) <= start <= stop <= end:
+            raise self._broken(
+                f"the footer says that column {chunk.path_in_schema!r} of row group {number} lies at bytes "
+                f"{start} to {stop} of {end}",
+                end,
+            )
+        return start, stop
+
+    def decode(self, group: RowGroup, read_at: ReadAt) -> Iterator[Decoded]:
+        """The rows of a row group, a few at a time.
+
+        Args:
+            group: Which.
+            read_at: Gives its bytes.
+
+        Raises:
+            BrokenFrameError: They are not what the footer promises.
+        """
+        done = 0
+        try:
+            source = self._arrow.PythonFile(_Ranges(read_at, self._size), mode="r")
+            reader = self._parquet.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
+            batches = reader.iter_batches(
+                batch_size=group.rows_at_a_time, row_groups=[group.number], columns=self._read_names, use_threads=False
+            )
+            for batch in batches:
+                done += batch.num_rows
+                yield self._decoded(batch)
+        except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about damaged pages
+            raise self._damaged(group, done, f"is damaged ({_said(error)})") from None
+        if done != group.rows:
+            raise self._damaged(group, done, f"has {done} rows instead of {group.rows}")
+
+    def _decoded(self, batch: Any) -> Decoded:
+        rows, kept = batch.num_rows, None
+        if self._filters:
+            mask = passing(batch, self._filters, self._arrow)
+            kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            if len(kept) == rows:
+                kept = None
+            else:
+                batch = batch.filter(mask)
+        leaves: Leaves = []
+        for name in self._names:
+            add_leaves(batch.column(batch.schema.get_field_index(name)), leaves, self._arrow)
+        return Decoded(rows, kept, leaves)
+
+    def _damaged(self, group: RowGroup, done: int, what: str) -> BrokenFrameError:
+        start = group.ranges[0][0] if group.ranges else 0
+        error = self._broken(f"row group {group.number} {what}", start)
+        error.record = group.first_row + done
+        return error
+
+    def _broken(self, message: str, offset: int) -> BrokenFrameError:
+        return BrokenFrameError(message, url=self._url, version=self._version, offset=offset)
+
+
+class _Ranges:
+    """A file of which only some ranges are there, as pyarrow wants to see it."""
+
+    closed = False
+
+    def __init__(self, read_at: ReadAt, size: int) -> None:
+        self._read_at = read_at
+        self._size = size
+        self._at = 0
+
+    def read(self, nbytes: int = -1) -> memoryview:
+        stop = self._size if nbytes < 0 else min(self._size, self._at + nbytes)
+        view = self._read_at(self._at, stop)
+        self._at = stop
+        return view
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        self.closed = True
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as arrow  # noqa: PLC0415 -- the door of an extra
+        from pyarrow import compute, parquet  # noqa: PLC0415 -- the same
+    except ImportError:
+        raise DataError("reading Parquet needs an extra: pip install 'asyncdata[parquet]'") from None
+    assert compute is arrow.compute
+    return arrow, parquet
+
+
+def _said(error: Exception) -> str:
+    return str(error).strip().split("\n", maxsplit=1)[0][:200] or type(error).__name__
+
+
+def _belongs(path: str, names: Sequence[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in names)
+
+
+def _bounds(chunk: Any) -> Bounds | None:
+    statistics = chunk.statistics if chunk.is_stats_set else None
+    if statistics is None:
+        return None
+    nothing = bool(statistics.has_null_count and statistics.num_values == 0 and statistics.null_count > 0)
+    if not statistics.has_min_max:
+        return Bounds(None, None, nothing)
+    return Bounds(statistics.min, statistics.max, nothing)

@@ -1,0 +1,101 @@
+"""Filters of Parquet: conditions on columns, and which row groups their statistics rule out. No Parquet library.
+
+Filters are alternatives of conditions that must all hold, as pyarrow writes them::
+
+    [("x", ">", 3), ("y", "in", {"a", "b"})]          one alternative
+    [[("x", ">", 3)], [("y", "==", "a")]]             two
+
+A row group is ruled out only if no row can pass: what is not known, or cannot be compared, is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+Condition: TypeAlias = tuple[str, str, Any]
+Filters: TypeAlias = tuple[tuple[Condition, ...], ...]
+
+OPERATORS: Final = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
+
+
+class Bounds(NamedTuple):
+    """What the statistics of a column in a row group say.
+
+    Attributes:
+        least: No value is smaller; None: not known.
+        most: No value is larger; None: not known.
+        all_null: There is no value at all.
+    """
+
+    least: Any
+    most: Any
+    all_null: bool
+
+
+def checked_filters(filters: Sequence[Any] | None) -> Filters:
+    """Filters as a plan holds them.
+
+    Raises:
+        ValueError: They are not of the form that the module's docstring shows.
+    """
+    if not filters:
+        return ()
+    if all(_is_condition(item) for item in filters):
+        return (tuple(_condition(item) for item in filters),)
+    alternatives = []
+    for alternative in filters:
+        if isinstance(alternative, str) or not all(_is_condition(item) for item in alternative):
+            raise ValueError(f"filters are a list of (column, operator, value), or a list of such lists: {filters!r}")
+        alternatives.append(tuple(_condition(item) for item in alternative))
+    return tuple(alternatives)
+
+
+def _is_condition(item: Any) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 3 and isinstance(item[0], str) and isinstance(item[1], str)
+
+
+def _condition(item: Sequence[Any]) -> Condition:
+    column, operator, value = item
+    if operator not in OPERATORS:
+        raise ValueError(f"the operator of a filter is one of {', '.join(OPERATORS)}, not {operator!r}")
+    return column, operator, tuple(value) if operator in ("in", "not in") else value
+
+
+def columns_of(filters: Filters) -> list[str]:
+    """The columns that conditions speak of."""
+    return list(dict.fromkeys(column for alternative in filters for column, _, _ in alternative))
+
+
+def may_pass(filters: Filters, bounds: Mapping[str, Bounds | None]) -> bool:
+    """Whether some row of a row group with these statistics may pass."""
+    if not filters:
+        return True
+    return any(
+        all(_may_hold(operator, value, bounds.get(column)) for column, operator, value in alternative)
+        for alternative in filters
+    )
+
+
+def _may_hold(operator: str, value: Any, bounds: Bounds | None) -> bool:
+    if bounds is None or operator in ("!=", "not in"):
+        return True
+    if bounds.all_null:
+        return False
+    if bounds.least is None or bounds.most is None:
+        return True
+    try:
+        return bool(_TESTS[operator](value, bounds))
+    except TypeError:
+        return True
+
+
+_TESTS: Final[dict[str, Callable[[Any, Bounds], Any]]] = {
+    "=": lambda value, bounds: bounds.least <= value <= bounds.most,
+    "==": lambda value, bounds: bounds.least <= value <= bounds.most,
+    "<": lambda value, bounds: bounds.least < value,
+    "<=": lambda value, bounds: bounds.least <= value,
+    ">": lambda value, bounds: bounds.most > value,
+    ">=": lambda value, bounds: bounds.most >= value,
+    "in": lambda value, bounds: any(bounds.least <= item <= bounds.most for item in value),
+}

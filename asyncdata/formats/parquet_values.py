@@ -1,0 +1,163 @@
+"""Arrow's arrays as columns: numpy arrays, byte strings one behind the other, or Python objects.
+
+| Arrow | value of a row | missing |
+|---|---|---|
+| integers, booleans | numpy scalar | None |
+| floats, dates, timestamps, durations | numpy scalar | NaN, NaT |
+| strings, binary | ``str``, ``bytes`` | None |
+| lists of numbers | numpy array | None |
+| structs | dict | dict of missing values |
+| anything else | what Arrow makes of it in Python | None |
+
+pyarrow itself is handed in: it is imported in ``parquet`` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.formats.parquet_filters import Filters
+from asyncdata.memory.structure import LEAF, DictOf, Structure
+
+
+class Packed(NamedTuple):
+    """Byte strings, one behind the other, in memory of pyarrow's.
+
+    Attributes:
+        data: Their bytes.
+        offsets: Where each begins, and the end of the last one.
+        text: Whether they are UTF-8.
+    """
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+    text: bool
+
+
+Leaves: TypeAlias = "list[Packed | npt.NDArray[Any] | list[Any]]"
+
+
+def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
+    """Which rows pass: a condition on a missing value does not hold."""
+    compute = arrow.compute
+    tests = {
+        "=": compute.equal,
+        "==": compute.equal,
+        "!=": compute.not_equal,
+        "<": compute.less,
+        "<=": compute.less_equal,
+        ">": compute.greater,
+        ">=": compute.greater_equal,
+    }
+    passes = None
+    for alternative in filters:
+        held = None
+        for column, operator, value in alternative:
+            values = batch.column(batch.schema.get_field_index(column))
+            if operator in tests:
+                holds = tests[operator](values, arrow.scalar(value))
+            else:
+                holds = compute.is_in(values, value_set=arrow.array(list(value), type=values.type))
+                holds = compute.invert(holds) if operator == "not in" else holds
+            holds = compute.fill_null(holds, fill_value=False)
+            held = holds if held is None else compute.and_(held, holds)
+        if held is not None:
+            passes = held if passes is None else compute.or_(passes, held)
+    return passes
+
+
+def structure_of(kind: Any, arrow: Any) -> Structure:
+    """How the values of a type nest: structs become dicts, everything else is a leaf."""
+    if not arrow.types.is_struct(kind) or kind.num_fields == 0:
+        return LEAF
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    return DictOf(tuple(f.name for f in fields), tuple(structure_of(f.type, arrow) for f in fields))
+
+
+def add_leaves(array: Any, leaves: Leaves, arrow: Any) -> None:
+    """Appends the values of a column, leaf by leaf, as `structure_of` nests them."""
+    if structure_of(array.type, arrow) is LEAF:
+        leaves.append(_leaf(array, arrow))
+        return
+    # A missing struct becomes one of missing values.
+    for child in array.flatten():
+        add_leaves(child, leaves, arrow)
+
+
+def _leaf(array: Any, arrow: Any) -> Any:
+    types = arrow.types
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if types.is_string_view(array.type):
+        array = array.cast(arrow.large_string())
+    if types.is_binary_view(array.type):
+        array = array.cast(arrow.large_binary())
+    kind = array.type
+    if types.is_string(kind) or types.is_large_string(kind):
+        array.validate(full=True)  # that it is UTF-8
+    if array.null_count == 0 and (offset_type := _offset_type(kind, types)) is not None:
+        return _packed(array, offset_type)
+    if types.is_floating(kind) or types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
+        # Missing values are NaN, or NaT.
+        return array.to_numpy(zero_copy_only=False)
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return _whole_numbers(array, kind)
+    if (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)) and _is_plain(
+        kind.value_type, types
+    ):
+        return _lists(array, arrow)
+    return array.to_pylist()
+
+
+def _whole_numbers(array: Any, kind: Any) -> Any:
+    if array.null_count == 0:
+        return array.to_numpy(zero_copy_only=False)
+    make = np.dtype(kind.to_pandas_dtype()).type
+    return [None if item is None else make(item) for item in array.to_pylist()]
+
+
+def _offset_type(kind: Any, types: Any) -> type[np.integer[Any]] | None:
+    """How the offsets of byte strings are stored; None for what is no byte strings."""
+    if types.is_string(kind) or types.is_binary(kind) or types.is_fixed_size_binary(kind):
+        return np.int32
+    if types.is_large_string(kind) or types.is_large_binary(kind):
+        return np.int64
+    return None
+
+
+def _packed(array: Any, offset_type: type[np.integer[Any]]) -> Packed:
+    count = len(array)
+    if "fixed_size" in str(array.type):
+        data = array.buffers()[1]
+        bounds = np.arange(array.offset, array.offset + count + 1, dtype=np.int64) * array.type.byte_width
+        return Packed(np.frombuffer(data, np.uint8), bounds, text=False)
+    _, offsets, data = array.buffers()
+    if offsets is None or not count:
+        return Packed(np.empty(0, np.uint8), np.zeros(count + 1, np.int64), text=False)
+    bounds = np.frombuffer(offsets, offset_type)[array.offset : array.offset + count + 1].astype(np.int64)
+    content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return Packed(content, bounds, text="string" in str(array.type))
+
+
+def _is_plain(kind: Any, types: Any) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _lists(array: Any, arrow: Any) -> Any:
+    """Lists of numbers: an array per row, or one array of all rows where all are of one length by type."""
+    values = array.flatten()
+    if values.null_count:
+        return array.to_pylist()
+    numbers = values.to_numpy(zero_copy_only=False)
+    if arrow.types.is_fixed_size_list(array.type) and not array.null_count:
+        return numbers.reshape(len(array), array.type.list_size)
+    lengths = arrow.compute.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    stops = np.cumsum(lengths)
+    parts: list[Any] = [numbers[a:b] for a, b in zip((stops - lengths).tolist(), stops.tolist(), strict=True)]
+    if array.null_count:
+        valid = array.is_valid().to_pylist()
+        parts = [part if there else None for part, there in zip(parts, valid, strict=True)]
+    return parts
