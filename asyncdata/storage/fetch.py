@@ -14,8 +14,11 @@ they never share the buffer.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
@@ -131,7 +134,13 @@ class Fetcher:
 
     def stats(self) -> FetchStats:
         """What was done so far."""
-        return self._counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit)
+        fallbacks: Counter[str] = Counter()
+        for reader in self._readers.values():
+            fallbacks.update(getattr(reader, "fallbacks", {}))
+        return dataclasses.replace(
+            self._counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit),
+            fallbacks=MappingProxyType(dict(fallbacks)),
+        )
 
     async def aclose(self) -> None:
         """Refuses waiting reads and closes every reader; running reads should have been cancelled before."""

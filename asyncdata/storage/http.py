@@ -11,7 +11,7 @@ with: each read then transfers everything up to its end.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import aiohttp
@@ -20,6 +20,7 @@ from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageErr
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import MAX_REDIRECTS, Bodies, client_failure, head_of
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
@@ -63,6 +64,11 @@ class HttpReader:
 
     def __repr__(self) -> str:
         return f"<HttpReader {self._bodies!r}>"
+
+    @property
+    def fallbacks(self) -> Mapping[Why, int]:
+        """Bodies that took aiohttp's path, by reason."""
+        return self._bodies.fallback.counts
 
     async def stat(self, url: str) -> ObjectInfo:
         """HEAD; where the server does not tell the size that way, the first bytes."""

@@ -17,6 +17,7 @@ from asyncdata.options import RetryOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.fallback import Why
 from asyncdata.storage.gcs import requests
 from asyncdata.storage.gcs.listing import Globbing, Place
 from asyncdata.storage.gcs.tokens import Token, Tokens, TokenSource, choose_source
@@ -77,6 +78,11 @@ class GcsReader:
 
     def __repr__(self) -> str:
         return f"<GcsReader {self._endpoint} {self._bodies!r}>"
+
+    @property
+    def fallbacks(self) -> Mapping[Why, int]:
+        """Bodies that took aiohttp's path, by reason."""
+        return self._bodies.fallback.counts
 
     async def stat(self, url: str) -> ObjectInfo:
         """Size and generation."""

@@ -272,7 +272,10 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._head_size = size = before + nbytes
         end = self._head.find(_HEAD_END, max(0, before - 3), size)
         if end < 0:
-            if size == len(self._head):
+            if self._head.find(b"\n\n", max(0, before - 1), size) >= 0:
+                # Its own end would never come: told at once, not by the time limit.
+                self.fail(read_failed("not an HTTP answer: lines without CR", FailureCause.MALFORMED))
+            elif size == len(self._head):
                 self._grow_head()
             return
         try:

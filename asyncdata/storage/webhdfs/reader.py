@@ -13,6 +13,7 @@ come, and only then they count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFou
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
+from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
 from asyncdata.storage.http1.connection import Answer
@@ -112,6 +114,11 @@ class WebHdfsReader:
 
     def __repr__(self) -> str:
         return f"<WebHdfsReader {self._bodies!r}>"
+
+    @property
+    def fallbacks(self) -> Mapping[Why, int]:
+        """Bodies that took aiohttp's path, by reason."""
+        return self._bodies.fallback.counts
 
     async def stat(self, url: str) -> ObjectInfo:
         """Size and version of a file."""
