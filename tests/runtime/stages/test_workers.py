@@ -209,6 +209,7 @@ def test_an_error_waits_for_nothing_behind_it(ordered: bool) -> None:
                 assert found == [[0, 1, 2, 3], [4, 5, 6, 7]] or not ordered
                 assert not released.is_set()
                 released.set()
+                await stage.aclose()
         finally:
             released.set()
             await bench._put_back(stage)
