@@ -16,6 +16,7 @@ from asyncdata.dataset.arguments import as_url
 from asyncdata.dataset.combining import Combining
 from asyncdata.dataset.fused import Fused
 from asyncdata.dataset.sequence import Sequential
+from asyncdata.dataset.storing import Storing
 from asyncdata.dataset.whole import Whole
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan import sequence, sources
@@ -23,7 +24,7 @@ from asyncdata.plan.node import Node
 from asyncdata.types import Element
 
 
-class Dataset(Fused, Combining, Sequential, Whole):
+class Dataset(Fused, Combining, Sequential, Storing, Whole):
     """A sequence of elements that is described here and produced when it is iterated.
 
     ``for`` and ``async for`` work on a Dataset directly; `iterator` gives an iterator to hold on to. Every iteration
@@ -81,6 +82,14 @@ class Dataset(Fused, Combining, Sequential, Whole):
 
         Raises:
             DataError: While iterating, when the file is not a manifest.
+
+        Example:
+            >>> import tempfile, asyncdata as ad
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ad.TFRecordWriter(f"{folder}/a.rec").close()
+            ...     _ = ad.write_manifest(f"{folder}/*.rec", f"{folder}/all.jsonl")
+            ...     [url.rpartition("/")[2] for url in ad.Dataset.from_manifest(f"{folder}/all.jsonl")]
+            ['a.rec']
         """
         return Dataset(sources.ManifestFile(url=as_url(url), shuffle=shuffle is not False, seed=seed))
 

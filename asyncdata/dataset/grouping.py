@@ -31,6 +31,13 @@ class Grouping(Handle):
 
         Raises:
             UnbatchableError: While iterating, when elements of one batch differ in structure, shape or dtype.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2)]
+            [[0, 1], [2, 3], [4]]
+            >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
+            [[0, 1], [2, 3]]
         """
         _check_positive(batch_size=batch_size)
         return self._derive(

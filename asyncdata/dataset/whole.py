@@ -115,5 +115,11 @@ class Whole(Handle):
         return found[0]
 
     def as_numpy_iterator(self) -> Iterator[Element]:
-        """The same as ``iter``: elements are made of numpy's arrays and numbers anyway."""
+        """The same as ``iter``: elements are made of numpy's arrays and numbers anyway.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> next(ad.Dataset.range(3).as_numpy_iterator())
+            np.int64(0)
+        """
         return iter(self.iterator())

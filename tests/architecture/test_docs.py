@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import asyncdata
 from tests.architecture.tree import ROOT, name_of, public_names
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -83,6 +84,18 @@ def test_docstring_examples_give_what_they_say(package: str, name: str) -> None:
     for example in examples_of(thing, f"{package}.{name}"):
         runner.run(example, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+def test_every_method_of_a_dataset_shows_an_example() -> None:
+    """Nobody has to guess how a transformation is called."""
+    methods = {name: method for name, method in vars_of(asyncdata.Dataset).items() if callable(method)}
+    assert len(methods) > 10
+    assert [name for name, method in methods.items() if ">>>" not in (method.__doc__ or "")] == []
+
+
+def vars_of(thing: type) -> dict[str, object]:
+    """Its public attributes, those of its bases included."""
+    return {name: getattr(thing, name) for name in dir(thing) if not name.startswith("_")}
 
 
 def test_every_public_name_is_in_the_reference() -> None:
