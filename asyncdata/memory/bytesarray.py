@@ -8,7 +8,6 @@ from typing import Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-
 _SPARE: Final = bytes(256)
 """Behind copied items, so that parsers which look ahead need not treat the last ones apart."""
 
@@ -69,6 +68,11 @@ class BytesArray(Sequence[Any]):
         data = base.data
         packed = cls.from_items([data[offset : offset + length] for offset, length in rows.tolist()])
         return cls(packed.base, packed.rows, text=text)
+
+    @property
+    def text(self) -> bool:
+        """Whether the items are ``str``."""
+        return self._text
 
     @property
     def base(self) -> npt.NDArray[np.uint8]:

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.memory.advance import ORIGIN_WIDTH, Rows
-from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import Structure, unflatten
 from asyncdata.types import Element
@@ -172,6 +173,9 @@ class Rowset:
             assert part.leaf is not None
             if view is not None and part.leaf.kind == "bytes":
                 return view[offset : offset + length]
+            if view is not None and part.leaf.kind == "table":
+                table = read_table(self._arena, offset, part.leaf.shape[0])
+                return BytesArray(self._arena, table, text=part.leaf.text)
             return read_leaf(self._arena, offset, length, part.leaf)
         if part.kind == "array":
             value = self._columns[column][row]
@@ -183,7 +187,7 @@ class Rowset:
 
         Args:
             row: Which.
-            view: The arena; when given, byte strings are handed out as slices of it instead of copies.
+            view: The arena; when given, byte strings are handed out as views of it instead of copies.
         """
         structure = self._shape.structure
         if structure is None:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
+from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.child import GrantDeniedError
@@ -84,7 +85,7 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need) -> 
     if columns is not None:
         return reply(DONE, len(todo), *write_columns(array, task, len(todo), *columns, need))
     results = Results(array, task, need, stack=program.stack)
-    failed = _call_each(program, rows, todo, task, arena if program.zero_copy else None, results, failed)
+    failed = _call_each(program, rows, todo, task, arena if _takes_views(program) else None, results, failed)
     status, offset, payloads, body = results.finish()
     return reply(status, len(results), offset, payloads, body)
 
@@ -98,6 +99,15 @@ def _damaged(program: Program, array: npt.NDArray[np.uint8], rows: Rowset, shape
             if len(bad):
                 found.append(bad)
     return np.unique(np.concatenate(found)) if found else _NO_ROWS
+
+
+def _takes_views(program: Program) -> bool:
+    """Whether payloads may be views: the user said so, or the only function is one that keeps nothing of them."""
+    return program.zero_copy or (len(program.functions) == 1 and _accepts_rows(program.functions[0]))
+
+
+def _accepts_rows(function: Any) -> bool:
+    return getattr(function, "accepts_rows", False) is True
 
 
 def _cost(wall_s: float, cpu_s: float) -> float:
@@ -163,7 +173,7 @@ def _call_batched(
     if len(program.functions) != 1 or len(rows.refs) != 1 or rows.refs[0] is None or not len(todo):
         return None
     function: Any = program.functions[0]
-    if getattr(function, "accepts_rows", False) is not True:
+    if not _accepts_rows(function):
         return None
     refs = rows.refs[0]
     if len(todo) < len(refs):
@@ -173,7 +183,7 @@ def _call_batched(
     except Exception:  # noqa: BLE001 -- element by element the same error names its row
         return None
     leaves, structure = flatten(result)
-    if any(not isinstance(leaf, np.ndarray) and not _is_texts(leaf) for leaf in leaves):
+    if any(not isinstance(leaf, np.ndarray | BytesArray) and not _is_texts(leaf) for leaf in leaves):
         return None  # ragged: element by element the error says what does not fit
     if not program.stack and any(np.ndim(leaf) == 0 or len(leaf) != len(todo) for leaf in leaves):
         return None  # not one item per row, so not to be taken apart into rows

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
+from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.layout import Layout, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
@@ -21,7 +22,7 @@ from asyncdata.memory.wire import aligned
 from asyncdata.workers.tasks import DONE, NO_SPAN, RAGGED, RaggedRows, Task
 
 Need = Callable[[int], tuple[int, int]]
-_Item: TypeAlias = tuple[Leaf, npt.NDArray[Any] | bytes]
+_Item: TypeAlias = tuple[Leaf, npt.NDArray[Any] | bytes | BytesArray]
 
 
 def write_columns(
@@ -33,7 +34,7 @@ def write_columns(
         if isinstance(column, np.ndarray):
             leaves.append(Leaf("array", column.dtype.str, (task.batch_size, *column.shape[1:])))
         else:
-            leaves.append(Leaf("table", shape=(task.batch_size,), text=isinstance(column[0], str)))
+            leaves.append(Leaf("table", shape=(task.batch_size,), text=_is_text(column)))
     layout = plan_layout(structure, leaves)
     offset, _ = need(layout.nbytes)
     rows = slice(task.batch_start, task.batch_start + count)
@@ -42,8 +43,12 @@ def write_columns(
         if isinstance(column, np.ndarray):
             part[rows] = column
         else:
-            tables.append((part[rows], list(column)))
+            tables.append((part[rows], column.views() if isinstance(column, BytesArray) else list(column)))
     return offset, _write_payloads(array, tables, need), pickle.dumps(layout, 5)
+
+
+def _is_text(column: Any) -> bool:
+    return not isinstance(column, BytesArray) and isinstance(column[0], str)
 
 
 def _write_payloads(
@@ -57,6 +62,10 @@ def _write_payloads(
     base, _ = need(max(total, 1))
     position = base
     for (table, _), items in zip(tables, raw, strict=True):
+        if sum(map(len, items)) < _SMALL_ITEM * len(items):
+            # Small ones are joined first: one copy more, and nothing else to do for each.
+            position = _write_joined(array, position, table, items, base)
+            continue
         for row, item in enumerate(items):
             size = len(item)
             array[position : position + size] = np.frombuffer(item, np.uint8)
@@ -65,6 +74,27 @@ def _write_payloads(
             table[row, 1] = size
             position += size
     return base
+
+
+def _write_joined(
+    array: npt.NDArray[np.uint8], position: int, table: npt.NDArray[Any], items: list[Any], inside: int
+) -> int:
+    """Writes items side by side from a position on, and their places into a table; gives the position behind them.
+
+    Empty items are said to lie at ``inside``: behind a full slab they would lie in the next one.
+    """
+    joined = np.frombuffer(b"".join(items), np.uint8)
+    table[:, 1] = list(map(len, items))
+    np.cumsum(table[:, 1], out=table[:, 0])
+    table[:, 0] += position
+    table[:, 0] -= table[:, 1]
+    table[table[:, 1] == 0, 0] = inside
+    array[position : position + len(joined)] = joined
+    return position + len(joined)
+
+
+_SMALL_ITEM = 4096
+"""Items of up to so many bytes on average are joined before they are written."""
 
 
 class Results:
@@ -222,6 +252,11 @@ class Results:
             table = self._array[at : at + 16 * self._done].view(np.int64).reshape(self._done, 2)
             for row, data in enumerate(column):
                 size = _size(data)
+                if isinstance(data, BytesArray):
+                    self._write_strings(position, data)
+                    table[row] = position, 16 * len(data)
+                    position += aligned(size)
+                    continue
                 raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
                 self._array[position : position + size] = raw
                 # An empty item behind a full slab would lie in the next one.
@@ -230,6 +265,11 @@ class Results:
         body = pickle.dumps((tables_at, RaggedRows(self._structure, tuple(kinds))), 5)
         return RAGGED, self._offset, base, body
 
+    def _write_strings(self, position: int, strings: BytesArray) -> None:
+        """A table of strings, and their payloads behind it."""
+        inner = self._array[position : position + 16 * len(strings)].view(np.int64).reshape(-1, 2)
+        _write_joined(self._array, position + inner.nbytes, inner, strings.views(), position)
+
 
 def _item(value: Any) -> _Item:
     """A leaf as it will be written: a copy, for the function may use its memory again."""
@@ -237,6 +277,8 @@ def _item(value: Any) -> _Item:
         return Leaf("bytes"), bytes(value)
     if isinstance(value, str):
         return Leaf("str"), value.encode()
+    if isinstance(value, BytesArray) and len(value):
+        return Leaf("table", shape=(len(value),), text=value.text), value.copy()
     if isinstance(value, np.ndarray | np.generic | int | float | bool | complex | list):
         array = _as_array(value)
         if array is not None and array.dtype.kind not in "OUS":
@@ -247,6 +289,8 @@ def _item(value: Any) -> _Item:
 def _value(item: _Item) -> Any:
     """The inverse of `_item`."""
     leaf, data = item
+    if isinstance(data, BytesArray):
+        return data
     if not isinstance(data, bytes):
         return data[()] if leaf.shape == () else data
     if leaf.kind == "bytes":
@@ -256,7 +300,9 @@ def _value(item: _Item) -> Any:
     return pickle.loads(data)  # noqa: S301 -- written by `_item`
 
 
-def _size(data: npt.NDArray[Any] | bytes) -> int:
+def _size(data: npt.NDArray[Any] | bytes | BytesArray) -> int:
+    if isinstance(data, BytesArray):
+        return 16 * len(data) + data.nbytes
     return len(data) if isinstance(data, bytes) else int(data.nbytes)
 
 
