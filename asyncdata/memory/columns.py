@@ -202,9 +202,12 @@ class RefColumn:
         self.slabs.drop_rows(self.rows[:, 0])
 
     def tables(self) -> list[Rows]:
-        """The rows that `table` rows point to."""
-        if self.leaf is not None and self.leaf.kind != "table":
-            return []
+        """The rows that `table` rows point to, in one array or several."""
+        if self.leaf is not None:
+            if self.leaf.kind != "table" or not len(self.rows):
+                return []
+            if len(self.rows) > 1:
+                return [read_tables(self.slabs.arena.array, self.rows[:, 0], self.leaf.shape[0])]
         return [
             read_table(self.slabs.arena.array, offset, self.leaf_at(i).shape[0])
             for i, offset in enumerate(self.rows[:, 0].tolist())
@@ -222,6 +225,12 @@ Column: TypeAlias = ArrayColumn | ObjectColumn | RefColumn
 def read_table(arena: npt.NDArray[np.uint8], offset: int, count: int) -> Rows:
     """The ``int64[count, 2]`` rows of a `table`, as a view of the arena."""
     return arena[offset : offset + 16 * count].view(np.int64).reshape(count, 2)
+
+
+def read_tables(arena: npt.NDArray[np.uint8], offsets: Rows, count: int) -> Rows:
+    """The rows of tables of equal length, end to end, as a copy."""
+    words = arena.view(np.int64)
+    return words[(offsets >> 3)[:, None] + np.arange(2 * count)].reshape(-1, 2)
 
 
 def read_leaf(arena: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf) -> Any:

@@ -75,7 +75,7 @@ class Lease:
         self.__array_interface__: dict[str, Any] = {
             "shape": memory.shape,
             "typestr": "|u1",
-            "data": (memory.ctypes.data, False),
+            "data": (memory.__array_interface__["data"][0], False),
             "version": 3,
         }
 

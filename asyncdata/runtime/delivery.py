@@ -219,7 +219,7 @@ class Deliverer:
             if isinstance(column, RefColumn):
                 part = column.pick(slice(count))
                 for rows in (part.rows, *part.tables()):
-                    found.update(np.unique(self._budget.slabs.of_rows(rows[:, 0])).tolist())
+                    found.update(self._budget.slabs.slabs_of(rows[:, 0]))
         return sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
 
     def _payload_bytes(self, block: Block, count: int) -> int:
