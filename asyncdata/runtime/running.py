@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import secrets
 import threading
 from typing import Final
@@ -14,7 +15,7 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import WithOptions
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.edge import Edge
-from asyncdata.runtime.isolate.cargo import Cargo
+from asyncdata.runtime.isolate.cargo import Cargo, load_up
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.offload import in_thread
 from asyncdata.runtime.pipeline import Pipeline
@@ -131,10 +132,18 @@ class RunningIsolated(Running):
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
         super().__init__(runtime, owns_runtime=owns_runtime)
         rewrite(cargo.plan, cargo.options)  # what is wrong with the plan is said here, as it is without isolation
-        runtime.start()
-        assert runtime.loader is not None
-        self._loader = runtime.loader
-        self.edge: Intake = self._loader.open(cargo)
+        fd, size = load_up(cargo)
+        try:
+            runtime.start()
+            assert runtime.loader is not None
+            self._loader = runtime.loader
+            self.edge: Intake = self._loader.open(fd, size)
+        except BaseException:
+            if owns_runtime:
+                runtime.close()
+            raise
+        finally:
+            os.close(fd)
 
     @property
     def loader_pid(self) -> int | None:

@@ -10,6 +10,7 @@ from asyncdata.errors import FunctionTransferError
 from asyncdata.options import Options
 from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import parcel
+from asyncdata.runtime.lower.registry import label_of
 from asyncdata.workers.transfer import LOADER, dump_program
 
 
@@ -57,7 +58,7 @@ def _name_culprit(plan: Node) -> None:
             try:
                 dump_program(value, LOADER)
             except FunctionTransferError as error:
-                error.stage = node.label
+                error.stage = label_of(node)
                 raise
 
 

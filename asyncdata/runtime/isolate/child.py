@@ -72,12 +72,15 @@ class _Run:
         outlet: Where its deliveries go.
         pipeline: None until the plan is unpickled.
         gone: Set when everything of it has ended.
+        is_due: Its plan has come.
+        has_left: Its consumer has said that it is gone.
     """
 
     def __init__(self) -> None:
         self.outlet: Outlet
         self.pipeline: Pipeline | None = None
         self.gone = threading.Event()
+        self.is_due = False
         self.has_left = False
 
 
@@ -98,15 +101,17 @@ class Host:
         self._runs: dict[int, _Run] = {}
         self._loop = runtime.stage_loop
         self._writing = False
+        self._closing = False
         self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         runtime.post(self._listen)
 
     # --- main thread -------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Starts pipelines until it is told to close."""
+        """Starts pipelines until it is told to close; refuses what comes later."""
         while (job := self.jobs.get()) is not None:
             job()
+        self._runtime.post(self._stop)
 
     def _start(self, run: _Run, fd: int, size: int) -> None:
         """Unpickles a plan, which may import the user's modules, and runs it."""
@@ -126,10 +131,15 @@ class Host:
             failure = error
             self._runtime.post(lambda: self._refuse(run, failure))
             return
-        late = PipelineClosedError("the Runtime was closed before the pipeline could start")
-        self._runtime.run(pipeline.run(), refused=lambda: self._runtime.post(lambda: self._refuse(run, late)))
+        self._runtime.run(pipeline.run(), refused=lambda: self._runtime.post(lambda: self._refuse(run, _too_late())))
 
     # --- stage loop --------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self._closing = True
+        for run in list(self._runs.values()):
+            if run.is_due and run.pipeline is None and not run.gone.is_set():
+                self._refuse(run, _too_late())
 
     def _listen(self) -> None:
         self._loop.add_reader(self._control.fileno(), self._readable)
@@ -153,7 +163,12 @@ class Host:
             self._open(message.ticket, message.fd)
         elif message.kind == notes.RUN:
             run, fd, size = self._runs[message.ticket], message.fd, message.first
-            self.jobs.put(lambda: self._start(run, fd, size))
+            run.is_due = True
+            if self._closing:
+                os.close(fd)
+                self._refuse(run, _too_late())
+            else:
+                self.jobs.put(lambda: self._start(run, fd, size))
         elif message.kind == notes.ASK:
             stats = self._stats(self._runs.get(message.first))
             self._sent(self._control.send(notes.ANSWER, message.ticket, body=pickle.dumps(stats, 5)))
@@ -206,7 +221,7 @@ class Host:
 
     def _watch_end(self, run: _Run) -> None:
         """The consumer has left: if user code keeps the pipeline from ending, it is told so."""
-        if not run.gone.is_set():
+        if run.pipeline is not None and not run.gone.is_set():
             self._runtime.spawn_on_stage(self._report_end(run))
 
     async def _report_end(self, run: _Run) -> None:
@@ -228,6 +243,10 @@ class Host:
         if self._control.flush():
             self._writing = False
             self._loop.remove_writer(self._control.fileno())
+
+
+def _too_late() -> PipelineClosedError:
+    return PipelineClosedError("the Runtime was closed before the pipeline could start")
 
 
 def _watch(life: Channel, close: Callable[[], None]) -> None:

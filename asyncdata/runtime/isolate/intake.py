@@ -90,12 +90,6 @@ class Intake:
         self.waits = 0
         self.stats: PipelineStats | None = None
 
-    def fail(self, error: BaseException) -> None:
-        """The pipeline could not be sent: the consumer gets this error."""
-        with self._lock:
-            self._error = error
-            self._ended = True
-
     def descriptor(self) -> int:
         """Of the socket; -1 when it is closed."""
         return self._channel.fileno()

@@ -7,6 +7,7 @@ the consumers' own threads.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import marshal
 import os
@@ -26,7 +27,6 @@ from asyncdata.memory.arena import Arena
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.runtime.isolate import notes
-from asyncdata.runtime.isolate.cargo import Cargo, load_up
 from asyncdata.runtime.isolate.inquiry import Inquiry
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.isolate.outbox import Outbox
@@ -179,29 +179,20 @@ class Loader:
 
     # --- pipelines ---------------------------------------------------------------------------------------------
 
-    def open(self, cargo: Cargo) -> Intake:
-        """Has a pipeline run; what is wrong with it is said by the intake."""
+    def open(self, plan_fd: int, size: int) -> Intake:
+        """Has a pipeline run that `cargo.load_up` has written down; the descriptor stays the caller's."""
         number = next(self._numbers)
         ours, theirs = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
         intake = Intake(number, ours, self, close_timeout_s=self._options.close_timeout_s)
         with self._lock:
-            if not self._gone.is_set():
+            gone = self._gone.is_set()
+            if not gone:
                 self._intakes[number] = intake
         with theirs:
-            try:
-                fd, size = load_up(cargo)
-            except Exception as error:  # noqa: BLE001 -- raised by the iterator
-                intake.fail(error)
-                return intake
-            try:
-                if self._gone.is_set():
-                    intake.cut()
-                else:
-                    self.outbox.post(lambda: self._control.hand_over(notes.OPEN, number, fd=theirs.fileno()))
-                    self.outbox.post(lambda: self._control.hand_over(notes.RUN, number, size, fd=fd))
-                    self.outbox.flush_all()
-            finally:
-                os.close(fd)
+            if not gone:
+                self.outbox.post(lambda: self._control.hand_over(notes.OPEN, number, fd=theirs.fileno()))
+                self.outbox.post(lambda: self._control.hand_over(notes.RUN, number, size, fd=plan_fd))
+                self.outbox.flush_all()
         return intake
 
     def left(self, intake: Intake) -> None:
@@ -258,7 +249,8 @@ class Loader:
     def begin_close(self) -> None:
         """Has the process put everything back and end; from any thread, without a lock."""
         self._closing = True
-        self._life.send(notes.CLOSE)
+        with contextlib.suppress(OSError):  # it has ended, and all was closed
+            self._life.send(notes.CLOSE)
 
     def close(self) -> None:
         """Returns when the process has ended, and everything of it here; after `begin_close`.

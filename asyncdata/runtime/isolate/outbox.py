@@ -7,6 +7,7 @@ socket does not take stays, and goes with what comes next; a consumer that is ab
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 from collections import deque
@@ -28,9 +29,12 @@ class Outbox:
         self._queue: deque[Note | Callable[[], bool]] = deque()
         self._sending = threading.Lock()
         self._closed = False
+        self._pid = os.getpid()
 
     def note(self, kind: int, concerns: int, value: int) -> None:
-        """Sends a note, now or with the next ones."""
+        """Sends a note, now or with the next ones; in a forked child, where leases end too, it says nothing."""
+        if os.getpid() != self._pid:
+            return
         self._queue.append(Note(kind, concerns, value))
         self.flush()
 
