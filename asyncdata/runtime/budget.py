@@ -129,6 +129,32 @@ class Budget:
             self._act()
             raise
 
+    async def charge_only(self, account: Account, nbytes: int) -> Ticket:
+        """Charges bytes that lie elsewhere than in a slab; waits until the ledger grants it. See `give`.
+
+        Raises:
+            MemoryLimitError: It can never be granted.
+        """
+        waiter = _Waiter(asyncio.get_running_loop())
+        ticket = self.ledger.ask(account, self.charge(nbytes), owner=waiter)
+        self._act()
+        if ticket.state is State.QUEUED:
+            try:
+                await waiter.answered
+            except asyncio.CancelledError:
+                if ticket.state in (State.QUEUED, State.HELD):
+                    self.give(ticket)
+                raise
+        if ticket.state is State.FAILED:
+            assert ticket.error is not None
+            raise ticket.error
+        return ticket
+
+    def give(self, ticket: Ticket) -> None:
+        """Gives back what `charge_only` was granted."""
+        self.ledger.give(ticket)
+        self._act()
+
     def take_now(self, account: Account, nbytes: int) -> Slab | None:
         """A slab if the bytes are free at this moment, else None."""
         ticket = self.ledger.ask(account, self.charge(nbytes), urgency=1)

@@ -17,6 +17,7 @@ from asyncdata.runtime.manifest import Manifest
 from asyncdata.runtime.occupancy import Occupancy
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.runtime.stored import Charges
 from asyncdata.runtime.tasks import Executor
 from asyncdata.workers.program import Program
 
@@ -54,6 +55,7 @@ class Services:
         self._programs: list[ProcessExecutor] = []
         self._occupancies: dict[str, Occupancy] = {}
         self._opened = 0
+        self._charges: dict[int, tuple[object, Charges]] = {}
 
     def account(self, place: str, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0) -> Account:
         """The account of a stage; the same one for every epoch and every inner dataset at this place of the plan."""
@@ -62,6 +64,12 @@ class Services:
             account = self.budget.open(name, rank=rank, kind=kind, reserved_bytes=reserved_bytes)
             self._accounts[place] = account
         return account
+
+    def forget(self, place: str) -> None:
+        """Closes the accounts of what stood at a place of the plan, and is closed; what it reserved is free."""
+        inside = (f"{place} ", f"{place}.")
+        for key in [key for key in self._accounts if key.startswith(inside)]:
+            self.budget.close(self._accounts.pop(key))
 
     def executor(self, place: str, kind: str, make: Callable[[], Program]) -> Executor:
         """What runs the tasks of the stage at this place; the program is sent to the workers once."""
@@ -96,8 +104,15 @@ class Services:
         self._opened += 1
         return self._opened
 
+    def charges(self, cell: object) -> Charges:
+        """What the pipeline is charged with for something that outlives its stages."""
+        return self._charges.setdefault(id(cell), (cell, Charges()))[1]
+
     def close(self) -> None:
         """Ends what the pipeline has opened, after its stages are closed."""
+        for _, charges in self._charges.values():
+            charges.give(self.budget)
+        self._charges.clear()
         for account in self._accounts.values():
             self.budget.close(account)
         self._accounts.clear()

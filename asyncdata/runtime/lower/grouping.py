@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from asyncdata.memory.accounts import Account
+from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.plan import grouping
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.lower.registry import label_of, lower, register, rows_account, tasks_account
+from asyncdata.runtime.lower.registry import label_of, lower, register, rows_account, shares, tasks_account
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import BatchStage, Collector
+from asyncdata.runtime.stages.cache import IMAGE_BYTES, CacheStage
 from asyncdata.runtime.stages.contents import ContentsStage
 from asyncdata.runtime.stages.group_by_window import GroupByWindowStage, as_int
 from asyncdata.runtime.stages.padding import Padding
@@ -23,6 +24,7 @@ from asyncdata.runtime.stages.rebatch import Cycle, stacked
 from asyncdata.runtime.stages.unbatch import UnbatchStage
 from asyncdata.runtime.stages.uneven import Collects, Lay, UnevenBatchStage
 from asyncdata.runtime.stages.window import WindowStage
+from asyncdata.runtime.stored import FileStore, MemoryStore, Store
 from asyncdata.runtime.usercode import UserFunction, function_name
 
 
@@ -135,6 +137,26 @@ def _group_by_window(node: grouping.GroupByWindow, scope: Scope) -> Stage:
     )
 
 
+def _cache(node: grouping.Cache, scope: Scope) -> Stage:
+    services = scope.services
+    label = "cache" if node.filename is None else f"cache({node.filename})"
+    blocks = tasks_account(scope, label)
+    store: Store
+    if node.filename is None:
+        account = services.account(f"{scope.place} kept", label, rank=scope.rank, kind=Kind.ASSEMBLER)
+        store = MemoryStore(node.cell, services.charges(node.cell), services.budget, account, blocks)
+    else:
+        store = FileStore(
+            node.filename, label, services.io, services.threads, services.budget, blocks, services.next_order()
+        )
+    return CacheStage(
+        label,
+        store,
+        lambda: lower(node.input, scope.below()),
+        image_bytes=min(IMAGE_BYTES, shares(scope).task_bytes // 2),
+    )
+
+
 class IntegerOf:
     """A user's function whose answer must be an integer."""
 
@@ -154,3 +176,4 @@ register(grouping.RaggedBatch, _ragged_batch)
 register(grouping.Window, _window)
 register(grouping.Contents, _contents)
 register(grouping.GroupByWindow, _group_by_window)
+register(grouping.Cache, _cache)

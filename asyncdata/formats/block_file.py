@@ -1,0 +1,248 @@
+"""Files of images: what `cache(filename)` and `snapshot` write and read.
+
+    | magic, 64 B | image | image | … | index | trailer, 64 B |
+
+    image    header length, body length, CRC-32C of both | header, JSON, padded to 64 B | body, padded to 64 B
+    index    JSON: offset, bytes and rows of every image
+    trailer  offset and length of the index, its CRC-32C, magic
+
+The trailer is written last, so a file without one was never finished. Headers name numpy dtypes, shapes and nests;
+nothing is pickled, and a header is never believed: `block_image.check_image` looks whether what it says lies inside the
+body. A namedtuple comes back as a class with the same name and fields.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+import crc32c
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import BrokenFrameError
+from asyncdata.formats.block_image import DTYPE_KINDS, PLAIN, ArraySpec, Image, PlainSpec, RefSpec, Spec
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, leaf_count
+from asyncdata.memory.wire import aligned
+
+MAGIC: Final = b"asyncdata blocks 1\n".ljust(64, b"\0")
+TRAILER_BYTES: Final = 64
+_FRAME: Final = struct.Struct("<QQII40x")
+_TRAILER: Final = struct.Struct("<QQI24x20s")
+_END: Final = b"asyncdata blocks end"
+_MAX_DEPTH: Final = 64
+_FRAME_BYTES: Final = _FRAME.size
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an image lies in its file, frame included."""
+
+    offset: int
+    nbytes: int
+    rows: int
+
+
+class UnwritableError(TypeError):
+    """An element holds an object that cannot be written."""
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def frame(image: Image) -> list[bytes | memoryview]:
+    """An image as it stands in a file, in pieces.
+
+    Raises:
+        UnwritableError: It holds Python objects that are neither numbers nor strings nor arrays.
+    """
+    assert image.body is not None
+    names = {
+        "rows": image.rows,
+        "structure": _write_structure(image.structure),
+        "columns": [_write(s) for s in image.specs],
+    }
+    header = json.dumps(names).encode()
+    header += b" " * (-len(header) % 64)
+    body = image.body.data
+    start = _FRAME.pack(len(header), len(body), crc32c.crc32c(header), crc32c.crc32c(body))
+    return [start, header, body]
+
+
+def index(places: list[Place], at: int) -> bytes:
+    """The index and the trailer, for the end of the file; `at` is where that is."""
+    text = json.dumps([[place.offset, place.nbytes, place.rows] for place in places]).encode()
+    text += b" " * (-len(text) % 64)
+    return text + _TRAILER.pack(at, len(text), crc32c.crc32c(text), _END)
+
+
+def _write(spec: Spec) -> dict[str, Any]:
+    if isinstance(spec, ArraySpec):
+        return {"kind": "array", "dtype": spec.dtype, "shape": spec.shape, "at": spec.at}
+    if isinstance(spec, RefSpec):
+        leaves = [[leaf.kind, leaf.dtype, leaf.shape, leaf.text] for leaf in spec.leaves]
+        return {"kind": "refs", "leaves": leaves, "which_at": spec.which_at, "rows_at": spec.rows_at}
+    if isinstance(spec, PlainSpec):
+        return {"kind": "plain", "values": spec.values}
+    odd = next(item for item in spec.items if type(item) not in PLAIN)
+    raise UnwritableError(
+        f"a {type(odd).__name__} cannot be written to a file: only numbers, arrays, bytes, str and nests of them can, "
+        "and one leaf must not mix strings or arrays with Python numbers; change it in map()"
+    )
+
+
+def _write_structure(structure: Structure) -> Any:
+    if structure is LEAF:
+        return None
+    if isinstance(structure, RaggedOf):
+        return {"ragged": structure.levels}
+    if isinstance(structure, TupleOf):
+        out: dict[str, Any] = {"tuple": [_write_structure(child) for child in structure.children]}
+        if structure.make is not None:
+            out["name"] = getattr(structure.make, "__name__", "Record")
+            out["fields"] = list(getattr(structure.make, "_fields", ()))
+        return out
+    if isinstance(structure, DictOf):
+        if not all(isinstance(key, str | int) for key in structure.keys):
+            raise UnwritableError("a dict with keys other than str and int cannot be written to a file")
+        return {"keys": list(structure.keys), "dict": [_write_structure(child) for child in structure.children]}
+    raise UnwritableError(f"elements nested in a {type(structure).__name__} cannot be written to a file")
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def read_trailer(data: bytes, size: int) -> tuple[int, int, int]:
+    """Offset, length and CRC of the index, from the last `TRAILER_BYTES` of a file of this size."""
+    if len(data) != TRAILER_BYTES:
+        raise BrokenFrameError("the file is too short for its trailer")
+    offset, length, crc, end = _TRAILER.unpack(data)
+    if end != _END or offset + length + TRAILER_BYTES != size:
+        raise BrokenFrameError("the file was not finished, or is none of ours")
+    return offset, length, crc
+
+
+def read_index(data: bytes, crc: int, end: int) -> list[Place]:
+    """Where the images lie: all of them before `end`."""
+    if crc32c.crc32c(data) != crc:
+        raise BrokenFrameError("the checksum of the index does not match")
+    try:
+        places = [Place(*map(int, entry)) for entry in json.loads(data)]
+    except (ValueError, TypeError) as error:
+        raise BrokenFrameError("the index cannot be read") from error
+    for place in places:
+        if (
+            place.offset < len(MAGIC)
+            or place.nbytes < _FRAME_BYTES
+            or place.rows < 0
+            or place.offset + place.nbytes > end
+        ):
+            raise BrokenFrameError("the index points outside of the file", offset=place.offset)
+    return places
+
+
+def read_image(memory: npt.NDArray[np.uint8], place: Place) -> tuple[Image, int]:
+    """The image whose frame is the beginning of `memory`, and where its body begins there.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    header_bytes, body_bytes, header_crc, body_crc = _FRAME.unpack(memory[:_FRAME_BYTES].tobytes())
+    start = _FRAME_BYTES + header_bytes
+    if header_bytes > place.nbytes or aligned(start) != start or start + body_bytes != place.nbytes:
+        raise BrokenFrameError("the lengths of a block do not agree", offset=place.offset)
+    header = memory[_FRAME_BYTES:start].tobytes()
+    body = memory[start : start + body_bytes]
+    if crc32c.crc32c(header) != header_crc or crc32c.crc32c(body.data) != body_crc:
+        raise BrokenFrameError("the checksum of a block does not match", offset=place.offset)
+    try:
+        names = json.loads(header)
+        structure = _read_structure(names["structure"], 0)
+        image = Image(int(names["rows"]), structure, tuple(map(_read, names["columns"])), body_bytes)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise BrokenFrameError(f"the header of a block cannot be read: {error}", offset=place.offset) from error
+    if image.rows != place.rows or len(image.specs) != leaf_count(structure):
+        raise BrokenFrameError("the header of a block does not agree with the index", offset=place.offset)
+    return image, start
+
+
+def _read(names: dict[str, Any]) -> Spec:
+    kind = names["kind"]
+    if kind == "array":
+        return ArraySpec(_dtype(names["dtype"]), _shape(names["shape"]), int(names["at"]))
+    if kind == "refs":
+        leaves = tuple(_read_leaf(*entry) for entry in names["leaves"])
+        return RefSpec(leaves, int(names["which_at"]), int(names["rows_at"]))
+    if kind == "plain":
+        values = tuple(names["values"])
+        if not all(type(value) in PLAIN for value in values):
+            raise ValueError("a plain value is none")
+        return PlainSpec(values)
+    raise ValueError(f"unknown kind of column: {kind!r}")
+
+
+def _read_leaf(kind: str, dtype: str, shape: list[int], text: bool) -> Leaf:
+    if kind in ("bytes", "str"):
+        return Leaf("str" if kind == "str" else "bytes")
+    if kind == "table":
+        (count,) = _shape(shape)
+        return Leaf("table", shape=(count,), text=bool(text))
+    if kind == "array":
+        return Leaf("array", _dtype(dtype), _shape(shape))
+    raise ValueError(f"unknown kind of leaf: {kind!r}")
+
+
+def _dtype(name: str) -> str:
+    dtype = np.dtype(str(name))
+    if dtype.kind not in DTYPE_KINDS:
+        raise ValueError(f"dtype {name!r} is not allowed")
+    return dtype.str
+
+
+def _shape(extents: list[int]) -> tuple[int, ...]:
+    shape = tuple(map(int, extents))
+    if len(shape) > _MAX_DEPTH or any(not 0 <= extent < 1 << 48 for extent in shape):
+        raise ValueError(f"shape {shape} is not allowed")
+    return shape
+
+
+def _read_structure(names: Any, depth: int) -> Structure:
+    if depth > _MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    if names is None:
+        return LEAF
+    if "ragged" in names:
+        levels = int(names["ragged"])
+        if not 1 <= levels <= _MAX_DEPTH:
+            raise ValueError(f"{levels} levels of rows")
+        return RaggedOf(levels)
+    if "tuple" in names:
+        children = tuple(_read_structure(child, depth + 1) for child in names["tuple"])
+        if "fields" not in names:
+            return TupleOf(children)
+        return TupleOf(children, record_class(str(names["name"]), tuple(map(str, names["fields"])), len(children)))
+    children = tuple(_read_structure(child, depth + 1) for child in names["dict"])
+    keys = tuple(names["keys"])
+    if len(keys) != len(children) or not all(isinstance(key, str | int) for key in keys):
+        raise ValueError("the keys of a dict do not fit it")
+    return DictOf(keys, children)
+
+
+def record_class(name: str, fields: tuple[str, ...], count: int) -> type[Any]:
+    """A tuple with named fields, as the namedtuple that was written; made without evaluating any text."""
+    if len(fields) != count or not all(field.isidentifier() and not field.startswith("_") for field in fields):
+        raise ValueError(f"fields {fields} do not fit a tuple of {count}")
+
+    def new(cls: type[Any], *parts: Any) -> Any:
+        return tuple.__new__(cls, parts)
+
+    def show(self: tuple[Any, ...]) -> str:
+        return f"{name}({', '.join(f'{field}={part!r}' for field, part in zip(fields, self, strict=True))})"
+
+    members: dict[str, Any] = {field: property(itemgetter(position)) for position, field in enumerate(fields)}
+    members |= {"__new__": new, "__repr__": show, "_fields": fields, "__slots__": ()}
+    return type(name if name.isidentifier() else "Record", (tuple,), members)

@@ -1,0 +1,370 @@
+"""Where kept elements lie: in memory or in a file; how images get there, and come back as blocks.
+
+An image in memory lies outside of the arena and is charged to the pipeline that uses it, as bytes without a slab, until
+the pipeline ends; the next pipeline that reads it is charged anew. Both kinds are read into a slab, image by image,
+which is charged as a finished batch is: the block's references point there.
+
+A store is filled by a `Filling`, which ends as a whole: nothing can be read before `finish`, and what is given up
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from asyncdata.errors import BrokenFrameError, DataError, ObjectNotFoundError, PipelineError
+from asyncdata.formats.block_file import (
+    MAGIC,
+    TRAILER_BYTES,
+    Place,
+    UnwritableError,
+    frame,
+    index,
+    read_image,
+    read_index,
+    read_trailer,
+)
+from asyncdata.formats.block_image import Image, check_image, load
+from asyncdata.memory.accounts import Account, Ticket
+from asyncdata.memory.block import Block
+from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.io import Io
+from asyncdata.runtime.offload import Offload
+from asyncdata.types import ObjectInfo
+
+
+class Filling(Protocol):
+    """Elements on their way into a store."""
+
+    async def add(self, image: Image) -> None:
+        """Takes an image over."""
+
+    async def finish(self) -> None:
+        """That was all: from now on the store can be read."""
+
+    async def discard(self) -> None:
+        """Gives everything up. Idempotent; nothing after `finish`."""
+
+
+class Store(Protocol):
+    """See the module's docstring."""
+
+    async def open(self) -> int | None:
+        """How many images there are; None while the store is not complete."""
+
+    def fill(self) -> Filling:
+        """Begins to fill it."""
+
+    async def load(self, number: int) -> Block:
+        """The elements of one image; without an advance."""
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+class MemoryCell:
+    """What `cache()` keeps in memory: shared by all runs of one dataset, and gone with it. Pickled, it is empty.
+
+    Attributes:
+        images: The elements; None until a run was complete.
+    """
+
+    def __init__(self) -> None:
+        self.images: list[Image] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryCell, ()
+
+
+class Charges:
+    """What one pipeline is charged with for one cell.
+
+    Attributes:
+        tickets: Held until the pipeline ends.
+        lock: Held while they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self.lock = asyncio.Lock()
+
+    def give(self, budget: Budget) -> None:
+        """The pipeline ends."""
+        tickets, self.tickets = self.tickets, []
+        for ticket in tickets:
+            budget.give(ticket)
+
+
+class MemoryStore:
+    """A cell, as one pipeline sees it.
+
+    Args:
+        cell: What is kept.
+        charges: Of this pipeline for the cell.
+        budget: For slabs, and the bytes of the cell.
+        account: Charged with the cell.
+        blocks_account: Charged with blocks made of it.
+    """
+
+    def __init__(
+        self, cell: MemoryCell, charges: Charges, budget: Budget, account: Account, blocks_account: Account
+    ) -> None:
+        self._cell = cell
+        self._charges = charges
+        self._budget = budget
+        self._account = account
+        self._blocks_account = blocks_account
+
+    async def open(self) -> int | None:
+        """See `Store`; charges the pipeline if it was not yet."""
+        images = self._cell.images
+        if images is None:
+            return None
+        async with self._charges.lock:
+            if not self._charges.tickets:
+                nbytes = sum(image.nbytes for image in images)
+                self._charges.tickets.append(await self.charge(max(nbytes, 1)))
+        return len(images)
+
+    async def charge(self, nbytes: int) -> Ticket:
+        """Charges the cell's account, which rests otherwise."""
+        ticket = await self._budget.charge_only(self._account, nbytes)
+        self._budget.wait(self._account)
+        return ticket
+
+    def fill(self) -> Filling:
+        """See `Store`."""
+        return _MemoryFilling(self, self._cell, self._charges, self._budget)
+
+    async def load(self, number: int) -> Block:
+        """See `Store`."""
+        images = self._cell.images
+        assert images is not None
+        image = images[number]
+        assert image.body is not None
+        if not image.has_references:
+            return load(image, image.body, 0, None)
+        slabs = self._budget.slabs
+        slab = await self._budget.take(self._blocks_account, image.nbytes)
+        try:
+            slabs.arena.array[slab.offset : slab.offset + image.nbytes] = image.body
+            return load(image, slabs.arena.array, slab.offset, slabs)
+        finally:
+            slabs.drop(slab)
+
+
+class _MemoryFilling:
+    def __init__(self, store: MemoryStore, cell: MemoryCell, charges: Charges, budget: Budget) -> None:
+        self._store = store
+        self._cell = cell
+        self._charges = charges
+        self._budget = budget
+        self._images: list[Image] = []
+        self._tickets: list[Ticket] = []
+
+    async def add(self, image: Image) -> None:
+        self._tickets.append(await self._store.charge(image.nbytes))
+        self._images.append(image)
+
+    async def finish(self) -> None:
+        if self._cell.images is None:
+            self._cell.images = self._images
+            self._charges.tickets += self._tickets
+            self._tickets = []
+        await self.discard()
+
+    async def discard(self) -> None:
+        tickets, self._tickets = self._tickets, []
+        self._images = []
+        for ticket in tickets:
+            self._budget.give(ticket)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+class FileStore:
+    """One file on a local file system.
+
+    Args:
+        path: The file; its directory is made when it is filled.
+        label: The stage's name, for errors.
+        io: Reads it.
+        threads: Writes it, and looks at checksums.
+        budget: For slabs.
+        blocks_account: Charged with blocks made of it.
+        order: Place among the sources, for the order of reads.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        label: str,
+        io: Io,
+        threads: Offload,
+        budget: Budget,
+        blocks_account: Account,
+        order: int,
+    ) -> None:
+        self._path = path
+        self._label = label
+        self._io = io
+        self._threads = threads
+        self._budget = budget
+        self._account = blocks_account
+        self._order = order
+        self._info: ObjectInfo | None = None
+        self._places: list[Place] = []
+
+    async def open(self) -> int | None:
+        """See `Store`.
+
+        Raises:
+            DataError: There is a file, but it is none of ours, or damaged.
+        """
+        try:
+            self._info = await self._io.stat(self._path)
+        except ObjectNotFoundError:
+            return None
+        try:
+            self._places = await self._read_places(self._info)
+        except DataError as error:
+            error.complete(url=self._path, stage=self._label)
+            raise
+        return len(self._places)
+
+    async def _read_places(self, info: ObjectInfo) -> list[Place]:
+        if info.size < len(MAGIC) + TRAILER_BYTES:
+            raise BrokenFrameError("the file is too short to be one of ours")
+        trailer = await self._read(info, info.size - TRAILER_BYTES, TRAILER_BYTES, _as_bytes)
+        offset, length, crc = read_trailer(trailer, info.size)
+        entries = await self._read(info, offset, length, _as_bytes) if length else b""
+        return read_index(entries, crc, offset)
+
+    async def _read(self, info: ObjectInfo, position: int, length: int, use: Callable[[Any], Any]) -> Any:
+        """Reads a range into a slab and makes something of it in a thread."""
+        slabs = self._budget.slabs
+        slab = await self._budget.take(self._account, max(length, 1))
+        try:
+            read = self._io.read(slabs, slab, 0, length, info, position, (self._order, position))
+            try:
+                await read.wait()
+            except asyncio.CancelledError:
+                read.cancel()
+                raise
+            return await self._threads.run(use, slabs.arena.array[slab.offset : slab.offset + length])
+        finally:
+            slabs.drop(slab)
+
+    def fill(self) -> Filling:
+        """See `Store`."""
+        return FileFilling(Path(self._path), self._label, self._threads)
+
+    async def load(self, number: int) -> Block:
+        """See `Store`."""
+        info = self._info
+        assert info is not None
+        place = self._places[number]
+        slabs = self._budget.slabs
+        slab = await self._budget.take(self._account, place.nbytes)
+        try:
+            read = self._io.read(slabs, slab, 0, place.nbytes, info, place.offset, (self._order, place.offset))
+            try:
+                await read.wait()
+            except asyncio.CancelledError:
+                read.cancel()
+                raise
+            memory = slabs.arena.array[slab.offset : slab.offset + place.nbytes]
+            try:
+                image, start = await self._threads.run(_checked, memory, place)
+            except DataError as error:
+                error.complete(url=self._path, offset=place.offset, stage=self._label)
+                raise
+            return load(image, slabs.arena.array, slab.offset + start, slabs)
+        finally:
+            slabs.drop(slab)
+
+
+def _as_bytes(memory: Any) -> bytes:
+    data: bytes = memory.tobytes()
+    return data
+
+
+def _checked(memory: Any, place: Place) -> tuple[Image, int]:
+    image, start = read_image(memory, place)
+    check_image(image, memory, start)
+    return image, start
+
+
+class FileFilling:
+    """Writes a file beside its place, and puts it there when it is complete.
+
+    Args:
+        path: Where it goes.
+        label: The stage's name, for errors.
+        threads: Writes.
+    """
+
+    def __init__(self, path: Path, label: str, threads: Offload) -> None:
+        self._path = path
+        self._label = label
+        self._threads = threads
+        self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        self._file: BinaryIO | None = None
+        self._places: list[Place] = []
+        self._at = len(MAGIC)
+
+    async def add(self, image: Image) -> None:
+        """See `Filling`.
+
+        Raises:
+            PipelineError: It holds Python objects that cannot be written.
+        """
+        try:
+            await self._threads.run(self._write, image)
+        except UnwritableError as error:
+            raise PipelineError(str(error), stage=self._label) from error
+
+    def _write(self, image: Image) -> None:
+        pieces = frame(image)
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        for piece in pieces:
+            self._file.write(piece)
+        nbytes = sum(map(len, pieces))
+        self._places.append(Place(self._at, nbytes, image.rows))
+        self._at += nbytes
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._partial.open("xb")
+        self._file.write(MAGIC)
+
+    async def finish(self) -> None:
+        """See `Filling`."""
+        await self._threads.run(self._finish)
+
+    def _finish(self) -> None:
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        self._file.write(index(self._places, self._at))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+        self._partial.replace(self._path)
+
+    async def discard(self) -> None:
+        """See `Filling`."""
+        if self._file is not None:
+            # Not in a thread: called when everything ends, and quick.
+            self._file.close()
+            self._file = None
+            self._partial.unlink(missing_ok=True)
