@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
-import os
+import zlib
+from typing import Final
 
 import pytest
 
 from asyncdata.options import Options
+from tests.samples import samples
+
+_MODULES: Final = {"test_bad_input", "test_consumers", "test_kept_batches", "test_leaving", "test_random_pipelines"}
+_HERE_ONLY: Final = {
+    # Their functions share an event or a lock with the test.
+    "test_wait_for_may_time_out_again_and_again",
+    "test_a_loop_closed_while_it_waited_takes_nothing_with_it",
+    "test_closing_while_another_task_waits",
+    "test_a_thread_stuck_in_user_code_is_reported_and_left",
+    "test_the_stage_thread_stuck_in_inline_user_code_is_reported_and_left",
+    "test_an_async_function_that_refuses_to_be_cancelled_is_reported",
+    "test_an_object_replaced_after_it_was_listed",
+    "test_an_object_replaced_or_deleted_while_it_is_read",
+    # They time the test's own loop, beside which a process is started.
+    "test_the_consumers_loop_is_never_held",
+}
 
 
-def isolate_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on ``Options()`` means ``Options(isolate=True)``."""
-    defaults = Options.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "isolate", True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Both places, for what can be isolated."""
+    if metafunc.module.__name__.rpartition(".")[2] in _MODULES and metafunc.function.__name__ not in _HERE_ONLY:
+        metafunc.parametrize("where", ["here", "isolated"], indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out most of the isolated ones, and those that read the ``memory://`` of this process."""
+    left_out = [item for item in items if _is_isolated(item) and not _is_chosen(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        chosen = set(left_out)
+        items[:] = [item for item in items if item not in chosen]
+
+
+def _is_isolated(item: pytest.Item) -> bool:
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return parameters.get("where") == "isolated"
+
+
+def _is_chosen(item: pytest.Item) -> bool:
+    return "memory" not in item.name.rpartition("[")[2] and zlib.crc32(item.nodeid.encode()) % samples(14, 1) == 0
 
 
 @pytest.fixture(autouse=True)
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """``here`` or ``isolated``."""
-    mode: str = getattr(request, "param", os.environ.get("WHERE", "here"))
+    """``here``, or ``isolated``: then ``Options()`` means ``Options(isolate=True)``."""
+    mode: str = getattr(request, "param", "here")
     if mode == "isolated":
-        isolate_by_default(monkeypatch)
+        defaults = Options.__init__.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "isolate", True)
     return mode
