@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from asyncdata.errors import ObjectNotFoundError as ObjectNotFoundError
     from asyncdata.errors import PipelineClosedError as PipelineClosedError
     from asyncdata.errors import PipelineError as PipelineError
+    from asyncdata.errors import QuarantineError as QuarantineError
     from asyncdata.errors import StorageError as StorageError
+    from asyncdata.errors import TooManyErrorsError as TooManyErrorsError
     from asyncdata.errors import TransientStorageError as TransientStorageError
     from asyncdata.errors import UnbatchableError as UnbatchableError
     from asyncdata.errors import UnsupportedURLError as UnsupportedURLError
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.memory.structure import register_dataclass as register_dataclass
     from asyncdata.options import AUTOTUNE as AUTOTUNE
+    from asyncdata.options import ErrorPolicy as ErrorPolicy
     from asyncdata.options import HedgeOptions as HedgeOptions
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
@@ -96,7 +99,9 @@ _HOMES = {
         "ObjectNotFoundError",
         "PipelineClosedError",
         "PipelineError",
+        "QuarantineError",
         "StorageError",
+        "TooManyErrorsError",
         "TransientStorageError",
         "UnbatchableError",
         "UnsupportedURLError",
@@ -114,7 +119,7 @@ _HOMES = {
     "asyncdata.memory.structure": ("register_dataclass",),
     "asyncdata.plan.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
     "asyncdata.planner.cardinality": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
-    "asyncdata.options": ("AUTOTUNE", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
+    "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.iterate": ("PipelineIterator",),
     "asyncdata.runtime.runtime": ("Runtime",),
     "asyncdata.workers.failure": ("UserFunctionError",),

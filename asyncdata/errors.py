@@ -96,7 +96,13 @@ class AccessDeniedError(StorageError, PermissionError):
 
 
 class ObjectChangedError(StorageError):
-    """The object was replaced or deleted after it was listed; the bytes of two versions are never mixed."""
+    """The object was replaced or deleted after it was listed; the bytes of two versions are never mixed.
+
+    Attributes:
+        found: The version that is there instead of ``version``; None where there is none, or nobody told.
+    """
+
+    found: str | None = None
 
 
 class UnsupportedURLError(StorageError, ValueError):
@@ -135,6 +141,24 @@ class MemoryLimitError(PipelineError):
 
 class UnbatchableError(PipelineError, ValueError):
     """Elements of one batch differ in structure, shape or dtype."""
+
+
+class TooManyErrorsError(PipelineError):
+    """More elements failed than ``Options.errors`` allows to be skipped. The last one's error is the cause.
+
+    Attributes:
+        skipped: How many failed, the one that was too many included.
+        first: The first of them, as a text.
+        last: The last one.
+    """
+
+    skipped: int = 0
+    first: str = ""
+    last: str = ""
+
+
+class QuarantineError(PipelineError):
+    """The quarantine list of ``Options.errors`` cannot be opened for appending."""
 
 
 class FunctionTransferError(PipelineError, TypeError):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 AUTOTUNE: Final = -1
 """Let asyncdata choose; legal wherever tf.data takes ``tf.data.AUTOTUNE`` (same value)."""
@@ -101,8 +101,46 @@ class HedgeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorPolicy:
+    """Elements that fail are skipped, up to a quota; without a policy the first one ends the pipeline.
+
+    Attributes:
+        max_skipped: The most elements that may fail in one iteration; a shard that ends early counts as one. None for
+            any number.
+        max_fraction: The largest part of the elements that may fail, of those that a step has seen; None for no such
+            limit.
+        min_elements: How many that must be before `max_fraction` is judged.
+        max_in_a_row: The most failures of one step with nothing good between them. There is always such a limit, so
+            that an endless dataset of which everything fails ends.
+        skip_unreachable: Whether a shard ends early also when its storage cannot be read after all attempts (an
+            outage would then empty a whole epoch, shard by shard).
+        quarantine: A local file to which a line of JSON is appended for every failure: ``url``, ``generation``,
+            ``offset``, ``record``, ``stage``, ``error``. None for no such file.
+        log_warning: Whether every failure is logged, too.
+    """
+
+    max_skipped: int | None = 100
+    max_fraction: float | None = None
+    min_elements: int = 1000
+    max_in_a_row: int = 10_000
+    skip_unreachable: bool = False
+    quarantine: str | os.PathLike[str] | None = None
+    log_warning: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_skipped is not None and self.max_skipped < 0:
+            raise ValueError(f"max_skipped must be None or at least 0, not {self.max_skipped}")
+        if self.max_fraction is not None and not 0 <= self.max_fraction <= 1:
+            raise ValueError(f"max_fraction must be None or from 0 to 1, not {self.max_fraction}")
+        if min(self.min_elements, self.max_in_a_row) < 1:
+            raise ValueError("min_elements and max_in_a_row must be at least 1")
+        if self.quarantine is not None and "://" in os.fspath(self.quarantine):
+            raise ValueError(f"the quarantine list must be a local file, not {os.fspath(self.quarantine)!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything about *how* a pipeline runs; nothing here changes which elements it yields, in deterministic mode.
+    """Everything about *how* a pipeline runs; in deterministic mode only ``errors`` changes which elements it yields.
 
     Attributes:
         memory_limit_bytes: One limit for every buffer of the pipeline: reads in flight, read-ahead, shuffle buffers,
@@ -117,9 +155,15 @@ class Options:
             ``Runtime.stats().fetch``. A number is kept as it is.
         max_bytes_in_flight: Upper limit of their bytes together; ``AUTOTUNE`` takes the memory limit.
         check_crc: Verify the CRC-32C of every TFRecord payload (in the workers where there are any).
+        check_object_crc: Verify the CRC-32C that the store keeps of each object (``gs``), once all its bytes were read.
+            The option of the Runtime counts. Costs about 0.1 s of the I/O loop per GB.
+        on_change: What follows when a file's object was replaced after it was listed or opened: ``"raise"`` gives
+            ``ObjectChangedError``; ``"restart"`` reads the new version from its beginning and leaves out as many
+            leading records as were handed out before, at most three times per file and epoch.
         seed: Stands in for seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws
             one for every iteration; with a seed, the same epoch is the same in every run.
         close_timeout_s: How long ``close()`` waits for user code that is still running before it reports it.
+        errors: What becomes of elements that fail, see ``ErrorPolicy``; None ends the pipeline with the first.
         retry: See ``RetryOptions``.
         timeouts: See ``TimeoutOptions``.
         hedge: See ``HedgeOptions``.
@@ -138,8 +182,11 @@ class Options:
     max_requests_in_flight: int = AUTOTUNE
     max_bytes_in_flight: int = AUTOTUNE
     check_crc: bool = True
+    check_object_crc: bool = False
+    on_change: Literal["raise", "restart"] = "raise"
     seed: int | None = None
     close_timeout_s: float = 10.0
+    errors: ErrorPolicy | None = None
     retry: RetryOptions = field(default_factory=RetryOptions)
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
     hedge: HedgeOptions = field(default_factory=HedgeOptions)
@@ -158,6 +205,8 @@ class Options:
         for name in ("max_requests_in_flight", "max_bytes_in_flight"):
             if getattr(self, name) < 1 and getattr(self, name) != AUTOTUNE:
                 raise ValueError(f"{name} must be AUTOTUNE or at least 1, not {getattr(self, name)}")
+        if self.on_change not in {"raise", "restart"}:
+            raise ValueError(f"on_change must be 'raise' or 'restart', not {self.on_change!r}")
         if self.close_timeout_s <= 0:
             raise ValueError(f"close_timeout_s must be positive, not {self.close_timeout_s}")
 

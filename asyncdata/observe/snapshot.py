@@ -53,6 +53,27 @@ class WorkersStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedStats:
+    """What was left out of one iteration under ``Options.errors`` and ``ignore_errors``.
+
+    Attributes:
+        elements: Elements that failed.
+        shards: Shards that ended early.
+        unread_bytes: Bytes of these shards behind the place where they ended, as far as their sizes are known.
+        steps: Failures by the step they happened in; above zero in one step only: look at its function or its files.
+        lines_lost: Lines that could not be written to the quarantine list.
+        last: The last failure, as a text.
+    """
+
+    elements: int = 0
+    shards: int = 0
+    unread_bytes: int = 0
+    steps: Mapping[str, int] = field(default_factory=dict)
+    lines_lost: int = 0
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStats:
     """One iteration, as it stands.
 
@@ -69,6 +90,7 @@ class PipelineStats:
         workers: Of the Runtime; None while it has none.
         fetch: Counters of the Runtime's reads, by the names of the storage layer (``bytes``, ``requests``,
             ``retries``, ``in_flight``, ``waiting``, …).
+        skipped: What was left out because it failed.
         loader_pid: The loader process, with ``isolate=True``; else None.
     """
 
@@ -83,4 +105,5 @@ class PipelineStats:
     stages: tuple[StageStats, ...] = ()
     workers: WorkersStats | None = None
     fetch: Mapping[str, Any] = field(default_factory=dict)
+    skipped: SkippedStats = field(default_factory=SkippedStats)
     loader_pid: int | None = None

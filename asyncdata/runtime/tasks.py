@@ -208,6 +208,13 @@ class Job:
             for row, blob in decode_failed(part.reply.failed)
         ]
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the last row that failed ended its task, although others were behind it."""
+        part = self._parts[0]
+        assert part.reply is not None
+        return part.reply.count + len(decode_failed(part.reply.failed)) < part.count
+
     def first_error(self) -> BaseException | None:
         """Why the first row without a result has none."""
         for part in self._parts:

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
+from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import LONG_STEP_S
 from asyncdata.types import Element
@@ -80,7 +83,7 @@ def call_rows(call: Callable[[Element, Rows], T], block: Block, limit: int) -> t
     """Calls a function for row after row, until `limit` are done, one fails, or 2 ms have passed.
 
     Returns:
-        What it returned, and the exception of the row after these, if that was the reason to stop.
+        What it returned, and the exception of the row after these, if that was the reason to stop. See `leave_out`.
     """
     results: list[T] = []
     until = time.monotonic() + LONG_STEP_S
@@ -92,3 +95,15 @@ def call_rows(call: Callable[[Element, Rows], T], block: Block, limit: int) -> t
     except Exception as error:  # noqa: BLE001 -- raised once the rows before it are delivered
         return results, error
     return results, None
+
+
+def leave_out(block: Block, error: Exception, guard: Guard | None) -> Block:
+    """The block without its first row, for which a function failed; the row stays used up.
+
+    Raises:
+        Exception: That error, or that it was one too many.
+    """
+    over = error if guard is None else guard.skip(error, block.origin[0])
+    if over is not None:
+        raise over
+    return block.select(np.arange(1, len(block)))

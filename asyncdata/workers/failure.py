@@ -44,7 +44,13 @@ class UserFunctionError(PipelineError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818 -- it is the cause of an error, shown as a text, never raised
-    """The traceback of a worker process, as text; the cause of the exception that the parent raises."""
+    """The traceback of a worker process, as text; the cause of the exception that the parent raises.
+
+    Attributes:
+        place: The user's line that raised; empty if unknown.
+    """
+
+    place: str = ""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""' if self.args else ""
@@ -110,6 +116,12 @@ def user_place(exc: BaseException) -> str:
     return chosen or deepest
 
 
+def raised_at(exc: BaseException) -> str:
+    """As `user_place`, also for an exception that came from a worker process; never raises."""
+    cause = exc.__cause__
+    return cause.place if isinstance(cause, RemoteTraceback) else _place_of(exc)
+
+
 def encode_failure(exc: BaseException, *, brief: bool = False) -> bytes:
     """Packs an exception for the parent; never raises and never exceeds a few times ``LIMIT_BYTES``.
 
@@ -146,7 +158,9 @@ def decode_failure(data: bytes, *, where: str) -> Exception:
             exc = None
     if not isinstance(exc, Exception):
         exc = _make_stand_in(record.name, record.bases, record.message)
-    BaseException.__setattr__(exc, "__cause__", RemoteTraceback(record.trace))
+    cause = RemoteTraceback(record.trace)
+    cause.place = record.place
+    BaseException.__setattr__(exc, "__cause__", cause)
     present = set(_notes_of(exc))
     for note in record.notes:
         if note not in present:

@@ -12,10 +12,11 @@ import numpy as np
 
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
+from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage
 from asyncdata.runtime.stages.arrays import block_of_elements
-from asyncdata.runtime.usercode import UserFunction, call_rows
+from asyncdata.runtime.usercode import UserFunction, call_rows, leave_out
 from asyncdata.workers.failure import annotate, as_raisable
 from asyncdata.workers.program import generator
 
@@ -26,31 +27,34 @@ class InlineMapStage(Stage):
     A slow function is called for some rows at a time: what is done is passed on, and the loop is left to others.
     """
 
-    def __init__(self, label: str, upstream: Stage, function: UserFunction) -> None:
+    def __init__(self, label: str, upstream: Stage, function: UserFunction, guard: Guard | None = None) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
         self._function = function
+        self._guard = guard
         self._block: Block | None = None
         self._error: Exception | None = None
         self._pause = Pause()
 
     async def pull(self, limit: int) -> Block | None:
-        if self._error is not None:
-            raise self._error
         await self._pause()
+        if self._error is not None:
+            assert self._block is not None
+            self._block = leave_out(self._block, self._error, self._guard)
+            self._error = None
         if self._block is None:
             self._block = await self._upstream.pull(limit)
         block = self._block
         if block is None:
             return None
         values, self._error = call_rows(self._function, block, limit)
+        if self._guard is not None:
+            self._guard.passed(len(values))
         if len(values) < len(block):
             block, self._block = block.split(len(values))
         else:
             self._block = None
         block.release()
-        if self._error is not None and not values:
-            raise self._error
         return block_of_elements(values, block.origin, block.advance)
 
     @property
@@ -92,6 +96,7 @@ class AsyncMapStage(Stage):
         spawn: Starts a task of the pipeline.
         keys: Key of the random generators, when the function takes one.
         depth: Of the function's step in the plan.
+        guard: Says whether an element may fail; None lets none.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class AsyncMapStage(Stage):
         spawn: Spawn,
         keys: tuple[int, int] | None = None,
         depth: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
@@ -120,6 +126,7 @@ class AsyncMapStage(Stage):
         self._spawn = spawn
         self._keys = keys
         self._depth = depth
+        self._guard = guard
         self._calls: deque[_Call] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeder: asyncio.Task[None] | None = None
@@ -199,7 +206,8 @@ class AsyncMapStage(Stage):
                 self._room.set()
                 return self._block_of(ready)
             if self._calls and self._calls[0].error is not None:
-                raise self._calls[0].error
+                self._leave_out(self._calls[0])
+                continue
             if self._ended and not self._calls:
                 if self._error is not None:
                     raise self._error
@@ -223,8 +231,21 @@ class AsyncMapStage(Stage):
             self._calls.appendleft(failed)
         return ready
 
+    def _leave_out(self, call: _Call) -> None:
+        """An element that failed becomes the news that it is used up; raises if it may not fail."""
+        error = call.error
+        assert error is not None
+        over = error if self._guard is None else self._guard.skip(error, call.origin[0])
+        if over is not None:
+            raise over
+        call.error = None
+        call.advance = call.advance.select(np.empty(0, np.int64))
+        call.origin = NO_ORIGINS
+
     def _block_of(self, calls: list[_Call]) -> Block:
         values = [call.value for call in calls if len(call.origin)]
+        if self._guard is not None:
+            self._guard.passed(len(values))
         advance = Advance.concat([call.advance for call in calls])
         if not values:
             return Block.empty(advance)

@@ -6,8 +6,9 @@ import numpy as np
 
 from asyncdata.memory.advance import Advance, Fold
 from asyncdata.memory.block import Block
+from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.stage import Pause, Stage, row_marks
-from asyncdata.runtime.usercode import UserFunction, call_rows
+from asyncdata.runtime.usercode import UserFunction, call_rows, leave_out
 
 
 class FilterStage(Stage):
@@ -16,30 +17,33 @@ class FilterStage(Stage):
     A slow predicate is asked about some rows at a time, and the loop is left to others in between.
     """
 
-    def __init__(self, label: str, upstream: Stage, predicate: UserFunction) -> None:
+    def __init__(self, label: str, upstream: Stage, predicate: UserFunction, guard: Guard | None = None) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
         self._predicate = predicate
+        self._guard = guard
         self._block: Block | None = None
         self._error: Exception | None = None
         self._pause = Pause()
 
     async def pull(self, limit: int) -> Block | None:
-        if self._error is not None:
-            raise self._error
         await self._pause()
+        if self._error is not None:
+            assert self._block is not None
+            self._block = leave_out(self._block, self._error, self._guard)
+            self._error = None
         if self._block is None:
             self._block = await self._upstream.pull(limit)
         block = self._block
         if block is None:
             return None
         answers, self._error = call_rows(self._predicate.holds, block, limit)
+        if self._guard is not None:
+            self._guard.passed(len(answers))
         if len(answers) < len(block):
             block, self._block = block.split(len(answers))
         else:
             self._block = None
-        if self._error is not None and not answers:
-            raise self._error
         if all(answers):
             return block
         return block.select(np.flatnonzero(answers))

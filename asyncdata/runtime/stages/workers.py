@@ -18,15 +18,16 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import EMPTY, Mark
+from asyncdata.memory.advance import EMPTY, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.occupancy import Occupancy
+from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.batch import Collector
-from asyncdata.runtime.tasks import Executor, Job
+from asyncdata.runtime.tasks import Executor, Failed, Job
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
@@ -91,6 +92,8 @@ class WorkerStage(Stage):
         occupancy: Of the workers; by default there are as many as tasks under way.
         collector: Of batches; None otherwise.
         first_rows: Rows of a task before anything is known about their cost.
+        guard: Says whether an element may fail, and is left out then; None lets none. Not for batches, whose elements
+            must all be there. Goes with a program that skips.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class WorkerStage(Stage):
         occupancy: Occupancy | None = None,
         collector: Collector | None = None,
         first_rows: int = _FIRST_ROWS,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
@@ -132,6 +136,7 @@ class WorkerStage(Stage):
         self._occupancy.watch(self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
+        self._guard = guard
         self._pace = _Pace(first_rows, max(account.reserved // 4, 1 << 16))
         self._jobs: deque[Job] = deque()
         self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
@@ -332,30 +337,58 @@ class WorkerStage(Stage):
         return Block(structure, columns, origin[:1], advance.group(stops, marks))
 
     def _rows(self, job: Job) -> Block:
-        """The rows that have results; notes why it is not all of them."""
+        """The rows that have results, up to the first that may not fail; notes why no more."""
         failed = job.failed()
         if not failed:
+            if self._guard is not None:
+                self._guard.passed(len(job))
             return self._result(job, None)
-        count = failed[0].row
-        self._failure = failed[0].error
-        if not count:
+        count = len(job)
+        end, skipped = self._judge(job, failed)
+        kept = np.delete(np.arange(count), skipped)
+        good = int(np.searchsorted(kept, end))
+        if not good:
+            # No results that may be shown; what was left out is used up all the same.
+            advance = job.block.advance if end == count else job.block.advance.split(end)[0]
             job.release()
-            return Block.empty(EMPTY)
-        return self._result(job, count)
+            return Block.empty(advance.select(kept[:0]))
+        block = self._result(job, kept)
+        if end < count:
+            block, rest = block.split(good)
+            rest.release()
+        return block
 
-    def _result(self, job: Job, count: int | None) -> Block:
-        """The first `count` rows, or all of them."""
+    def _judge(self, job: Job, failed: list[Failed]) -> tuple[int, list[int]]:
+        """Where the job's output ends, and which rows have no results."""
+        end, rows = len(job), [row for row, _ in failed]
+        before = 0
+        for index, (row, error) in enumerate(failed):
+            over: BaseException | None = error
+            if self._guard is not None and not (job.stopped and index == len(failed) - 1):
+                self._guard.passed(row - before)
+                over = self._guard.skip(error, job.block.origin[row])
+            if over is not None:
+                self._failure, end = over, row
+                break
+            before = row + 1
+        else:
+            if self._guard is not None:
+                self._guard.passed(len(job) - before)
+        if self._guard is None or job.stopped:
+            # Behind the last of them there is nothing.
+            rows += range(failed[-1].row + 1, len(job))
+        return end, rows
+
+    def _result(self, job: Job, kept: Rows | None) -> Block:
+        """The rows that have results: those `kept`, or all."""
         if self._outcome == "checked":
             block = job.passed()
-            if count is not None:
-                block, bad = block.split(count)
-                bad.release()
-            return block
+            return block if kept is None else block.select(kept)
         origin, advance = job.block.origin, job.block.advance
         structure, columns = job.rows()
-        if count is not None:
-            origin, advance = origin[:count], advance.split(count)[0]
-        return Block(structure, columns, origin, advance)
+        if kept is None:
+            return Block(structure, columns, origin, advance)
+        return Block(structure, columns, origin[kept], advance.select(kept))
 
     def _cut(self, block: Block, limit: int) -> Block:
         if len(block) <= limit:
