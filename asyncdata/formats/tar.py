@@ -82,8 +82,10 @@ class TarFramer:
     in_thread = False
 
     def __init__(self) -> None:
-        # Bytes still to be passed over that belong to no member: content that nobody wants, padding.
+        # Bytes still to be passed over that belong to no member: content that nobody wants, padding. Padding, which
+        # comes last, may be missing at the end of a file.
         self._skip = 0
+        self._padding = 0
 
     def frame(
         self,
@@ -108,7 +110,7 @@ class TarFramer:
             self._skip -= step
             at += step
             if at == stop:
-                if last and self._skip:
+                if last and self._skip > self._padding:
                     error = self._error("the file ends inside a member", place, at - start)
                 break
             if stop - at >= BLOCK and tar_headers.is_end(bytes(view[at : at + BLOCK])):
@@ -132,6 +134,7 @@ class TarFramer:
                 names.append(member.name)
             at = min(member.stop, stop)
             self._skip = member.stop - at
+            self._padding = member.stop - member.content - member.size
         table = np.array(rows, np.int64).reshape(-1, 2)
         return Members(
             starts=np.array(starts, np.int64),
@@ -184,9 +187,7 @@ class TarFramer:
         if wanted and body + size > stop:
             raise _CutOff(body + size - first)
         name = pax.get("path", header.name if long_name is None else long_name)
-        behind = body + padded(size)
-        # The padding of the last member may be missing.
-        return _Member(name if wanted else None, body, size, behind if end is None else min(behind, end))
+        return _Member(name if wanted else None, body, size, body + padded(size))
 
     def _error(self, message: str, place: Place, behind: int) -> DataError:
         return BrokenFrameError(message, url=place.url, version=place.version, offset=place.offset + behind)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from asyncdata.errors import CorruptRecordError
+from asyncdata.formats.json_lines import JsonFramer, parse_json
+from tests.formats.framers import check_any_chunking, outcome
+
+VALUES: list[Any] = [{"a": 1, "b": [1.5, None, True]}, {}, [], "ä\n", 7, {"nested": {"deep": [{"x": "\0"}]}}, 2**70]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n \n"])
+@pytest.mark.parametrize("final", ["", "\n"])
+def test_each_line_is_a_value(end: str, final: str) -> None:
+    """Values of any kind, with LF or CRLF, blank lines between them, with and without a last line end."""
+    data = (end.join(json.dumps(value) for value in VALUES) + final).encode()
+    check_any_chunking(JsonFramer, data, [repr(value).encode() for value in VALUES], rounds=3)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"a": 1', "no JSON text"),
+        (b"{'a': 1}", "no JSON text"),
+        (b'{"a": 1} {}', "Extra data"),
+        (b'"\xff"', "no JSON text"),
+        (b"\0", "no JSON text"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"9" * 5000, "no JSON text"),
+    ],
+)
+def test_a_bad_line_is_named(line: bytes, message: str) -> None:
+    """The values in front of it come first; the error names line, record and offset, and shows a little of it."""
+    records, error = outcome(JsonFramer, b'{"ok": 1}\n\n' + line + b'\n{"ok": 2}\n')
+    assert records == [{"ok": 1}]
+    assert isinstance(error, CorruptRecordError)
+    assert message in str(error)
+    assert "line 3" in str(error)
+    assert (error.url, error.record, error.offset) == ("gs://b/o", 1, 11)
+    assert len(str(error)) < 500
+
+
+def test_numbers_as_python_reads_them() -> None:
+    """NaN and Infinity, which Python writes, are read; views are taken as well as bytes."""
+    assert math.isnan(parse_json(memoryview(b"NaN")))
+    assert parse_json(b"-Infinity") == -math.inf
