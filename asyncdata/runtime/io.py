@@ -206,6 +206,10 @@ class Io:
         """Requests that are in flight at a time, as things are."""
         return self.fetcher.window
 
+    def note_restart(self) -> None:
+        """A file is begun again, for its object was replaced."""
+        self.thread.call(self.fetcher.note_restart)
+
     def stats(self) -> FetchStats:
         """Counters of all reads so far."""
         return self.fetcher.stats()

@@ -43,6 +43,10 @@ class Manifest:
     def __setitem__(self, url: str, info: ObjectInfo) -> None:
         self._objects[url] = info
 
+    def forget(self, url: str) -> None:
+        """What is known about an object is not true any more."""
+        self._objects.pop(url, None)
+
     async def matching(self, patterns: tuple[str, ...]) -> list[str]:
         """The URLs that match, sorted; listed once.
 

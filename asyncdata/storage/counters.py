@@ -30,6 +30,7 @@ class FetchStats:
         peak_in_flight: The most that ever ran.
         waiting: Reads that wait for their turn; above zero for long, the limit of requests is the bottleneck.
         limit: The limit of requests in flight.
+        restarts: Files that were begun again because their object was replaced (``Options.on_change``).
         fallbacks: Bodies that were asked for by aiohttp instead of the range client, by reason: ``proxy``, ``unframed``
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
             times the CPU.
@@ -48,6 +49,7 @@ class FetchStats:
     peak_in_flight: int = 0
     waiting: int = 0
     limit: int = 0
+    restarts: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -64,6 +66,7 @@ class FetchCounters:
         self._backoff_s = 0.0
         self._in_flight = 0
         self._peak = 0
+        self._restarts = 0
         self._failures: Counter[FailureCause] = Counter()
 
     def began(self, *, resumed: bool = False) -> None:
@@ -99,6 +102,10 @@ class FetchCounters:
         self._retries += 1
         self._backoff_s += delay_s
 
+    def restarted(self) -> None:
+        """A file is begun again."""
+        self._restarts += 1
+
     def snapshot(self, *, waiting: int, limit: int) -> FetchStats:
         """The numbers as they are now."""
         failures = dict(self._failures)
@@ -116,4 +123,5 @@ class FetchCounters:
             peak_in_flight=self._peak,
             waiting=waiting,
             limit=limit,
+            restarts=self._restarts,
         )

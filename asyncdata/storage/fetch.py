@@ -132,6 +132,10 @@ class Fetcher:
         """The limit of requests in flight, as it is now."""
         return self._gate.limit
 
+    def note_restart(self) -> None:
+        """A file is begun again, for its object was replaced."""
+        self._counters.restarted()
+
     def stats(self) -> FetchStats:
         """What was done so far."""
         fallbacks: Counter[str] = Counter()

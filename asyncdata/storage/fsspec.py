@@ -1,7 +1,8 @@
 """Any other URL, through fsspec: asynchronous filesystems on the running loop, the others in threads.
 
-fsspec has no read into a buffer and no pinned read: a range arrives as bytes and is copied once, and a version is
-compared only when a range comes back short. Options are fsspec's ``storage_options`` of the filesystem.
+fsspec has no read into a buffer and no pinned read: a range arrives as bytes, is copied once, and is delivered when a
+look at the object afterwards shows the listed version. Options are fsspec's ``storage_options`` of the filesystem, and
+``verify_version``: False saves that look, one request per range, for objects that are never replaced.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import fsspec.asyn
 
 from asyncdata.errors import (
     AccessDeniedError,
-    ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
     UnsupportedURLError,
 )
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, locate, read_failed
 from asyncdata.storage.globs import compile_glob, expand_braces
 from asyncdata.storage.reader import ReaderSpec
@@ -63,8 +64,15 @@ def open_reader(spec: ReaderSpec) -> FsspecReader:
     extra: dict[str, Any] = {}
     if issubclass(kind, fsspec.asyn.AsyncFileSystem) and kind.async_impl:
         extra = {"asynchronous": True, "loop": asyncio.get_running_loop()}
-    filesystem = kind(**{**spec.options, **extra, "skip_instance_cache": True, "use_listings_cache": False})
-    return FsspecReader(filesystem, asynchronous=bool(extra), max_threads=min(MAX_THREADS, spec.max_connections))
+    options = dict(spec.options)
+    verifies = bool(options.pop("verify_version", True))
+    filesystem = kind(**{**options, **extra, "skip_instance_cache": True, "use_listings_cache": False})
+    return FsspecReader(
+        filesystem,
+        asynchronous=bool(extra),
+        max_threads=min(MAX_THREADS, spec.max_connections),
+        verifies=verifies,
+    )
 
 
 class FsspecReader:
@@ -74,10 +82,12 @@ class FsspecReader:
         filesystem: Made for this reader alone; its sessions are closed with it.
         asynchronous: It was made with ``asynchronous=True`` on the running loop.
         max_threads: For a filesystem that blocks.
+        verifies: Look after each read whether the object is still the listed version.
     """
 
-    def __init__(self, filesystem: Any, *, asynchronous: bool, max_threads: int) -> None:
+    def __init__(self, filesystem: Any, *, asynchronous: bool, max_threads: int, verifies: bool = True) -> None:
         self._filesystem = filesystem
+        self._verifies = verifies
         self._asynchronous = asynchronous
         self._jobs = ThreadJobs(max_threads, "asyncdata-fsspec")
 
@@ -133,14 +143,20 @@ class FsspecReader:
         except StorageError as error:
             raise locate(error, info, start) from None
         size = min(len(data), len(buffer))
+        if len(data) == len(buffer) and (info.version is None or not self._verifies):
+            buffer[:] = data
+            return size
+        # fsspec reads no particular version. The one that is there after the read was there while it went on, if it is
+        # the listed one.
+        try:
+            current = await self.stat(info.url)
+        except ObjectNotFoundError:
+            raise object_deleted(info, start=start) from None
+        if info.version is not None and current.version != info.version:
+            raise object_changed(info, current.version, start=start)
         if len(data) == len(buffer):
             buffer[:] = data
             return size
-        current = await self.stat(info.url)
-        if info.version is not None and current.version != info.version:
-            raise ObjectChangedError(
-                "the object changed after it was listed", url=info.url, version=info.version, offset=start
-            )
         if len(data) > len(buffer):
             raise StorageError("the filesystem returned more bytes than asked for", url=info.url, offset=start)
         if start + len(buffer) > current.size:

@@ -16,9 +16,10 @@ from typing import Final
 
 import aiohttp
 
-from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import MAX_REDIRECTS, Bodies, client_failure, head_of
+from asyncdata.storage.changed import object_changed, object_resized
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import has_wildcard
@@ -111,9 +112,11 @@ class HttpReader:
         if not buffer:
             return 0
         try:
-            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info), attempt)
+            answer = await self._get(info.url, start, buffer, lambda head: _check(head, info, start), attempt)
             if answer.head.status == 416:
-                raise ObjectChangedError("the object has fewer bytes than were listed")
+                beyond = answer.head.content_range
+                size = beyond.total if beyond is not None else None
+                raise object_resized(info, size, start=start, found=version_of(answer.head))
             self._require_body(answer, info.url)
             if answer.filled < len(buffer):
                 raise read_failed(
@@ -229,18 +232,18 @@ def _check_identity(head: ResponseHead) -> None:
         raise EncodedBodyError(f"the server sends the body as {head.headers['content-encoding'][:40]!r}")
 
 
-def _check(head: ResponseHead, info: ObjectInfo) -> None:
+def _check(head: ResponseHead, info: ObjectInfo, start: int) -> None:
     """Refuses bytes that are not of the version in ``info``."""
     if head.status not in {200, 206}:
         return
     _check_identity(head)
     current = version_of(head)
     if info.version is not None and current != info.version:
-        raise ObjectChangedError(f"the object changed: {info.version} was listed, now it is {current}")
+        raise object_changed(info, current, start=start)
     sent = head.content_range if head.status == 206 else None
     total = sent.total if sent is not None else (None if head.is_chunked else head.content_length)
     if total is not None and info.size >= 0 and total != info.size:
-        raise ObjectChangedError(f"the object changed: {info.size} bytes were listed, now it has {total}")
+        raise object_resized(info, total, start=start, found=current)
 
 
 def _located(error: StorageError, info: ObjectInfo, start: int) -> StorageError:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
-from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError
+from asyncdata.errors import ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
@@ -51,17 +52,10 @@ class MemoryReader:
         except ObjectNotFoundError:
             if info.version is None:
                 raise
-            raise ObjectChangedError(
-                "the object was deleted after it was listed", url=info.url, version=info.version, offset=start
-            ) from None
+            raise object_deleted(info, start=start) from None
         current = _info(info.url, file)
         if info.version is not None and current.version != info.version:
-            raise ObjectChangedError(
-                f"the object changed: {info.version} was listed, now it is {current.version}",
-                url=info.url,
-                version=info.version,
-                offset=start,
-            )
+            raise object_changed(info, current.version, start=start)
         if start + len(buffer) > current.size:
             raise StorageError(f"the object ends at {current.size}", url=info.url, version=info.version, offset=start)
         with file.getbuffer() as stored:

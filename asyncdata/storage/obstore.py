@@ -33,6 +33,7 @@ from asyncdata.errors import (
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage import fsspec
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.cloud_options import GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
 from asyncdata.storage.failures import FailureCause, locate, read_failed
 from asyncdata.storage.globs import GlobPattern, compile_glob, has_wildcard
@@ -182,12 +183,7 @@ class ObstoreReader:
         except ObjectNotFoundError as error:
             if info.version is None:
                 raise locate(error, info, start) from None
-            raise ObjectChangedError(
-                f"the object was deleted after {info.version} was listed",
-                url=info.url,
-                version=info.version,
-                offset=start,
-            ) from None
+            raise object_deleted(info, start=start) from None
         except StorageError as error:
             raise locate(error, info, start) from None
         if info.version is not None and meta.version != info.version:
@@ -294,14 +290,12 @@ class ObstoreReader:
         try:
             current = await self.stat(info.url)
         except ObjectNotFoundError:
-            what = f"the object was deleted after {info.version} was listed"
+            return object_deleted(info, start=start)
         except StorageError:
-            what = f"the object is not {info.version} any more"
-        else:
-            if current.version == info.version and cause is not None:
-                return read_failed("the store denied a version that exists", FailureCause.SERVER_ERROR, url=info.url)
-            what = f"the object changed: {info.version} was listed, now it is {current.version}"
-        return ObjectChangedError(what, url=info.url, version=info.version, offset=start)
+            return object_changed(info, None, start=start)
+        if current.version == info.version and cause is not None:
+            return read_failed("the store denied a version that exists", FailureCause.SERVER_ERROR, url=info.url)
+        return object_changed(info, current.version, start=start)
 
 
 class _Exchange:

@@ -190,8 +190,6 @@ class TestHttp(RangeReaderSuite):
 class TestFsspecThreads(RangeReaderSuite):
     """A filesystem that blocks: fsspec's own for local files."""
 
-    pins = False
-
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         with TemporaryDirectory() as name:
@@ -205,8 +203,6 @@ class TestFsspecThreads(RangeReaderSuite):
 
 class TestFsspecAsync(RangeReaderSuite):
     """An asynchronous filesystem with a listing."""
-
-    pins = False
 
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
@@ -223,7 +219,6 @@ class TestFsspecAsync(RangeReaderSuite):
 class TestFsspecHttp(RangeReaderSuite):
     """An asynchronous filesystem with a session of its own."""
 
-    pins = False
     can_list = False
 
     @asynccontextmanager

@@ -6,7 +6,8 @@ from asyncdata.memory.accounts import Kind
 from asyncdata.plan import sources
 from asyncdata.runtime.chunks import ChunkReader
 from asyncdata.runtime.inflate import InflatedChunks
-from asyncdata.runtime.lower.registry import label_of, register, shares
+from asyncdata.runtime.lower.registry import label_of, shares
+from asyncdata.runtime.lower.restart import register_file
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.tfrecord import TFRecordStage
@@ -56,4 +57,4 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
     )
 
 
-register(sources.TFRecordFile, _tfrecord)
+register_file(sources.TFRecordFile, _tfrecord)

@@ -16,7 +16,8 @@ from asyncdata.memory.accounts import Kind
 from asyncdata.plan import files
 from asyncdata.runtime.chunks import ChunkReader
 from asyncdata.runtime.inflate import InflatedChunks
-from asyncdata.runtime.lower.registry import label_of, register, shares
+from asyncdata.runtime.lower.registry import label_of, shares
+from asyncdata.runtime.lower.restart import register_file
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.framed import FramedStage
@@ -129,10 +130,10 @@ def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
     )
 
 
-register(files.ParquetRows, _parquet)
-register(files.TarSamples, _tar)
-register(files.TextLines, _lines)
-register(files.JsonLines, _json_lines)
-register(files.CsvRows, _csv)
-register(files.FixedLengthRecords, _fixed_length)
-register(files.WholeFile, _whole)
+register_file(files.ParquetRows, _parquet)
+register_file(files.TarSamples, _tar)
+register_file(files.TextLines, _lines)
+register_file(files.JsonLines, _json_lines)
+register_file(files.CsvRows, _csv)
+register_file(files.FixedLengthRecords, _fixed_length)
+register_file(files.WholeFile, _whole)

@@ -12,10 +12,11 @@ from typing import Final
 
 import aiohttp
 
-from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import RetryOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.gcs import requests
@@ -120,9 +121,7 @@ class GcsReader:
             if info.version is not None and requests.is_gone(status):
                 raise await self._changed(info, start)
             if status == 416:
-                raise ObjectChangedError(
-                    "the object has fewer bytes than were listed", url=info.url, version=info.version, offset=start
-                )
+                raise object_resized(info, None, start=start)
             raise requests.answer_error(
                 status, answer.head.headers, answer.aside, url=info.url, version=info.version, offset=start
             )
@@ -194,7 +193,7 @@ class GcsReader:
         version = info.version
 
         def accept(head: ResponseHead) -> None:
-            requests.check_media_head(head, version=version)
+            requests.check_media_head(head, info, start)
             if note is not None:
                 note(head)
 
@@ -240,21 +239,19 @@ class GcsReader:
         try:
             current = await self.stat(info.url)
         except ObjectNotFoundError:
-            what = f"the object was deleted after generation {info.version} was listed"
+            return object_deleted(info, start=start)
         except StorageError:
-            what = f"generation {info.version} of the object does not exist any more"
-        else:
-            if current.version == info.version:
-                # The answer to the read was wrong, or is not yet consistent: the generation is there.
-                return read_failed(
-                    "the server does not find a generation that exists",
-                    FailureCause.SERVER_ERROR,
-                    url=info.url,
-                    version=info.version,
-                    offset=start,
-                )
-            what = f"the object was replaced: generation {info.version} was listed, now it is {current.version}"
-        return ObjectChangedError(what, url=info.url, version=info.version, offset=start)
+            return object_changed(info, None, start=start)
+        if current.version == info.version:
+            # The answer to the read was wrong, or is not yet consistent: the generation is there.
+            return read_failed(
+                "the server does not find a generation that exists",
+                FailureCause.SERVER_ERROR,
+                url=info.url,
+                version=info.version,
+                offset=start,
+            )
+        return object_changed(info, current.version, start=start, note=" (generations)")
 
 
 def _with_token(token: Token) -> tuple[tuple[str, str], ...]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from asyncdata.errors import ObjectChangedError, StorageError, UnsupportedURLError
+from asyncdata.errors import StorageError, UnsupportedURLError
+from asyncdata.storage.changed import object_changed, object_resized
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, read_failed
 from asyncdata.storage.gcs.names import Question
 from asyncdata.storage.globs import GlobPattern
@@ -176,8 +177,8 @@ def _info_of(item: Mapping[str, Any], url: str) -> ObjectInfo:
     return ObjectInfo(url=url, size=size, version=generation)
 
 
-def check_media_head(head: ResponseHead, *, version: str | None) -> None:
-    """Refuses an answer whose body is not the stored bytes of the wanted generation.
+def check_media_head(head: ResponseHead, info: ObjectInfo, start: int) -> None:
+    """Refuses an answer whose body is not the stored bytes of the wanted generation, or whose object has another size.
 
     Raises:
         ObjectChangedError: Another generation.
@@ -187,14 +188,18 @@ def check_media_head(head: ResponseHead, *, version: str | None) -> None:
         return
     headers = head.headers
     sent = headers.get("x-goog-generation")
-    if version is not None and sent is not None and sent != version:
-        raise ObjectChangedError(f"the object was replaced: generation {version} was listed, {sent} was sent")
+    if info.version is not None and sent is not None and sent != info.version:
+        raise object_changed(info, sent, start=start, note=" (generations)")
     stored = headers.get("x-goog-stored-content-encoding", "identity")
     coding = headers.get("content-encoding", "identity")
     if "gunzipped" in headers.get("x-guploader-response-body-transformations", "") or stored != coding:
         raise EncodedBodyError(
             f"the server re-encoded the body (stored as {stored}, sent as {coding}); its ranges mean nothing"
         )
+    range_sent = head.content_range if head.status == 206 else None
+    total = range_sent.total if range_sent is not None else None
+    if total is not None and info.size >= 0 and total != info.size:
+        raise object_resized(info, total, start=start, found=sent)
 
 
 def is_gone(status: int) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.hdfs.native import NativeClient, NativeFile
@@ -157,18 +158,16 @@ class HdfsReader:
         try:
             entry = await self._client(authority).look(path)
         except ObjectNotFoundError:
-            raise ObjectChangedError("the file was deleted after it was listed") from None
+            raise object_deleted(info, start=0) from None
         if entry.is_folder or entry.version != info.version:
-            raise ObjectChangedError(
-                f"the file changed: {info.version} was listed, now it is {entry.version} (mtime-length)"
-            )
+            raise object_changed(info, entry.version, start=0, note=" (mtime-length)")
 
     async def _explain(self, error: StorageError, info: ObjectInfo, filled: int, authority: str) -> StorageError:
         """A read that failed because the file is another one by now says so."""
         if isinstance(error, ObjectChangedError):
             return error
         if isinstance(error, ObjectNotFoundError) and info.version is not None:
-            return ObjectChangedError("the file was deleted after it was listed")
+            return object_deleted(info, start=0)
         if isinstance(error, ReadFailedError):
             error.filled = filled
             if error.cause is FailureCause.FIRST_BYTE_TIMEOUT and filled:
@@ -185,7 +184,7 @@ class HdfsReader:
     @staticmethod
     def _short(info: ObjectInfo, size: int) -> StorageError:
         if info.version is not None and 0 <= info.size != size:
-            return ObjectChangedError(f"the file changed: {info.size} bytes were listed, now it has {size}")
+            return object_resized(info, size, start=0)
         return StorageError(f"the file ends at {size}")
 
 

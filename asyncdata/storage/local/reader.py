@@ -14,12 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 from asyncdata.errors import (
     AccessDeniedError,
-    ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
     UnsupportedURLError,
 )
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, version_of
@@ -95,9 +95,7 @@ class LocalReader:
                 self._check(info, version_of(os.fstat(descriptor)), start)
         except OSError as error:
             if info.version is not None and isinstance(error, FileNotFoundError):
-                raise ObjectChangedError(
-                    "the file was deleted after it was listed", url=info.url, version=info.version, offset=start
-                ) from None
+                raise object_deleted(info, start=start) from None
             raise _typed(error, info.url) from None
         if filled < len(buffer):
             raise StorageError(
@@ -111,12 +109,7 @@ class LocalReader:
     @staticmethod
     def _check(info: ObjectInfo, version: str, start: int) -> None:
         if info.version is not None and version != info.version:
-            raise ObjectChangedError(
-                f"the file changed: {info.version} was listed, now it is {version} (inode-mtime-size)",
-                url=info.url,
-                version=info.version,
-                offset=start,
-            )
+            raise object_changed(info, version, start=start, note=" (inode-mtime-size)")
 
 
 def path_of(url: str) -> str:

@@ -22,6 +22,7 @@ import aiohttp
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies, client_failure
+from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.globs import compile_glob
@@ -249,18 +250,16 @@ class WebHdfsReader:
         try:
             entry = await self._look(place)
         except ObjectNotFoundError:
-            raise ObjectChangedError("the file was deleted after it was listed") from None
+            raise object_deleted(info, start=0) from None
         if entry.is_folder or entry.version != info.version:
-            raise ObjectChangedError(
-                f"the file changed: {info.version} was listed, now it is {entry.version} (mtime-length-inode)"
-            )
+            raise object_changed(info, entry.version, start=0, note=" (mtime-length-inode)")
 
     async def _explain(self, error: StorageError, info: ObjectInfo, filled: int) -> StorageError:
         """A read that failed because the file is another one by now says so."""
         if isinstance(error, ObjectChangedError) or info.version is None:
             return error
         if isinstance(error, ObjectNotFoundError):
-            return ObjectChangedError("the file was deleted after it was listed")
+            return object_deleted(info, start=0)
         if isinstance(error, ReadFailedError):
             error.filled = max(error.filled, filled)
         # A failure without a connection says nothing about the file, and the NameNode is not asked again.

@@ -20,6 +20,7 @@ from asyncdata.runtime.stages.interleave import InterleaveStage
 from asyncdata.runtime.stages.listing import ListFilesStage
 from asyncdata.runtime.stages.prefetch import PrefetchStage
 from asyncdata.runtime.stages.repeat import RepeatStage
+from asyncdata.runtime.stages.restart import RestartStage
 from asyncdata.runtime.stages.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.shuffle import ShuffleStage
 from asyncdata.runtime.usercode import UserFunction
@@ -171,6 +172,7 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "filter": _filter,
     "filter none": lambda bench, kind: _filter(bench, kind, lambda *_: False),
     "filter all": lambda bench, kind: _filter(bench, kind, lambda *_: True),
+    "restart": lambda bench, kind: RestartStage("file", lambda: source(bench, kind), lambda: None),
     "take": lambda bench, kind: TakeStage("take", source(bench, kind), 17),
     "take more": lambda bench, kind: TakeStage("take", source(bench, kind), 170),
     "skip": lambda bench, kind: SkipStage("skip", source(bench, kind), 17),

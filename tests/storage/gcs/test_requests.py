@@ -99,13 +99,26 @@ def test_pages_and_metadata_are_parsed() -> None:
             parse_stat(nonsense, "gs://b/x")
 
 
+def listed(version: str | None, size: int = -1) -> ObjectInfo:
+    return ObjectInfo(url="gs://b/x", size=size, version=version)
+
+
+def test_another_size_is_refused() -> None:
+    """Before a byte is placed; both sizes are named."""
+    sent = head(206, content_range="bytes 0-4/10", x_goog_generation="7")
+    check_media_head(sent, listed("7", 10), 0)
+    check_media_head(sent, listed(None), 0)
+    with pytest.raises(ObjectChangedError, match=r"9 bytes were listed, now it has 10"):
+        check_media_head(sent, listed("7", 9), 0)
+
+
 def test_another_generation_is_refused() -> None:
     """Both generations are named."""
-    check_media_head(head(x_goog_generation="7"), version="7")
-    check_media_head(head(x_goog_generation="7"), version=None)
-    check_media_head(head(404, x_goog_generation="8"), version="7")
+    check_media_head(head(x_goog_generation="7"), listed("7"), 0)
+    check_media_head(head(x_goog_generation="7"), listed(None), 0)
+    check_media_head(head(404, x_goog_generation="8"), listed("7"), 0)
     with pytest.raises(ObjectChangedError, match=r"7.*8"):
-        check_media_head(head(x_goog_generation="8"), version="7")
+        check_media_head(head(x_goog_generation="8"), listed("7"), 0)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +136,10 @@ def test_another_generation_is_refused() -> None:
 def test_a_body_that_was_recoded_is_refused(headers: dict[str, str], good: bool) -> None:
     """Only the stored bytes are taken."""
     if good:
-        check_media_head(head(200, **headers), version=None)
+        check_media_head(head(200, **headers), listed(None), 0)
     else:
         with pytest.raises(EncodedBodyError):
-            check_media_head(head(200, **headers), version=None)
+            check_media_head(head(200, **headers), listed(None), 0)
 
 
 @pytest.mark.parametrize(

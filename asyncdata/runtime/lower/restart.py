@@ -1,0 +1,32 @@
+"""Files that may be begun again: the lowering of a file, inside a `RestartStage` where the options want it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from asyncdata.plan.node import Node
+from asyncdata.runtime.lower.registry import label_of, register
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.restart import RestartStage
+
+N = TypeVar("N", bound=Node)
+
+
+def register_file(kind: type[N], make: Callable[[N, Scope], Stage]) -> None:
+    """Like `register`, for a node that reads the file named by its ``url``."""
+    register(kind, functools.partial(_restartable, make))
+
+
+def _restartable(make: Callable[[Any, Scope], Stage], node: Any, scope: Scope) -> Stage:
+    services = scope.services
+    if services.options.on_change == "raise":
+        return make(node, scope)
+
+    def forget() -> None:
+        services.manifest.forget(node.url)
+        services.io.note_restart()
+
+    return RestartStage(label_of(node), functools.partial(make, node, scope), forget)

@@ -1,0 +1,88 @@
+"""A file that is read again from its beginning when its object was replaced: ``Options(on_change="restart")``.
+
+::
+
+    version 1   r0 r1 r2 r3 ✗ replaced
+                handed out: r0 r1 r2
+    version 2   R0 R1 R2 R3 R4 …            begun again, framed from its own first byte
+                dropped      handed out: R3 R4 …
+
+What always holds: every index of a record is handed out once at most, each record comes whole from one version, and no
+read mixes two. What was handed out cannot be taken back; so of the new version as many leading records are dropped.
+When the new version has fewer records than were handed out, the file ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from asyncdata.errors import ObjectChangedError
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import Stage
+
+MOST_RESTARTS: Final = 3
+"""Of one file in one epoch: an object that changes all the time would otherwise never end."""
+
+
+class RestartStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        make: Makes the stage that reads the file, of whatever version is there then.
+        forget: Called before that: what is known about the object is not true any more.
+    """
+
+    def __init__(self, label: str, make: Callable[[], Stage], forget: Callable[[], None]) -> None:
+        super().__init__(label)
+        self._make = make
+        self._forget = forget
+        self._inner = make()
+        self._handed_out = 0
+        self._to_drop = 0
+        self._restarts = 0
+        self._closed = False
+
+    def prepare(self) -> None:
+        """Starts reading."""
+        self._inner.prepare()
+
+    @property
+    def draining(self) -> bool:
+        """Of the version that is being read."""
+        return self._inner.draining
+
+    async def pull(self, limit: int) -> Block | None:
+        while True:
+            try:
+                block = await self._inner.pull(limit)
+            except ObjectChangedError:
+                if self._restarts == MOST_RESTARTS or self._closed:
+                    raise
+                await self._begin_again()
+                continue
+            if block is None:
+                return None
+            dropped = min(self._to_drop, len(block))
+            if dropped:
+                # With their advance: they were used up when they, or their like, were handed out.
+                head, block = block.split(dropped)
+                head.release()
+                self._to_drop -= dropped
+                if not len(block):
+                    block.release()
+                    continue
+            self._handed_out += len(block)
+            return block
+
+    async def _begin_again(self) -> None:
+        self._restarts += 1
+        await self._inner.aclose()
+        self._forget()
+        self._inner = self._make()
+        self._to_drop = self._handed_out
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await self._inner.aclose()

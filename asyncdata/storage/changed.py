@@ -1,0 +1,47 @@
+"""The error for an object that is not what was listed, built in one way by every backend."""
+
+from __future__ import annotations
+
+from asyncdata.errors import ObjectChangedError
+from asyncdata.types import ObjectInfo
+
+
+def object_changed(info: ObjectInfo, found: str | None, *, start: int, note: str = "") -> ObjectChangedError:
+    """Another version is there; the message names both.
+
+    Args:
+        info: What was listed.
+        found: What is there; None where it cannot be told.
+        start: Where the read began.
+        note: What the versions are made of.
+    """
+    what = f"now it is {found}" if found is not None else "now it is another one"
+    error = ObjectChangedError(
+        f"the object changed: {info.version} was listed, {what}{note}",
+        url=info.url,
+        version=info.version,
+        offset=start,
+    )
+    error.found = found
+    return error
+
+
+def object_resized(info: ObjectInfo, size: int | None, *, start: int, found: str | None = None) -> ObjectChangedError:
+    """Another size is there, whatever the version."""
+    what = f"now it has {size}" if size is not None else "now it has fewer"
+    error = ObjectChangedError(
+        f"the object changed: {info.size} bytes were listed, {what}",
+        url=info.url,
+        version=info.version,
+        offset=start,
+    )
+    error.found = found
+    return error
+
+
+def object_deleted(info: ObjectInfo, *, start: int) -> ObjectChangedError:
+    """Nothing is there any more."""
+    version = f"{info.version} " if info.version is not None else "it "
+    return ObjectChangedError(
+        f"the object was deleted after {version}was listed", url=info.url, version=info.version, offset=start
+    )
