@@ -273,8 +273,10 @@ class ChunkReader:
             return
         if self.info is not None:
             self._next = self._pending[index].position
-        while len(self._pending) > index:
-            self._drop(self._pending.pop())
+        # All of them are taken out first: what a slab gives back may be used at once to read ahead again, from `_next`.
+        dropped = [self._pending.pop() for _ in range(len(self._pending) - index)]
+        for pending in dropped:
+            self._drop(pending)
 
     def _drop(self, pending: _Pending) -> None:
         pending.read.cancel()

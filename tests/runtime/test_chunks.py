@@ -1,0 +1,63 @@
+"""Chunks of one object arrive in order and without a gap, whatever is recalled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from asyncdata.memory.accounts import Kind
+from asyncdata.memory.arena import Arena
+from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.chunks import ChunkReader
+from asyncdata.runtime.io import Read
+from asyncdata.types import ObjectInfo
+
+CHUNK = 1 << 16
+
+
+class Storage:
+    """Reads end at once, or when they are cancelled."""
+
+    def read(
+        self, slabs: Slabs, slab: Slab, start: int, length: int, source: Any, position: int, priority: Any
+    ) -> Read:
+        """One range."""
+        read = Read(slabs, slab, asyncio.get_running_loop())
+        read.finish(source, length, None)
+        return read
+
+
+async def test_recalled_chunks_leave_no_gap() -> None:
+    """Memory that a recalled chunk gives back may be used at once to read ahead again: from the first one recalled."""
+    arena = Arena(64 * CHUNK)
+    budget = Budget(arena, 12 * CHUNK)
+    account = budget.open("source", rank=1, kind=Kind.SOURCE, reserved_bytes=CHUNK)
+    info = ObjectInfo(url="memory://b/x", size=200 * CHUNK)
+    reader = ChunkReader(
+        Storage(),  # type: ignore[arg-type]  # only `read` is used
+        budget,
+        account,
+        info,
+        slab_bytes=CHUNK,
+        window=40,
+        order=0,
+        opened=lambda _info: None,
+    )
+    position = 0
+    for round_ in range(12):
+        budget.wait(account)
+        chunk = await reader.next()
+        assert chunk is not None
+        assert chunk.position == position
+        position += chunk.stop - chunk.start
+        budget.slabs.drop(chunk.slab)
+        ahead = [slab for slab in budget.slabs.alive() if not budget.is_kept(slab)]
+        assert ahead, "nothing was read ahead"
+        reader.recall(ahead[round_ % len(ahead)])
+        await asyncio.sleep(0)
+    reader.close()
+    assert not budget.slabs.alive()
+    budget.close(account)
+    budget.end()
+    arena.close()
