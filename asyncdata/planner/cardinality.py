@@ -44,6 +44,7 @@ _kind: type[Node]
 for _kind in (
     sources.Generator,
     sources.ListFiles,
+    sources.ManifestFile,
     sources.TFRecordFile,
     files.TextLines,
     files.FixedLengthRecords,

@@ -110,8 +110,9 @@ def _generator(node: sources.Generator) -> Any:
     return getattr(node, "signature", None)
 
 
-@element_spec.register
-def _list_files(node: sources.ListFiles) -> Any:
+@element_spec.register(sources.ListFiles)
+@element_spec.register(sources.ManifestFile)
+def _urls(node: sources.ListFiles | sources.ManifestFile) -> Any:
     del node
     return StrSpec()
 
@@ -252,7 +253,7 @@ def _batched(spec: Any, size: int | None) -> Any:
         if isinstance(leaf, ArraySpec):
             return ArraySpec(None if leaf.shape is None else (size, *leaf.shape), leaf.dtype)
         if isinstance(leaf, BytesSpec | StrSpec):
-            return type(leaf)((size, *leaf.shape)) if leaf.shape is not None else None
+            return type(leaf)((size,)) if leaf.shape == () else None
         return None
 
     return _each(stack, spec)

@@ -51,6 +51,7 @@ class Services:
         self.sources = SourceTable()
         self.manifest = Manifest(runtime.io)
         self._accounts: dict[str, Account] = {}
+        self._occupants: dict[str, int] = {}
         self._executors: dict[str, Executor] = {}
         self._programs: list[ProcessExecutor] = []
         self._occupancies: dict[str, Occupancy] = {}
@@ -65,8 +66,15 @@ class Services:
             self._accounts[place] = account
         return account
 
-    def forget(self, place: str) -> None:
-        """Closes the accounts of what stood at a place of the plan, and is closed; what it reserved is free."""
+    def occupy(self, place: str) -> None:
+        """Something was lowered at this place of the plan that may end long before the pipeline does."""
+        self._occupants[place] = self._occupants.get(place, 0) + 1
+
+    def vacate(self, place: str) -> None:
+        """It has ended and is closed. If it was the last one there, what it reserved is free."""
+        self._occupants[place] -= 1
+        if self._occupants[place]:
+            return  # another epoch, or another inner dataset, has the same accounts
         inside = (f"{place} ", f"{place}.")
         for key in [key for key in self._accounts if key.startswith(inside)]:
             self.budget.close(self._accounts.pop(key))

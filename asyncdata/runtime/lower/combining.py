@@ -19,11 +19,18 @@ from asyncdata.runtime.stages.zip import ZipStage
 def _side_by_side(node: Node, scope: Scope) -> list[Stage]:
     """All inputs, with their parts of the memory for shards that are read in turn."""
     shards = shards_of_inputs(node, scope.shards)
+    for number in range(len(node.inputs)):
+        scope.services.occupy(f"{scope.place}.{number}")
     return [lower(child, branch(scope, number, shards[number])) for number, child in enumerate(node.inputs)]
 
 
 def _holder(scope: Scope) -> Holder:
     return Holder(scope.services.budget, scope.rows_account)
+
+
+def _vacate(scope: Scope) -> Callable[[int], None]:
+    """What an input that has ended reserved is free."""
+    return lambda number: scope.services.vacate(f"{scope.place}.{number}")
 
 
 def _zip(node: combining.Zip, scope: Scope) -> Stage:
@@ -32,9 +39,13 @@ def _zip(node: combining.Zip, scope: Scope) -> Stage:
 
 def _concatenate(node: combining.Concatenate, scope: Scope) -> Stage:
     def make(number: int) -> Callable[[], Stage]:
-        return lambda: lower(node.datasets[number], branch(scope, number))
+        def lowered() -> Stage:
+            scope.services.occupy(f"{scope.place}.{number}")
+            return lower(node.datasets[number], branch(scope, number))
 
-    return ConcatenateStage(label_of(node), [make(number) for number in range(len(node.datasets))])
+        return lowered
+
+    return ConcatenateStage(label_of(node), [make(number) for number in range(len(node.datasets))], _vacate(scope))
 
 
 def _sample_from(node: combining.SampleFrom, scope: Scope) -> Stage:
@@ -47,12 +58,21 @@ def _sample_from(node: combining.SampleFrom, scope: Scope) -> Stage:
         selector = RandomChoices(label, key, node.weights)
     else:
         selector = VaryingChoices(label, stages[count], key, count)
-    return SampleStage(label, selector, stages[:count], stop_on_empty=node.stop_on_empty, hold=_holder(scope))
+    return SampleStage(
+        label, selector, stages[:count], stop_on_empty=node.stop_on_empty, hold=_holder(scope), ended=_vacate(scope)
+    )
 
 
 def _choose_from(node: combining.ChooseFrom, scope: Scope) -> Stage:
     stages = _side_by_side(node, scope)
-    return SampleStage(label_of(node), stages[-1], stages[:-1], stop_on_empty=node.stop_on_empty, hold=_holder(scope))
+    return SampleStage(
+        label_of(node),
+        stages[-1],
+        stages[:-1],
+        stop_on_empty=node.stop_on_empty,
+        hold=_holder(scope),
+        ended=_vacate(scope),
+    )
 
 
 register(combining.Zip, _zip)

@@ -7,11 +7,13 @@ from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.inputs import HandingOver, Holder
 from asyncdata.runtime.usercode import function_name
 
 N = TypeVar("N", bound=Node)
@@ -82,6 +84,17 @@ def source_number(node: Node, scope: Scope) -> int:
 def shares(scope: Scope) -> Shares:
     """How the memory limit is divided at this place of the plan."""
     return divide(scope.services.options, current_shards=scope.shards, worker_stages=scope.worker_stages)
+
+
+def lower_into(node: Node, scope: Scope, rows: Account) -> Stage:
+    """The input of a stage that collects its rows, to whose account they are charged.
+
+    Finished batches and results of tasks count as work under way, which gives memory back by itself; not so when they
+    are collected.
+    """
+    stage = lower(node, scope.below(rows_account=rows))
+    finished = any(isinstance(step, Batch | MapBatch | Map) for step in walk(node))
+    return HandingOver(stage, Holder(scope.services.budget, rows)) if finished else stage
 
 
 def rows_account(scope: Scope, name: str) -> Account:

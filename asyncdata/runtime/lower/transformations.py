@@ -9,7 +9,15 @@ from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.lower.registry import draw_key, label_of, lower, register, rows_account, tasks_account
+from asyncdata.runtime.lower.registry import (
+    draw_key,
+    label_of,
+    lower,
+    lower_into,
+    register,
+    rows_account,
+    tasks_account,
+)
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import BatchStage
@@ -58,7 +66,7 @@ def _shuffle(node: transformations.Shuffle, scope: Scope) -> Stage:
     services = scope.services
     label = label_of(node)
     rows = rows_account(scope, label)
-    upstream = lower(node.input, scope.below(rows_account=rows))
+    upstream = lower_into(node.input, scope, rows)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
     evacuator = Evacuator(services.budget, rows)
     return ShuffleStage(label, upstream, node.buffer_size, key, evacuator, services.budget, rows)
@@ -70,7 +78,7 @@ def _batch(node: transformations.Batch, scope: Scope) -> Stage:
     rows = rows_account(scope, f"rows for {label}")
     return BatchStage(
         label,
-        lower(node.input, scope.below(rows_account=rows)),
+        lower_into(node.input, scope, rows),
         node.size,
         drop_remainder=node.drop_remainder,
         budget=services.budget,

@@ -171,11 +171,9 @@ class BatchStage(Stage):
 
     async def pull(self, limit: int) -> Block | None:
         if self._waiting is None:
+            # Said once: also when nobody asks for a batch, what is collected gives nothing back by itself.
             self._budget.wait(self._rows_account)
-            try:
-                self._waiting = await self._collector.collect(min(limit, self._most))
-            finally:
-                self._budget.wait(self._rows_account, False)
+            self._waiting = await self._collector.collect(min(limit, self._most))
         if self._waiting is None:
             return None
         if not self._waiting.stops:

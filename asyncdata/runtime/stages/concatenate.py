@@ -15,11 +15,15 @@ class ConcatenateStage(Stage):
     Args:
         label: The stage's name.
         makes: Makes each of the inputs; called when its time comes.
+        ended: Told the number of each input that has ended and is closed.
     """
 
-    def __init__(self, label: str, makes: Sequence[Callable[[], Stage]]) -> None:
+    def __init__(
+        self, label: str, makes: Sequence[Callable[[], Stage]], ended: Callable[[int], None] | None = None
+    ) -> None:
         super().__init__(label)
         self._makes = makes
+        self._told = ended
         self._number = 0
         self._current: Stage | None = makes[0]()
         self._next: Stage | None = None
@@ -56,6 +60,8 @@ class ConcatenateStage(Stage):
         assert self._current is not None
         # Both stay where `aclose` finds them until this one is closed.
         await self._current.aclose()
+        if self._told is not None:
+            self._told(self._number)
         if not self._is_more():
             self._current = None
             return

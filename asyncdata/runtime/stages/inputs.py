@@ -36,6 +36,21 @@ class Holder:
                         self._budget.move(slab, self._account)
 
 
+class HandingOver(Stage):
+    """Passes blocks on, and charges what is finished to the stage that collects it."""
+
+    def __init__(self, upstream: Stage, hold: Holder) -> None:
+        super().__init__(upstream.label, (upstream,))
+        self._upstream = upstream
+        self._hold = hold
+
+    async def pull(self, limit: int) -> Block | None:
+        block = await self._upstream.pull(limit)
+        if block is not None and len(block):
+            self._hold(block)
+        return block
+
+
 class Input:
     """See the module's docstring.
 

@@ -9,7 +9,7 @@ ends the stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -140,15 +140,24 @@ class SampleStage(Stage):
         stages: The inputs.
         stop_on_empty: Whether a choice that falls on an input that has ended is the end.
         hold: Told of rows that wait for those of other inputs.
+        ended: Told the number of each input that has ended and is closed.
     """
 
     def __init__(
-        self, label: str, selector: Stage, stages: Sequence[Stage], *, stop_on_empty: bool, hold: Holder | None = None
+        self,
+        label: str,
+        selector: Stage,
+        stages: Sequence[Stage],
+        *,
+        stop_on_empty: bool,
+        hold: Holder | None = None,
+        ended: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(label, (selector, *stages))
         self._selector = Input(selector, None)
         self._inputs = [Input(stage, hold) for stage in stages]
         self._stop_on_empty = stop_on_empty
+        self._told = ended
         self._choices = np.empty(0, np.int64)
         self._tail = NO_ORIGINS
         self._begun = False
@@ -167,7 +176,8 @@ class SampleStage(Stage):
             if not len(kept):
                 self._pass_over(len(self._choices))
                 continue
-            source = self._inputs[int(self._choices[kept[0]])]
+            number = int(self._choices[kept[0]])
+            source = self._inputs[number]
             if source.rows:
                 return self._emit(kept[:limit])
             self._pass_over(int(kept[0]))
@@ -177,6 +187,8 @@ class SampleStage(Stage):
             self._tail = np.concatenate((self._tail, source.left_over()))
             source.release()
             await source.stage.aclose()
+            if self._told is not None:
+                self._told(number)
             if self._stop_on_empty or all(one.ended for one in self._inputs):
                 self._pass_over(1)
                 return self._finish()

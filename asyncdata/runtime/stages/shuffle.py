@@ -157,12 +157,9 @@ class ShuffleStage(Stage):
         """The next block, whose first row uses up what was used up before it; one without rows is kept back."""
         await self._pause()
         if self._budget is not None and self._account is not None:
+            # Said once: also when nobody asks for a row, the buffer gives nothing back by itself.
             self._budget.wait(self._account)
-        try:
-            block = await self._upstream.pull(limit)
-        finally:
-            if self._budget is not None and self._account is not None:
-                self._budget.wait(self._account, False)
+        block = await self._upstream.pull(limit)
         if block is None:
             self._ended = True
             return None

@@ -1,0 +1,211 @@
+"""How many elements and of what kind, without running: tf.data's rules, and that running agrees."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from asyncdata.plan import combining, files, grouping, node, sequence, sources, transformations
+from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, StrSpec
+from asyncdata.planner.cardinality import cardinality
+from asyncdata.planner.element_spec import element_spec, spec_of
+
+D = ad.Dataset
+INFINITE, UNKNOWN = ad.INFINITE_CARDINALITY, ad.UNKNOWN_CARDINALITY
+
+NODES = sorted(
+    {
+        kind
+        for module in (combining, files, grouping, sequence, sources, transformations)
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and issubclass(kind, node.Node) and kind is not node.Node
+    },
+    key=lambda kind: kind.__name__,
+)
+
+five = D.range(5)
+endless = five.repeat()
+some = five.filter(lambda x: x > 1)
+
+
+def zero(element: Any) -> int:
+    """The class of every element."""
+    del element
+    return 0
+
+
+TABLE: dict[str, tuple[ad.Dataset, int]] = {
+    "range": (five, 5),
+    "range down": (D.range(5, 0, -2), 3),
+    "range nothing": (D.range(5, 0), 0),
+    "repeat 0": (five.repeat(0), 0),
+    "repeat 3": (five.repeat(3), 15),
+    "repeat for ever": (endless, INFINITE),
+    "repeat nothing for ever": (D.range(0).repeat(), 0),
+    "filter": (some, UNKNOWN),
+    "filter, repeat 0": (some.repeat(0), 0),
+    "filter for ever": (some.repeat(), INFINITE),
+    "take": (endless.take(3), 3),
+    "take more": (five.take(9), 5),
+    "take all": (five.take(-1), 5),
+    "take of unknown": (some.take(2), UNKNOWN),
+    "skip": (five.skip(2), 3),
+    "skip more": (five.skip(9), 0),
+    "skip all": (endless.skip(-1), 0),
+    "skip of endless": (endless.skip(3), INFINITE),
+    "batch": (five.batch(2), 3),
+    "batch drop": (five.batch(2, drop_remainder=True), 2),
+    "padded batch": (five.padded_batch(2), 3),
+    "shuffle": (five.shuffle(3), 5),
+    "map": (five.map(str), 5),
+    "zip": (D.zip(five, endless), 5),
+    "zip endless": (D.zip(endless, endless), INFINITE),
+    "zip of unknown": (D.zip(five, some), UNKNOWN),
+    "concatenate": (five.concatenate(five).concatenate(five), 15),
+    "concatenate endless": (some.concatenate(endless), INFINITE),
+    "concatenate unknown": (five.concatenate(some), UNKNOWN),
+    "interleave": (five.interleave(lambda _: D.range(3)), UNKNOWN),
+    "enumerate": (five.enumerate(), 5),
+    "shard 0": (five.shard(2, 0), 3),
+    "shard 1": (five.shard(2, 1), 2),
+    "shard of endless": (endless.shard(2, 1), INFINITE),
+    "take while": (five.take_while(lambda x: x < 3), UNKNOWN),
+    "scan": (five.scan(0, lambda s, x: (s, x)), 5),
+    "unique": (five.unique(), UNKNOWN),
+    "sample": (D.sample_from_datasets([five, five]), UNKNOWN),
+    "sample endless": (D.sample_from_datasets([five, endless]), INFINITE),
+    "sample endless, stopping": (D.sample_from_datasets([endless, endless], None, None, True), INFINITE),
+    "sample that stops": (D.sample_from_datasets([endless, five], None, None, True), UNKNOWN),
+    "sample without weight": (D.sample_from_datasets([endless, five], [0.0, 2.0]), 5),
+    "sample of nothing": (D.sample_from_datasets([five], [0.0]), 0),
+    "choose": (D.choose_from_datasets([five, five], D.range(2)), UNKNOWN),
+    "choose of endless": (D.choose_from_datasets([endless, endless], D.range(2)), UNKNOWN),
+    "choose endless": (D.choose_from_datasets([endless, endless], D.range(2).repeat()), INFINITE),
+    "random": (D.random(), INFINITE),
+    "counter": (D.counter(), INFINITE),
+    "window": (five.window(2, shift=1), 5),
+    "window drop": (five.window(3, shift=1, drop_remainder=True), 3),
+    "window stride": (five.window(3, shift=2, stride=2, drop_remainder=True), 1),
+    "generator": (D.from_generator(lambda: iter(range(3))), UNKNOWN),
+    "tensors": (D.from_tensors(1), 1),
+    "slices": (D.from_tensor_slices([1, 2]), 2),
+    "asserted": (some.assert_cardinality(3), 3),
+    "asserted endless": (endless.assert_cardinality(INFINITE), INFINITE),
+    "prefetch": (five.prefetch(2), 5),
+    "options": (five.with_options(ad.Options()), 5),
+    "map and batch": (five.map_and_batch(lambda x: x, 2), 3),
+    "rejection": (five.rejection_resample(zero, [1.0]), UNKNOWN),
+    "unbatch": (five.batch(2).unbatch(), UNKNOWN),
+    "group by window": (
+        five.group_by_window(lambda x: x, lambda _, window: window.batch(2), window_size=2),
+        UNKNOWN,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NODES, ids=lambda kind: kind.__name__)
+def test_every_kind_of_node_has_rules(kind: type[node.Node]) -> None:
+    """Whoever adds a node says what is known of its number of elements and of their kind."""
+    assert kind in cardinality.registry
+    assert kind in element_spec.registry
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_number_is_tf_datas_and_true(name: str) -> None:
+    """The number is as announced; where it is known, running the dataset gives as many."""
+    ds, expected = TABLE[name]
+    assert ds.cardinality() == expected
+    if expected >= 0:
+        assert len(ds) == expected
+        assert sum(1 for _ in ds) == expected
+    else:
+        with pytest.raises(TypeError, match="infinite" if expected == INFINITE else "not known"):
+            len(ds)
+        if expected == INFINITE:
+            assert sum(1 for _ in ds.take(40)) == 40
+    assert bool(ds)
+
+
+def agrees(spec: Any, found: Any) -> bool:
+    """Whether what is announced allows what was found."""
+    if spec is None:
+        return True
+    if isinstance(spec, tuple):
+        return type(spec) is type(found) and all(map(agrees, spec, found))
+    if isinstance(spec, dict):
+        return spec.keys() == found.keys() and all(agrees(spec[key], found[key]) for key in spec)
+    if type(spec) is not type(found):
+        return False
+    if isinstance(spec, ArraySpec) and spec.dtype is not None and spec.dtype != found.dtype:
+        return False
+    return spec.shape is None or (
+        len(spec.shape) == len(found.shape)
+        and all(a is None or a == b for a, b in zip(spec.shape, found.shape, strict=True))
+    )
+
+
+I64 = ArraySpec((), np.int64)
+words = D.from_tensor_slices(["a", "b", "c"])
+mixed = D.from_tensor_slices(
+    {"x": np.zeros((4, 2, 3), np.float32), "y": (np.arange(4, dtype=np.int16), [b"", b"a"] * 2)}
+)
+
+NEST = {"x": ArraySpec((2, 3), np.float32), "y": (ArraySpec((), np.int16), BytesSpec())}
+
+SPECS: dict[str, tuple[ad.Dataset, Any]] = {
+    "range": (five, I64),
+    "range of a dtype": (D.range(0, 3, 1, np.uint8), ArraySpec((), np.uint8)),
+    "counter": (D.counter(dtype=np.float32).take(2), ArraySpec((), np.float32)),
+    "random": (D.random().take(2), I64),
+    "words": (words, StrSpec()),
+    "words batched": (words.batch(2), StrSpec((None,))),
+    "words batched drop": (words.batch(2, drop_remainder=True), StrSpec((2,))),
+    "nest": (mixed, NEST),
+    "batches batched": (five.enumerate().batch(3).batch(1), (ArraySpec((None, None), np.int64),) * 2),
+    "tensors": (
+        D.from_tensors((1, 2.5, "a", b"b", np.zeros((2, 0)))),
+        (I64, ArraySpec((), np.float64), StrSpec(), BytesSpec(), ArraySpec((2, 0), np.float64)),
+    ),
+    "map": (five.map(str), None),
+    "zip": (
+        D.zip({"a": five, "b": (words, five.batch(2))}),
+        {"a": I64, "b": (StrSpec(), ArraySpec((None,), np.int64))},
+    ),
+    "enumerate": (words.enumerate(), (I64, StrSpec())),
+    "concatenate": (five.batch(5).concatenate(five.batch(2)), ArraySpec((None,), np.int64)),
+    "concatenate shapes": (
+        D.from_tensors(np.zeros(3)).concatenate(D.from_tensors(np.zeros(2))),
+        ArraySpec((None,), np.float64),
+    ),
+    "concatenate unlike": (five.concatenate(words), None),
+    "concatenate nests": (words.enumerate().concatenate(five.enumerate()), (I64, None)),
+    "sample": (D.sample_from_datasets([five, five.shuffle(2)]), I64),
+    "choose": (D.choose_from_datasets([words, five], D.range(2)), None),
+    "unbatched": (mixed.batch(3).unbatch(), NEST),
+    "window": (words.window(2), DatasetSpec(StrSpec())),
+    "rejection": (words.rejection_resample(zero, [1.0]), (I64, StrSpec())),
+    "scan": (five.scan(0, lambda s, x: (s, x)), None),
+    "files": (D.list_files(__file__), StrSpec()),
+    "padded": (D.from_tensors(np.zeros(3)).padded_batch(2), ArraySpec((None, None), np.float64)),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_spec_is_as_announced_and_true(name: str) -> None:
+    """Specs nest like the elements, and every element that comes is allowed by them."""
+    ds, expected = SPECS[name]
+    assert ds.element_spec == expected
+    if name != "window":
+        for element in ds.take(5):
+            assert agrees(ds.element_spec, spec_of(element)), (ds.element_spec, spec_of(element))
+
+
+def test_specs_are_values() -> None:
+    """Equal specs are equal, hashable, and take what numpy takes."""
+    assert ArraySpec((None, -1, 3), "int32") == ArraySpec((None, None, 3), np.int32)
+    assert len({ArraySpec((), int), ArraySpec((), np.int64), BytesSpec(), StrSpec()}) == 3
+    assert ArraySpec() == ArraySpec(None, None)
