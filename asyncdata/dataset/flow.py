@@ -75,6 +75,25 @@ class Flow(Handle):
         """
         return self._derive(transformations.Skip(input=self._node, count=int(count)))
 
+    def ignore_errors(self, log_warning: bool = False) -> Dataset:
+        """Leaves out the elements that fail in the steps before this one, however many they are.
+
+        A record whose checksum does not hold, an element for which ``map``, ``filter`` or a parser raises: that element.
+        A file that cannot be read on (damaged framing, missing, replaced): the rest of that file. A step of which
+        10,000 elements in a row fail ends the pipeline all the same, with ``TooManyErrorsError``. For a quota and a
+        list of what was left out, see ``Options.errors``.
+
+        Args:
+            log_warning: Whether every failure is logged.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_tensor_slices([1, 0, 2]).map(lambda x: 2 // int(x))
+            >>> list(ds.ignore_errors())
+            [2, 1]
+        """
+        return self._derive(transformations.IgnoreErrors(input=self._node, log_warning=log_warning))
+
     def prefetch(self, buffer_size: int) -> Dataset:
         """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` lets asyncdata choose.
 

@@ -17,7 +17,8 @@ class Map(Node):
     Attributes:
         parallelism: Calls under way at a time; None for one after the other, on the stage loop.
         deterministic: Whether results come in the order of the input; None takes the option's word.
-        executor: ``process``, ``thread``, ``inline``, ``async``, or None to let the planner choose.
+        executor: ``process``, ``thread``, ``inline``, ``vectorized`` (inline, a block of elements at a time),
+            ``async``, or None to let the planner choose.
         rng: Whether the function is given a ``numpy.random.Generator`` keyed by the element's provenance.
         zero_copy: Whether byte strings arrive as memoryviews that are valid during the call.
         setup: Function returning an async context manager entered on the stage loop; async functions only.
@@ -107,6 +108,19 @@ class Prefetch(Node):
 
     input: Node
     buffer_size: int
+
+    @property
+    def steps(self) -> int:
+        """Changes no element."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IgnoreErrors(Node):
+    """Elements that fail upstream of here are left out, however many."""
+
+    input: Node
+    log_warning: bool
 
     @property
     def steps(self) -> int:

@@ -8,14 +8,15 @@ What needs no check passes through one for the price of a look at the leaf.
 from __future__ import annotations
 
 from asyncdata.options import Options
+from asyncdata.plan.combining import Zip
 from asyncdata.plan.grouping import Cache, Contents, GroupByWindow, PaddedBatch, RaggedBatch, Snapshot, Window
 from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import RejectionResample, Scan, TakeWhile, Unique
 from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, TFRecordFile
-from asyncdata.plan.transformations import Batch, Check, Filter, Interleave, Map, MapBatch
+from asyncdata.plan.transformations import Batch, Check, Filter, IgnoreErrors, Interleave, Map, MapBatch
 
 _READS_PAYLOADS = (
-    *(RejectionResample, Scan, TakeWhile, Unique, Filter, Batch),
+    *(RejectionResample, Scan, TakeWhile, Unique, IgnoreErrors, Filter, Batch),
     *(PaddedBatch, RaggedBatch, Window, GroupByWindow, Cache, Snapshot),
 )
 _SHOWS_CHECKED = (
@@ -25,8 +26,15 @@ _SHOWS_CHECKED = (
 
 
 def insert_check(node: Node, options: Options) -> Node:
-    """A `Check` as the input of a node that shows payloads to somebody."""
-    reads = isinstance(node, _READS_PAYLOADS) or (isinstance(node, Map) and node.executor in ("inline", "async"))
+    """A `Check` as the input of a node that shows payloads to somebody.
+
+    Also in front of `zip`, behind which an element has the provenance of its first part only: what is found damaged
+    must be named.
+    """
+    if isinstance(node, Zip) and options.check_crc:
+        inputs = tuple(Check(input=child) if _may_be_unchecked(child) else child for child in node.inputs)
+        return node.with_inputs(inputs)
+    reads = isinstance(node, _READS_PAYLOADS) or (isinstance(node, Map) and node.executor in ("inline", "vectorized", "async"))
     if not options.check_crc or not reads or not _may_be_unchecked(node.inputs[0]):
         return node
     return node.with_inputs((Check(input=node.inputs[0]),))

@@ -61,10 +61,12 @@ for _kind in (
 
 for _kind in (
     transformations.Filter,
+    transformations.IgnoreErrors,
     transformations.Shuffle,
     transformations.Repeat,
     transformations.Take,
     transformations.Skip,
+    transformations.IgnoreErrors,
     transformations.Prefetch,
     transformations.WithOptions,
     transformations.Check,

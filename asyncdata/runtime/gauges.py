@@ -6,12 +6,12 @@ Numbers are read one after the other while the loops go on, so that sums may be 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 from asyncdata.memory.accounts import LedgerSnapshot
-from asyncdata.observe.snapshot import PipelineStats, StageStats, WorkersStats
+from asyncdata.observe.snapshot import PipelineStats, SkippedStats, StageStats, WorkersStats
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.delivery import Deliverer
 from asyncdata.runtime.runtime import Runtime
@@ -24,12 +24,16 @@ class Gauges:
         runtime: Its Runtime.
         budget: Its part of the memory.
         deliverer: What it hands over.
+        skipped: Says what was left out.
     """
 
-    def __init__(self, runtime: Runtime, budget: Budget, deliverer: Deliverer) -> None:
+    def __init__(
+        self, runtime: Runtime, budget: Budget, deliverer: Deliverer, skipped: Callable[[], SkippedStats]
+    ) -> None:
         self._runtime = runtime
         self._budget = budget
         self._deliverer = deliverer
+        self._skipped = skipped
 
     def read(self) -> PipelineStats:
         """A snapshot; without what only the consumer's side knows."""
@@ -44,6 +48,7 @@ class Gauges:
             stages=_stages(ledger),
             workers=_workers(self._runtime),
             fetch=_plain(self._runtime.io.stats()),
+            skipped=self._skipped(),
         )
 
 

@@ -130,11 +130,17 @@ class Pipeline:
             consumer = services.account(
                 "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
             )
-            self._edge.attach(asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting))
+            task = asyncio.current_task()
+            assert task is not None
+            # A consumer that leaves does not wait for what its pipeline waits for: slow reads, slow functions.
+            self._edge.attach(
+                asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting), left=task.cancel
+            )
             deliverer = Deliverer(
                 services.budget, consumer, self._runtime.returns, shares.lease_bytes, remote=self._remote
             )
-            self._gauges = Gauges(self._runtime, services.budget, deliverer)
+            self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
+            await services.begin()
             self._root = lower(self._plan, self._scope(services, consumer))
             await self._pump(self._root, deliverer)
         except asyncio.CancelledError as caught:
@@ -158,6 +164,7 @@ class Pipeline:
             shards=1,
             worker_stages=workers,
             ordered=self._options.deterministic,
+            errors=services.errors,
         )
 
     async def _pump(self, root: Stage, deliverer: Deliverer) -> None:
@@ -206,6 +213,7 @@ class Pipeline:
         try:
             for service in services:
                 service.close()
+                await service.end()
                 self._runtime.budgets.give(service.budget, self._is_leaving)
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
             closed.append(caught)

@@ -10,7 +10,7 @@ no pipeline goes on for ever without delivering anything, for failures in a row 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from asyncdata.errors import (
@@ -97,7 +97,10 @@ class Skips:
         over = TooManyErrorsError(
             f"{total} failed, {reason}. The first: {self._first}; the last: {self._last}",
             stage=guard.label,
-            **{name: line[name] for name in ("url", "version", "offset", "record") if line.get(name) is not None},
+            url=line["url"],
+            version=line["generation"],
+            offset=line["offset"],
+            record=line["record"],
         )
         over.skipped, over.first, over.last = total, self._first, self._last
         over.__cause__ = error
@@ -121,7 +124,12 @@ class Skips:
         found: dict[str, Any] = {} if origin is None else self._sources.place(origin)
         if isinstance(error, AsyncdataError):
             found |= error.place()
-        return {name: found.get(name) for name in ("url", "version", "offset", "record")}
+        return {
+            "url": found.get("url"),
+            "generation": found.get("version"),
+            "offset": found.get("offset"),
+            "record": found.get("record"),
+        }
 
 
 class Guard:
@@ -178,9 +186,23 @@ class Guard:
         self.seen += 1
         self.skipped += 1
         self.in_a_row += 1
-        # A name that tools of other stores understand.
-        line = {"url": line["url"], "generation": line["version"], **line}
         return self._skips.count(self, error, line)
+
+
+def sum_up(parts: Sequence[SkippedStats]) -> SkippedStats:
+    """What several policies of one pipeline left out together."""
+    steps: dict[str, int] = {}
+    for part in parts:
+        for label, count in part.steps.items():
+            steps[label] = steps.get(label, 0) + count
+    return SkippedStats(
+        elements=sum(part.elements for part in parts),
+        shards=sum(part.shards for part in parts),
+        unread_bytes=sum(part.unread_bytes for part in parts),
+        steps=steps,
+        lines_lost=max((part.lines_lost for part in parts), default=0),
+        last=next((part.last for part in reversed(parts) if part.last), ""),
+    )
 
 
 def _text(error: BaseException) -> str:

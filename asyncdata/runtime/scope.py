@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.options import AUTOTUNE, Options
+from asyncdata.observe.snapshot import SkippedStats
+from asyncdata.options import AUTOTUNE, ErrorPolicy, Options
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.manifest import Manifest
 from asyncdata.runtime.occupancy import Occupancy
+from asyncdata.runtime.offload import in_thread
+from asyncdata.runtime.policy import Guard, Skips, sum_up
+from asyncdata.runtime.quarantine import Quarantine
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stored import Charges
 from asyncdata.runtime.tasks import Executor
 from asyncdata.workers.program import Program
+
+
+_OPEN_S: Final = 10.0
 
 
 class Services:
@@ -57,6 +66,45 @@ class Services:
         self._occupancies: dict[str, Occupancy] = {}
         self._opened = 0
         self._charges: dict[int, tuple[object, Charges]] = {}
+        self._skips: dict[str, Skips] = {}
+        policy = options.errors
+        path = None if policy is None else policy.quarantine
+        self._quarantine = None if path is None else Quarantine(os.fspath(path))
+        self.errors = None if policy is None else self._skipping("", policy)
+
+    async def begin(self) -> None:
+        """Opens what must be open before anything is read.
+
+        Raises:
+            QuarantineError: The quarantine list cannot be opened.
+        """
+        if self._quarantine is not None:
+            try:
+                async with asyncio.timeout(_OPEN_S):
+                    await in_thread(self._quarantine.open)
+            except TimeoutError:
+                path = self._quarantine.path
+                raise QuarantineError(f"the quarantine list {path!r} cannot be opened: its file system hangs") from None
+
+    async def end(self) -> None:
+        """Closes what `begin` opened, after `close`."""
+        if self._quarantine is not None:
+            await in_thread(self._quarantine.close)
+
+    def skips(self, place: str, *, log_warning: bool) -> Skips:
+        """The policy of ``ignore_errors`` at this place of the plan, for every epoch the same."""
+        policy = dataclasses.replace(
+            self.options.errors or ErrorPolicy(), max_skipped=None, max_fraction=None, log_warning=log_warning
+        )
+        return self._skips.get(place) or self._skipping(place, policy)
+
+    def _skipping(self, place: str, policy: ErrorPolicy) -> Skips:
+        self._skips[place] = Skips(policy, self.sources, self._quarantine)
+        return self._skips[place]
+
+    def skipped(self) -> SkippedStats:
+        """What was left out so far; from any thread."""
+        return sum_up([skips.stats() for skips in list(self._skips.values())])
 
     def account(self, place: str, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0) -> Account:
         """The account of a stage; the same one for every epoch and every inner dataset at this place of the plan."""
@@ -144,6 +192,7 @@ class Scope:
         worker_stages: Stages of the whole plan that hand work to workers.
         ordered: Whether stages that do not say otherwise keep the order.
         any_order: Whether the sources here are siblings of which any may deliver next.
+        errors: The policy in force for elements that fail; None lets none.
     """
 
     services: Services
@@ -156,6 +205,11 @@ class Scope:
     worker_stages: int
     ordered: bool
     any_order: bool = False
+    errors: Skips | None = None
+
+    def guard(self, label: str) -> Guard | None:
+        """Whom the stage of this step asks about elements that fail; None lets none."""
+        return None if self.errors is None else self.errors.guard(self.place, label)
 
     def below(self, child: int = 0, **changes: Any) -> Scope:
         """The scope of an input."""

@@ -1,4 +1,4 @@
-"""Files that may be begun again: the lowering of a file, inside a `RestartStage` where the options want it."""
+"""Files that may be begun again, or end early: the lowering of a file, inside what the options want around it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from asyncdata.plan.node import Node
 from asyncdata.runtime.lower.registry import label_of, register
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.guarded import GuardedStage
 from asyncdata.runtime.stages.restart import RestartStage
 
 N = TypeVar("N", bound=Node)
@@ -17,7 +18,20 @@ N = TypeVar("N", bound=Node)
 
 def register_file(kind: type[N], make: Callable[[N, Scope], Stage]) -> None:
     """Like `register`, for a node that reads the file named by its ``url``."""
-    register(kind, functools.partial(_restartable, make))
+    register(kind, functools.partial(_guarded, make))
+
+
+def _guarded(make: Callable[[Any, Scope], Stage], node: Any, scope: Scope) -> Stage:
+    stage = _restartable(make, node, scope)
+    guard = scope.guard(node.label)
+    if guard is None:
+        return stage
+
+    def size() -> int | None:
+        info = scope.services.manifest.get(node.url, None)
+        return None if info is None else info.size
+
+    return GuardedStage(stage, guard, size)
 
 
 def _restartable(make: Callable[[Any, Scope], Stage], node: Any, scope: Scope) -> Stage:

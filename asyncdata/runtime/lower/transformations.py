@@ -36,7 +36,7 @@ _MAX_PARALLEL_OPENS: Final = 64
 def _filter(node: transformations.Filter, scope: Scope) -> Stage:
     label = label_of(node)
     predicate = UserFunction(node.predicate, label, scope.services.sources)
-    return FilterStage(label, lower(node.input, scope.below()), predicate)
+    return FilterStage(label, lower(node.input, scope.below()), predicate, scope.guard(label))
 
 
 def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
@@ -114,6 +114,10 @@ def _prefetch(node: transformations.Prefetch, scope: Scope) -> Stage:
     return PrefetchStage(label_of(node), upstream, elements, scope.services.spawn)
 
 
+def _ignore_errors(node: transformations.IgnoreErrors, scope: Scope) -> Stage:
+    return lower(node.input, scope.below(errors=scope.services.skips(scope.place, log_warning=node.log_warning)))
+
+
 def _with_options(node: transformations.WithOptions, scope: Scope) -> Stage:
     return lower(node.input, scope.below())
 
@@ -126,4 +130,5 @@ register(transformations.Repeat, _repeat)
 register(transformations.Take, _take)
 register(transformations.Skip, _skip)
 register(transformations.Prefetch, _prefetch)
+register(transformations.IgnoreErrors, _ignore_errors)
 register(transformations.WithOptions, _with_options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import Collector
 from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
+from asyncdata.runtime.stages.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.workers import WorkerStage
 from asyncdata.runtime.usercode import UserFunction, function_name
 from asyncdata.workers.program import Program
@@ -27,7 +29,9 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
         function = UserFunction(
             node.function, label, services.sources, keys(scope) if node.rng else None, depth=node.depth
         )
-        return InlineMapStage(label, lower(node.input, scope.below()), function)
+        return InlineMapStage(label, lower(node.input, scope.below()), function, scope.guard(label))
+    if node.executor == "vectorized":
+        return VectorizedMapStage(label, lower(node.input, scope.below()), node.function, services.sources)
     if node.executor == "async":
         wished = node.parallelism
         return AsyncMapStage(
@@ -41,6 +45,7 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
             spawn=services.spawn,
             keys=keys(scope) if node.rng else None,
             depth=node.depth,
+            guard=scope.guard(label),
         )
     assert node.executor is not None
 
@@ -52,12 +57,16 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
             zero_copy=node.zero_copy,
             check=check_payloads,
             stack=False,
+            skip=scope.errors is not None,
         )
 
     return _worker_stage(node, scope, label, node.executor, node.parallelism, node.deterministic, program, "rows")
 
 
 def _map_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
+    if scope.errors is not None and node.functions:
+        return _map_then_batch(node, scope)
+
     def program() -> Program:
         return Program(
             functions=node.functions,
@@ -69,15 +78,55 @@ def _map_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
         )
 
     names = ", ".join(function_name(function) for function in node.functions)
-    label = f"map({names}).batch({node.size})"
+    label = f"map({names}).batch({node.size})" if names else f"batch({node.size})"
     return _worker_stage(node, scope, label, node.executor, node.parallelism, node.deterministic, program, "batch")
+
+
+def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
+    """The same in two steps, where elements may be left out: a batch is filled from those that are left."""
+
+    def program() -> Program:
+        return Program(
+            functions=node.functions,
+            rng=node.rng,
+            depth=node.depth - len(node.functions),
+            zero_copy=node.zero_copy,
+            check=check_payloads,
+            skip=True,
+        )
+
+    def mapped(scope: Scope) -> Stage:
+        label = f"map({', '.join(function_name(function) for function in node.functions)})"
+        return _worker_stage(node, scope, label, node.executor, node.parallelism, node.deterministic, program, "rows")
+
+    filled = dataclasses.replace(node, functions=(), rng=())
+    return _batch_of(filled, scope, mapped)
+
+
+def _batch_of(node: transformations.MapBatch, scope: Scope, mapped: Callable[[Scope], Stage]) -> Stage:
+    """Batches that workers put together of elements as they are."""
+
+    def program() -> Program:
+        return Program(functions=(), stack=True)
+
+    return _worker_stage(
+        node,
+        scope,
+        f"batch({node.size})",
+        node.executor,
+        node.parallelism,
+        node.deterministic,
+        program,
+        "batch",
+        mapped,
+    )
 
 
 def _check(node: transformations.Check, scope: Scope) -> Stage:
     kind = "process" if scope.services.options.num_workers != 0 else "thread"
 
     def program() -> Program:
-        return Program(functions=(), check=check_payloads)
+        return Program(functions=(), check=check_payloads, skip=scope.errors is not None)
 
     return _worker_stage(node, scope, "check", kind, AUTOTUNE, None, program, "checked")
 
@@ -91,11 +140,13 @@ def _worker_stage(
     deterministic: bool | None,
     program: Callable[[], Program],
     outcome: Any,
+    lowered: Callable[[Scope], Stage] | None = None,
 ) -> Stage:
     services = scope.services
     rows = rows_account(scope, f"rows for {label}")
     inputs = services.account(f"{scope.place} inputs", f"inputs of {label}", rank=scope.rank, kind=Kind.FLOW)
-    upstream = lower(node.input, scope.below(rows_account=rows))
+    below = scope.below(rows_account=rows)
+    upstream = lower(node.input, below) if lowered is None else lowered(below)
     workers = max(1, services.runtime.num_workers)
     collector = None
     first_rows = 8
@@ -125,6 +176,7 @@ def _worker_stage(
         occupancy=services.occupancy(kind),
         collector=collector,
         first_rows=first_rows,
+        guard=None if outcome == "batch" else scope.guard(label),
     )
 
 
