@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from asyncdata.errors import BrokenFrameError as BrokenFrameError
     from asyncdata.errors import CloseTimeoutError as CloseTimeoutError
     from asyncdata.errors import CompressionError as CompressionError
+    from asyncdata.errors import CorruptObjectError as CorruptObjectError
     from asyncdata.errors import CorruptRecordError as CorruptRecordError
     from asyncdata.errors import DataError as DataError
     from asyncdata.errors import ForkedProcessError as ForkedProcessError
@@ -90,6 +91,7 @@ _HOMES = {
         "BrokenFrameError",
         "CloseTimeoutError",
         "CompressionError",
+        "CorruptObjectError",
         "CorruptRecordError",
         "DataError",
         "ForkedProcessError",

@@ -124,6 +124,10 @@ class BrokenFrameError(DataError):
     """The framing is damaged (length checksum, lying length, truncated file): nothing after this offset can be read."""
 
 
+class CorruptObjectError(DataError):
+    """The bytes of a whole object do not match the checksum that its store keeps (``Options.check_object_crc``)."""
+
+
 class CompressionError(DataError):
     """The stream is not in the compression that was asked for, or is damaged or cut short."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Element: TypeAlias = Any
@@ -25,8 +25,10 @@ class ObjectInfo:
         size: Length of the stored bytes.
         version: Opaque token that changes when the content does: a GCS generation, an ETag, a local inode with its
             size and modification time. ``None`` where the backend has nothing of the kind; reads are then not pinned.
+        crc32c: Checksum of the stored bytes, where the store tells it; no part of equality.
     """
 
     url: str
     size: int
     version: str | None = None
+    crc32c: int | None = field(default=None, compare=False)

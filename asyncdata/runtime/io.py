@@ -17,6 +17,7 @@ from asyncdata.options import Environment, Options
 from asyncdata.runtime.loops import LoopThread
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
+from asyncdata.storage.object_crc import ObjectChecks
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
@@ -119,9 +120,11 @@ class _Transfer:
         try:
             if isinstance(self._source, str):
                 info, filled = await fetcher.open_read(self._source, self._buffer, priority=self._priority)
+                self._io.check(info, 0, self._buffer[:filled])
                 self._outcome = (info, filled, None)
             else:
                 await fetcher.read(self._source, self._position, self._buffer, priority=self._priority)
+                self._io.check(self._source, self._position, self._buffer)
                 self._outcome = (self._source, len(self._buffer), None)
         except asyncio.CancelledError:
             raise
@@ -149,6 +152,7 @@ class Io:
         self.thread = thread
         self.stage_loop = stage_loop
         self.fetcher = Fetcher(options, environment)
+        self._checks = ObjectChecks() if options.check_object_crc else None
         self._closed = False
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -205,6 +209,15 @@ class Io:
     def window(self) -> int:
         """Requests that are in flight at a time, as things are."""
         return self.fetcher.window
+
+    def check(self, info: ObjectInfo, start: int, data: memoryview) -> None:
+        """A range is complete; on the I/O loop.
+
+        Raises:
+            CorruptObjectError: It was the object's last, and the object's checksum is another one.
+        """
+        if self._checks is not None:
+            self._checks.arrived(info, start, data)
 
     def note_restart(self) -> None:
         """A file is begun again, for its object was replaced."""

@@ -4,9 +4,10 @@ One JSON object per line, in any order of keys::
 
     {"url": "gs://bucket/train-00000.tfrecord", "size": 104857600, "version": "1767225600000000"}
 
-``size`` (bytes) and ``version`` (a generation, an ETag, whatever the scheme's listing tells) are optional: an object of
-which only the URL is known is opened by its first read. A file is a list: its order is kept, and a URL that stands in
-it twice is two elements. Nothing in it is trusted: a size that is not true ends in an error of the read.
+``size`` (bytes), ``version`` (a generation, an ETag, whatever the scheme's listing tells) and ``crc32c`` (a number) are
+optional: an object of which only the URL is known is opened by its first read. A file is a list: its order is kept,
+and a URL that stands in it twice is two elements. Nothing in it is trusted: a size that is not true ends in an error
+of the read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_MANIFEST_BYTES: Final = 1 << 30
 
 UNKNOWN_SIZE: Final = -1
 _MAX_SIZE: Final = 1 << 63
-_KEYS: Final = frozenset({"url", "size", "version"})
+_KEYS: Final = frozenset({"url", "size", "version", "crc32c"})
 
 
 def format_entry(info: ObjectInfo) -> str:
@@ -32,6 +33,8 @@ def format_entry(info: ObjectInfo) -> str:
         entry["size"] = info.size
     if info.version is not None:
         entry["version"] = info.version
+    if info.crc32c is not None:
+        entry["crc32c"] = info.crc32c
     return json.dumps(entry, ensure_ascii=False)
 
 
@@ -59,10 +62,13 @@ def parse_entry(line: bytes, number: int, manifest_url: str) -> ObjectInfo:
         raise _refused("has a 'size' that is not a number of bytes", number, manifest_url)
     if version is not None and not isinstance(version, str):
         raise _refused("has a 'version' that is not a string", number, manifest_url)
+    crc = entry.get("crc32c")
+    if crc is not None and (type(crc) is not int or not 0 <= crc < 1 << 32):
+        raise _refused("has a 'crc32c' that is not a number of 32 bits", number, manifest_url)
     unknown = entry.keys() - _KEYS
     if unknown:
         raise _refused(f"has unknown keys: {', '.join(sorted(unknown))[:100]}", number, manifest_url)
-    return ObjectInfo(url=url, size=size, version=version)
+    return ObjectInfo(url=url, size=size, version=version, crc32c=crc)
 
 
 def _refused(what: str, number: int, manifest_url: str) -> DataError:

@@ -17,6 +17,7 @@ _INFOS = st.builds(
     url=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
     size=st.integers(UNKNOWN_SIZE, 2**63 - 1),
     version=st.none() | st.text(st.characters(exclude_categories=["Cs"])),
+    crc32c=st.none() | st.integers(0, 2**32 - 1),
 )
 
 
@@ -25,7 +26,8 @@ def test_an_entry_is_one_line_and_comes_back(info: ObjectInfo) -> None:
     """Whatever is in a URL or a version; sizes that are not known are left out."""
     line = format_entry(info)
     assert "\n" not in line
-    assert parse_entry(line.encode(), 0, "m") == info
+    again = parse_entry(line.encode(), 0, "m")
+    assert (again, again.crc32c) == (info, info.crc32c)
     assert ("size" in json.loads(line)) == (info.size >= 0)
 
 
@@ -46,9 +48,11 @@ def test_an_entry_is_one_line_and_comes_back(info: ObjectInfo) -> None:
         (b'{"url": "x", "size": 1e400}', "'size'"),
         (b'{"url": "x", "size": 99999999999999999999}', "'size'"),
         (b'{"url": "x", "version": 7}', "'version'"),
+        (b'{"url": "x", "crc32c": "AAAA"}', "'crc32c'"),
+        (b'{"url": "x", "crc32c": 4294967296}', "'crc32c'"),
         (b'{"url": "x", "generation": "7"}', "unknown keys: generation"),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_what_is_no_entry_is_refused(line: bytes, message: str) -> None:
     """The error names the file and the line, counted from 1 in words and from 0 in the attribute."""

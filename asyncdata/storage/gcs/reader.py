@@ -147,7 +147,8 @@ class GcsReader:
             sent = head.content_range if head.status == 206 else None
             size = sent.total if sent is not None else head.content_length
             if head.status in {200, 206} and size is not None:
-                seen.append(ObjectInfo(url=url, size=size, version=head.headers.get("x-goog-generation")))
+                version = head.headers.get("x-goog-generation")
+                seen.append(ObjectInfo(url=url, size=size, version=version, crc32c=requests.crc_of(head)))
 
         try:
             answer = await self._get(unknown, 0, buffer, attempt, note)

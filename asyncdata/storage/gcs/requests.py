@@ -6,6 +6,7 @@ kept compressed, for a decompressed body has no ranges and another size. Reads a
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def media_url(endpoint: str, url: str, version: str | None, user_project: str | 
 def stat_url(endpoint: str, url: str, user_project: str | None) -> str:
     """Where the metadata of an object are."""
     bucket, name = split_url(url)
-    query = {"fields": "name,size,generation"}
+    query = {"fields": "name,size,generation,crc32c"}
     if user_project is not None:
         query["userProject"] = user_project
     return f"{endpoint}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?{urlencode(query)}"
@@ -106,7 +107,7 @@ def _server_understands(pattern: GlobPattern) -> bool:
 def list_url(endpoint: str, bucket: str, listing: Listing, question: Question, user_project: str | None) -> str:
     """Where one page of a listing is."""
     query = {
-        "fields": "nextPageToken,prefixes,items(name,size,generation)",
+        "fields": "nextPageToken,prefixes,items(name,size,generation,crc32c)",
         "prefix": listing.prefix,
         "maxResults": "1000",
     }
@@ -174,7 +175,27 @@ def _info_of(item: Mapping[str, Any], url: str) -> ObjectInfo:
         size, generation = int(item["size"]), str(int(item["generation"]))
     except (KeyError, TypeError, ValueError):
         raise read_failed("metadata without size or generation", FailureCause.MALFORMED, url=url) from None
-    return ObjectInfo(url=url, size=size, version=generation)
+    return ObjectInfo(url=url, size=size, version=generation, crc32c=_parse_crc(item.get("crc32c")))
+
+
+def crc_of(head: ResponseHead) -> int | None:
+    """The CRC-32C of the whole object, of which ``x-goog-hash`` tells, whatever range the answer has."""
+    for part in head.headers.get("x-goog-hash", "").split(","):
+        kind, _, value = part.strip().partition("=")
+        if kind == "crc32c":
+            return _parse_crc(value)
+    return None
+
+
+def _parse_crc(text: object) -> int | None:
+    """Four bytes, the most significant first, in base64; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return int.from_bytes(raw, "big") if len(raw) == 4 else None
 
 
 def check_media_head(head: ResponseHead, info: ObjectInfo, start: int) -> None:

@@ -119,7 +119,7 @@ def test_unless_asked_for_it_is_an_error_that_names_both_versions() -> None:
 class Changing(Stage):
     """A file that is another one whenever somebody looks."""
 
-    async def pull(self, limit: int) -> Block | None:
+    async def pull(self, limit: int) -> Block | None:  # noqa: ARG002 -- the signature is the stage's
         raise ObjectChangedError("the object changed", url="x")
 
 

@@ -40,7 +40,7 @@ def test_urls_quote_every_character_of_a_name() -> None:
         "http://e/download/storage/v1/b/b/o/a%2Fb%252F%3Fc%20d?alt=media&generation=7"
     )
     assert stat_url("http://e", "gs://b/ä", "me") == (
-        "http://e/storage/v1/b/b/o/%C3%A4?fields=name%2Csize%2Cgeneration&userProject=me"
+        "http://e/storage/v1/b/b/o/%C3%A4?fields=name%2Csize%2Cgeneration%2Ccrc32c&userProject=me"
     )
     for bad in ("gs://b", "gs://b/", "gs://b/folder/", "gs:///o"):
         with pytest.raises(UnsupportedURLError):
@@ -70,7 +70,7 @@ def test_list_urls_ask_for_no_more_than_is_needed() -> None:
     question = Question(0, "a/k", "a/p", "tok/en")
     url = list_url("http://e", "b", Listing("a/", shallow=True, match_glob=None), question, None)
     assert url.startswith("http://e/storage/v1/b/b/o?")
-    fields = "fields=nextPageToken%2Cprefixes%2Citems%28name%2Csize%2Cgeneration%29"
+    fields = "fields=nextPageToken%2Cprefixes%2Citems%28name%2Csize%2Cgeneration%2Ccrc32c%29"
     for part in (fields, "delimiter=%2F", "pageToken=tok%2Fen", "startOffset=a%2Fk", "endOffset=a%2Fp"):
         assert part in url
     assert "Offset" not in list_url("http://e", "b", Listing("a/", True, None), Question(0, "", "", None), None)
