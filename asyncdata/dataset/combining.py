@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.dataset.handle import Handle
 from asyncdata.memory.structure import flatten
@@ -65,7 +66,7 @@ class Combining(Handle):
     @staticmethod
     def sample_from_datasets(
         datasets: Sequence[Handle],
-        weights: Sequence[float] | Handle | None = None,
+        weights: Sequence[float] | npt.NDArray[Any] | Handle | None = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
@@ -168,7 +169,7 @@ def _check(handles: Sequence[Any], name: str) -> None:
             raise TypeError(f"{name} takes Datasets, not a {type(handle).__name__}")
 
 
-def _weights(weights: Sequence[float], count: int) -> tuple[float, ...]:
+def _weights(weights: Sequence[float] | npt.NDArray[Any], count: int) -> tuple[float, ...]:
     found = np.asarray(weights, np.float64)
     if found.shape != (count,):
         raise ValueError(f"{count} datasets need as many weights, not an array of shape {found.shape}")

@@ -53,6 +53,7 @@ for _kind in (
     files.TarSamples,
     files.ParquetRows,
     transformations.Filter,
+    transformations.IgnoreErrors,
     transformations.Interleave,
     sequence.TakeWhile,
     sequence.Unique,

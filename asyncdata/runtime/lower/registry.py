@@ -61,7 +61,7 @@ def draw_key(node: Node, scope: Scope, seed: int | None, *, fresh: bool) -> tupl
         fresh: Whether epochs differ.
     """
     element = scope.element if seed is None else tuple(number for number in scope.element if number >= 0)
-    epoch = scope.epoch if fresh else tuple(0 for _ in scope.epoch)
+    epoch = scope.epoch if fresh else (0,)
     chosen = scope.services.seed if seed is None else seed
     return stage_key(chosen, f"draw {node.draws_before}", (*epoch, *element))
 
