@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from asyncdata.dataset.arguments import as_url
-from asyncdata.dataset.handle import Handle
+from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.plan import grouping
 from asyncdata.runtime.stored import MemoryCell
@@ -49,6 +50,59 @@ class Storing(Handle):
         if name is not None:
             name = local_path(name, "cache")
         return self._derive(grouping.Cache(input=self._node, filename=name, cell=MemoryCell()))
+
+    def snapshot(
+        self,
+        path: str | os.PathLike[str],
+        compression: str | None = "AUTO",
+        reader_func: Callable[[Dataset], Dataset] | None = None,
+        shard_func: Callable[..., Any] | None = None,
+    ) -> Dataset:
+        """Writes what the first complete run delivers to a directory; later runs read it, in this process or another.
+
+        As `cache` with a file, in shards: whoever finds a complete snapshot reads it, whatever the input is now. Unlike
+        tf.data no fingerprint of the pipeline is compared, a snapshot is used when it is complete, and nothing is
+        compressed.
+
+        Args:
+            path: A directory on a local file system.
+            compression: ``"AUTO"`` or None, which both mean none.
+            reader_func: ``reader_func(datasets)`` makes the dataset that is read of a dataset of one dataset per shard;
+                their elements in turn unless given.
+            shard_func: ``shard_func(element)`` returns the number of the shard an element goes to; all go to one
+                unless given. Runs on the pipeline's loop.
+
+        Raises:
+            PipelineError: While iterating, when an element cannot be written.
+            DataError: While iterating, when the snapshot is damaged or none of asyncdata's.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as path:
+            ...     ds = ad.Dataset.range(6).snapshot(path, shard_func=lambda x: x % 2)
+            ...     first = [int(x) for x in ds]
+            ...     ds = ad.Dataset.range(0).snapshot(path, reader_func=lambda shards: shards.flat_map(lambda s: s))
+            ...     again = [int(x) for x in ds]
+            >>> first, again
+            ([0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 3, 5])
+        """
+        if compression not in (None, "AUTO"):
+            raise ValueError(f"compression must be 'AUTO' or None, not {compression!r}: snapshots are not compressed")
+        return self._derive(
+            grouping.Snapshot(
+                input=self._node,
+                path=local_path(as_url(path), "snapshot"),
+                shard=shard_func,
+                function=None if reader_func is None else NodeOf(reader_func, "snapshot"),
+                make=self._derive,
+                node_of=NodeOf(_itself, "snapshot"),
+            )
+        )
+
+
+def _itself(dataset: Dataset) -> Dataset:
+    return dataset
 
 
 def local_path(name: str, what: str) -> str:

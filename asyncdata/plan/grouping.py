@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncdata.plan.node import Node
 
@@ -123,20 +123,29 @@ class Cache(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredFile(Node):
+    """The elements of one file that was written by `Snapshot`."""
+
+    name: ClassVar[str] = "snapshot shard"
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Snapshot(Node):
     """What the input delivered in its first complete run, in a directory of shards.
 
     Attributes:
         path: The directory.
-        compression: None or ``GZIP``.
         shard: ``shard(*element)`` returns the number of the shard an element goes to; None for one shard.
-        function: Makes the node that is read of a dataset of one dataset per shard; None for one after the other.
+        function: Makes the node that is read of a dataset of one dataset per shard; None for their elements in turn.
         make: See `MakeDataset`.
+        node_of: Gives the node of a dataset that was made so.
     """
 
     input: Node
     path: str
-    compression: str | None
     shard: Callable[..., Any] | None
     function: Callable[..., Node] | None
     make: MakeDataset
+    node_of: Callable[..., Node]

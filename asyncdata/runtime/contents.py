@@ -59,7 +59,7 @@ class Contents:
         return _restored, (self._structure, columns, self._origin)
 
     def _block(self, rows: slice) -> Block:
-        columns = tuple(_part(column, rows) for column in self._columns)
+        columns = tuple(rows_of(column, rows) for column in self._columns)
         return Block(self._structure, columns, self._origin[rows], Advance(rows.stop - rows.start, NO_ORIGINS))
 
     def take_history(self) -> Advance | None:
@@ -95,7 +95,8 @@ def _restored(structure: Structure, columns: tuple[Column, ...], origin: Rows) -
     return Contents(structure, columns, origin)
 
 
-def _part(column: Column, rows: slice) -> Column:
+def rows_of(column: Column, rows: slice) -> Column:
+    """Some rows for reading only; whoever owns the column keeps owning them."""
     if isinstance(column, RefColumn):
         return column.pick(rows)
     if isinstance(column, ArrayColumn):

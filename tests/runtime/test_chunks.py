@@ -19,9 +19,7 @@ CHUNK = 1 << 16
 class Storage:
     """Reads end at once, or when they are cancelled."""
 
-    def read(
-        self, slabs: Slabs, slab: Slab, start: int, length: int, source: Any, position: int, priority: Any
-    ) -> Read:
+    def read(self, slabs: Slabs, slab: Slab, _start: int, length: int, source: Any, *_rest: Any) -> Read:
         """One range."""
         read = Read(slabs, slab, asyncio.get_running_loop())
         read.finish(source, length, None)

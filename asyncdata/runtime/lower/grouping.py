@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asyncdata.errors import ObjectNotFoundError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.plan import grouping
+from asyncdata.plan.node import Node
+from asyncdata.plan.sources import Items
+from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
 from asyncdata.runtime.lower.registry import label_of, lower, register, rows_account, shares, tasks_account
+from asyncdata.runtime.recording import IMAGE_BYTES
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import BatchStage, Collector
-from asyncdata.runtime.stages.cache import IMAGE_BYTES, CacheStage
+from asyncdata.runtime.stages.cache import CacheStage
 from asyncdata.runtime.stages.contents import ContentsStage
 from asyncdata.runtime.stages.group_by_window import GroupByWindowStage, as_int
 from asyncdata.runtime.stages.padding import Padding
 from asyncdata.runtime.stages.raggedness import Ragging
 from asyncdata.runtime.stages.rebatch import Cycle, stacked
+from asyncdata.runtime.stages.snapshot import SnapshotStage
 from asyncdata.runtime.stages.unbatch import UnbatchStage
 from asyncdata.runtime.stages.uneven import Collects, Lay, UnevenBatchStage
 from asyncdata.runtime.stages.window import WindowStage
@@ -157,6 +163,50 @@ def _cache(node: grouping.Cache, scope: Scope) -> Stage:
     )
 
 
+def _snapshot(node: grouping.Snapshot, scope: Scope) -> Stage:
+    services = scope.services
+    label = f"snapshot({node.path})"
+    shard = None
+    if node.shard is not None:
+        shard = UserFunction(IntegerOf(node.shard, "shard_func"), label, services.sources)
+
+    def make_reader(files: list[str]) -> Stage:
+        items = tuple(node.make(grouping.StoredFile(path=file)) for file in files)
+        reader: Node = Interleave(
+            input=Items(items=items),
+            function=node.node_of,
+            cycle_length=max(1, len(items)),
+            block_length=1,
+            parallelism=None,
+            deterministic=True,
+        )
+        if node.function is not None:
+            reader = node.function(node.make(Items(items=items)))
+        return lower(rewrite(reader, services.options, inner=True), scope.below(1))
+
+    return SnapshotStage(
+        label,
+        node.path,
+        shard,
+        lambda: lower(node.input, scope.below()),
+        make_reader,
+        services.threads,
+        min(IMAGE_BYTES, shares(scope).task_bytes // 2),
+    )
+
+
+def _stored_file(node: grouping.StoredFile, scope: Scope) -> Stage:
+    services = scope.services
+    label = label_of(node)
+    blocks = tasks_account(scope, label)
+    store = FileStore(node.path, label, services.io, services.threads, services.budget, blocks, services.next_order())
+
+    def missing() -> Stage:
+        raise ObjectNotFoundError("a shard of the snapshot is gone", url=node.path, stage=label)
+
+    return CacheStage(label, store, missing, image_bytes=IMAGE_BYTES)
+
+
 class IntegerOf:
     """A user's function whose answer must be an integer."""
 
@@ -177,3 +227,5 @@ register(grouping.Window, _window)
 register(grouping.Contents, _contents)
 register(grouping.GroupByWindow, _group_by_window)
 register(grouping.Cache, _cache)
+register(grouping.Snapshot, _snapshot)
+register(grouping.StoredFile, _stored_file)

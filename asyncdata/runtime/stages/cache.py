@@ -8,17 +8,13 @@ it do not change.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-from asyncdata.formats.block_image import ImageBuilder
 from asyncdata.memory.advance import Fold
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, row_marks
+from asyncdata.runtime.recording import Recorder
+from asyncdata.runtime.stage import Pause, Stage, row_marks
 from asyncdata.runtime.stages.arrays import source_advance
-from asyncdata.runtime.stored import Filling, Store
-
-IMAGE_BYTES: Final = 1 << 20
-"""An image is complete when it is so large, or holds `BLOCK_ROWS` rows."""
+from asyncdata.runtime.stored import Store
 
 
 class CacheStage(Stage):
@@ -31,9 +27,7 @@ class CacheStage(Stage):
         image_bytes: Size at which an image is complete.
     """
 
-    def __init__(
-        self, label: str, store: Store, make_input: Callable[[], Stage], *, image_bytes: int = IMAGE_BYTES
-    ) -> None:
+    def __init__(self, label: str, store: Store, make_input: Callable[[], Stage], *, image_bytes: int) -> None:
         super().__init__(label)
         self._store = store
         self._make_input = make_input
@@ -43,8 +37,7 @@ class CacheStage(Stage):
         self._next = 0
         self._rest: Block | None = None
         self._upstream: Stage | None = None
-        self._filling: Filling | None = None
-        self._builder = ImageBuilder()
+        self._recorder: Recorder | None = None
         self._passing: Block | None = None
         self._fold = Fold()
         self._out = 0
@@ -59,29 +52,23 @@ class CacheStage(Stage):
             self._opened = True
             if self._images is None:
                 self._upstream = self._make_input()
-                self._filling = self._store.fill()
+                self._recorder = Recorder(self._store.fill(), self._image_bytes)
         return await (self._read(limit) if self._images is not None else self._pass_on(limit))
 
     # --- the first run -----------------------------------------------------------------------------------------
 
     async def _pass_on(self, limit: int) -> Block | None:
         assert self._upstream is not None
-        assert self._filling is not None
+        assert self._recorder is not None
         block = await self._upstream.pull(limit)
         if block is None:
-            await self._flush()
-            await self._filling.finish()
-            self._filling = None
+            await self._recorder.finish()
+            self._recorder = None
             self._ended = True
             return None
         self._passing = block
         if len(block):
-            if not self._builder.takes(block):
-                await self._flush()
-            self._builder.add(block)
-            if self._builder.nbytes >= self._image_bytes or self._builder.rows >= BLOCK_ROWS:
-                await self._flush()
-        await self._pause()
+            await self._recorder.keep(block)
         marks = tuple(
             (row, {"at": self._out + row, "input": self._fold.at(block.advance, row)})
             for row in row_marks(self._out, len(block))
@@ -91,11 +78,6 @@ class CacheStage(Stage):
         self._out += len(block)
         self._passing = None
         return block
-
-    async def _flush(self) -> None:
-        if self._builder.rows:
-            assert self._filling is not None
-            await self._filling.add(self._builder.finish())
 
     # --- later runs --------------------------------------------------------------------------------------------
 
@@ -135,9 +117,9 @@ class CacheStage(Stage):
         self._rest = self._passing = None
         self._ended = True
         try:
-            if self._filling is not None:
-                await self._filling.discard()
-                self._filling = None
+            if self._recorder is not None:
+                await self._recorder.discard()
+                self._recorder = None
         finally:
             if self._upstream is not None:
                 await self._upstream.aclose()

@@ -25,6 +25,7 @@ from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import aligned
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.contents import rows_of
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.stages.batch import Collected
@@ -215,7 +216,7 @@ class UnevenBatchStage(Stage):
         rows = slice(start, stop)
         row = 0
         try:
-            columns = tuple(_some(column, rows) for column in block.columns)
+            columns = tuple(rows_of(column, rows) for column in block.columns)
             structure = block.structure
             part = Block(structure, columns, block.origin[rows], block.advance)
             if has_nests(part):
@@ -306,10 +307,3 @@ class UnevenBatchStage(Stage):
             self._budget.slabs.drop(self._slab)
             self._slab = None
         await super().aclose()
-
-
-def _some(column: Column, rows: slice) -> Column:
-    """Some rows, which still belong to the block."""
-    if isinstance(column, RefColumn):
-        return column.pick(rows)
-    return column.split(rows.stop)[0].split(rows.start)[1]
