@@ -267,9 +267,9 @@ def _kind(column: Column) -> tuple[Any, ...]:
         return ("objects",) if pickled else ("refs",)
     items = _items(column)
     types = set(map(type, items))
-    if len(types) == 1 and issubclass(next(iter(types)), np.number | np.bool_):
+    if len(types) == 1 and issubclass(next(iter(types)), np.generic):
         dtypes = {item.dtype for item in items}
-        if len(dtypes) == 1:
+        if len(dtypes) == 1 and items[0].dtype.kind in DTYPE_KINDS:
             return ("array", dtypes.pop().str, ())
     if all(map(_is_reference, items)):
         return ("refs",)
@@ -277,9 +277,9 @@ def _kind(column: Column) -> tuple[Any, ...]:
 
 
 def _is_reference(item: Any) -> bool:
-    if type(item) in (bytes, str, BytesArray):
+    if isinstance(item, bytes | str) or type(item) is BytesArray:
         return True
-    return (type(item) is np.ndarray and item.dtype.kind in DTYPE_KINDS) or isinstance(item, np.number | np.bool_)
+    return (type(item) is np.ndarray or isinstance(item, np.generic)) and item.dtype.kind in DTYPE_KINDS
 
 
 # --- making a block of it ------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Recorder:
         """Copies the rows of a block, so many at a time that no image becomes much too large."""
         if not self._builder.takes(block):
             await self._flush()
-        rows = max(1, len(block) * self._image_bytes // max(block.nbytes, 1))
+        rows = max(1, len(block) * self._image_bytes // (block.nbytes + 48 * len(block)))
         for start in range(0, len(block), rows):
             some = slice(start, min(start + rows, len(block)))
             columns = tuple(rows_of(column, some) for column in block.columns)

@@ -1,0 +1,249 @@
+"""`cache` and `snapshot`: what is kept, when, and what it costs; and the laws of stages for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from asyncdata.errors import BrokenFrameError, DataError, MemoryLimitError, PipelineError
+from asyncdata.memory.accounts import Kind
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.cache import CacheStage
+from asyncdata.runtime.stored import Charges, MemoryCell, MemoryStore
+from tests.runtime.stages.laws import (
+    Bench,
+    Kinds,
+    Scripted,
+    check_any_blocking,
+    check_cancelling,
+    check_closing,
+    plain,
+    script,
+)
+from tests.samples import samples
+
+Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 -- users write it so
+COUNT = 41
+
+
+class Cached(CacheStage):
+    """A cache that ends its pipeline's charge when it is closed."""
+
+    def __init__(self, bench: Bench, kind: Kinds, cell: MemoryCell) -> None:
+        self._bench = bench
+        self._account = bench.budget.open("cell", rank=1, kind=Kind.ASSEMBLER)
+        self._charges = Charges()
+        store = MemoryStore(cell, self._charges, bench.budget, self._account, bench.tasks)
+        super().__init__("cache", store, lambda: Scripted(bench, script(COUNT), kind), image_bytes=300)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._charges.give(self._bench.budget)
+        self._bench.budget.close(self._account)
+
+
+def filled(kind: Kinds) -> MemoryCell:
+    cell = MemoryCell()
+    asyncio.run(Bench().observe(lambda bench: Cached(bench, kind, cell)))
+    assert cell.images is not None
+    assert len(cell.images) > 1
+    return cell
+
+
+CACHES: dict[str, Callable[[Kinds], Callable[[Bench], Stage]]] = {
+    "first run": lambda kind: lambda bench: Cached(bench, kind, MemoryCell()),
+    "later run": lambda kind: (lambda cell: lambda bench: Cached(bench, kind, cell))(filled(kind)),
+}
+KINDS: tuple[Kinds, ...] = ("array", "objects", "refs", "twice", "nests", "mixed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", CACHES.values(), ids=CACHES.keys())
+def test_laws(make: Callable[[Kinds], Callable[[Bench], Stage]], kind: Kinds) -> None:
+    """Any blocking and leases, while the cache is filled and while it is read."""
+    stage = make(kind)
+    trace = check_any_blocking(stage, seeds=range(samples(3, 100)))
+    plainly = asyncio.run(Bench().observe(lambda bench: Scripted(bench, script(COUNT), kind)))
+    assert trace.elements == plainly.elements
+    assert trace.origins == plainly.origins
+    check_closing(stage)
+    check_cancelling(stage, steps=range(0, 40, samples(8, 1)))
+
+
+def elements() -> list[Any]:
+    """One of every kind of leaf, in a nest."""
+    return [
+        {
+            "int": i,
+            "none": None,
+            "bytes": b"\x00" * i,
+            "str": "ä" * i,
+            "array": np.arange(i * 2, dtype=">i2").reshape(2, i),
+            "scalar": np.float32(i / 3),
+            "point": Point((i, b""), np.datetime64("2020-01-01") + i),
+            "texts": ad.BytesArray.from_items(["a", "", "ü"] * i),
+            "ragged": ad.RaggedArray.from_rows([[1.5] * i, [], [2.5]]),
+        }
+        for i in range(1, 5)
+    ]
+
+
+def source(calls: list[int]) -> ad.Dataset:
+    def generate() -> Any:
+        calls.append(1)
+        yield from elements()
+
+    return ad.Dataset.from_generator(generate)
+
+
+def shown(items: Any) -> Any:
+    return plain([{**item, "ragged": item["ragged"].to_list(), "point": tuple(item["point"])} for item in items])
+
+
+@pytest.mark.parametrize("where", ["memory", "file", "snapshot"])
+def test_what_was_delivered_is_delivered_again(where: str, tmp_path: Path) -> None:
+    """Later runs give the same elements, types included, and do not run the input."""
+    calls: list[int] = []
+    ds = source(calls)
+    ds = ds.snapshot(tmp_path / "s") if where == "snapshot" else ds.cache(tmp_path / "c" if where == "file" else "")
+    first = list(ds)
+    again = [*ds, *ds.repeat(2)]
+    assert shown(first) == shown(elements())
+    assert shown(again) == shown(elements() * 3)
+    assert len(calls) == 1
+    assert [type(leaf) for leaf in again[0].values()][:6] == [int, type(None), bytes, str, np.ndarray, np.float32]
+    assert again[3]["array"].dtype == ">i2"
+    assert again[0]["point"].y == again[0]["point"][1]
+    again[0]["array"][...] = 7
+    assert shown(ds) == shown(elements())
+
+
+@pytest.mark.parametrize("where", ["memory", "file", "snapshot"])
+def test_only_a_complete_run_is_kept(where: str, tmp_path: Path) -> None:
+    """A run that is broken off keeps nothing, and leaves no file behind."""
+    calls: list[int] = []
+    ds = source(calls)
+    path = tmp_path / "d" / "x"
+    ds = ds.snapshot(path) if where == "snapshot" else ds.cache(path if where == "file" else "")
+    list(ds.take(4))
+    iterator = iter(ds)
+    next(iterator)
+    iterator.close()  # type: ignore[attr-defined]  # a PipelineIterator
+    assert len(calls) == 2
+    assert [found for found in tmp_path.rglob("*") if found.is_file()] == []
+    list(ds)
+    list(ds)
+    assert len(calls) == 3
+
+
+def test_a_batch_in_a_file(tmp_path: Path) -> None:
+    """Batches of byte strings, whose payloads lie elsewhere, come back whole; also several in one image."""
+    items = [b"x" * i for i in range(300)]
+    ds = ad.Dataset.from_generator(lambda: iter(items)).batch(7).cache(tmp_path / "c")
+    for _ in range(3):
+        assert [item for batch in ds for item in batch] == items
+
+
+def test_the_cache_stands_in_one_pipeline_twice() -> None:
+    """Two readers of one cache are charged once, and epochs overlap."""
+    ds = ad.Dataset.range(1000).map(lambda x: bytes([x % 256]) * 1000).cache()
+    options = ad.Options(memory_limit_bytes=8 << 20, num_workers=0)
+    assert sum(1 for _ in ds.with_options(options)) == 1000
+    both = ad.Dataset.range(6).interleave(lambda _: ds, cycle_length=3).with_options(options)
+    assert [int(x[0]) for x in both][: 3 * 256 : 3] == [i % 256 for i in range(256)]
+
+
+def test_too_much_for_the_memory() -> None:
+    """A cache that does not fit is an error that names it; a smaller limit than it was filled under, too."""
+    ds = ad.Dataset.range(40).map(lambda _: bytes(1 << 18)).cache()
+    small = ad.Options(memory_limit_bytes=8 << 20, num_workers=0)
+    for _ in range(2):
+        with pytest.raises(MemoryLimitError, match="cache"):
+            list(ds.with_options(small))
+    assert len(list(ds)) == 40
+    with pytest.raises(MemoryLimitError, match="cache"):
+        list(ds.with_options(small))
+    assert len(list(ds)) == 40
+
+
+def test_objects_stay_in_memory(tmp_path: Path) -> None:
+    """Python objects are kept in memory as they are, and refused by files in words."""
+    ds = ad.Dataset.range(3).map(lambda x: {int(x)})
+    kept = ds.cache()
+    assert [*kept, *kept] == [{0}, {1}, {2}] * 2
+    for written in (ds.cache(tmp_path / "c"), ds.snapshot(tmp_path / "s")):
+        with pytest.raises(PipelineError, match="a set cannot be written"):
+            list(written)
+    assert [found for found in tmp_path.rglob("*") if found.is_file()] == []
+
+
+def test_a_damaged_file_says_so(tmp_path: Path) -> None:
+    """Whatever byte is wrong, and wherever the file ends, reading raises a typed error or gives what was written."""
+    path = tmp_path / "c"
+    ds = ad.Dataset.from_generator(lambda: iter(elements()[:2])).cache(path)
+    expected = shown(ds)
+    good = path.read_bytes()
+    options = ad.Options(num_workers=0)
+    with ad.Runtime(options):
+        for position in range(0, len(good), samples(37, 1)):
+            path.write_bytes(good[:position] + bytes([good[position] ^ 0x41]) + good[position + 1 :])
+            try:
+                assert shown(ds) == expected, position
+            except DataError as error:
+                assert str(path) in str(error)
+        for end in (0, 1, 64, 127, 128, len(good) // 2, len(good) - 1):
+            path.write_bytes(good[:end])
+            with pytest.raises(BrokenFrameError):
+                list(ds)
+
+
+def test_shards(tmp_path: Path) -> None:
+    """Elements go to the shard that is named; what reads them is the user's choice; another process finds them."""
+    ds = ad.Dataset.range(10).snapshot(tmp_path, shard_func=lambda x: x % 3)
+    assert [int(x) for x in ds] == list(range(10))
+    read = ad.Dataset.range(0).snapshot(tmp_path, reader_func=lambda shards: shards.flat_map(lambda shard: shard))
+    assert [int(x) for x in read] == [0, 3, 6, 9, 1, 4, 7, 2, 5, 8]
+    read = ad.Dataset.range(0).snapshot(tmp_path)
+    assert [int(x) for x in read.repeat(2)] == list(range(10)) * 2
+
+
+def test_a_snapshot_that_is_none(tmp_path: Path) -> None:
+    """A list of shards that is damaged, or leads elsewhere, is an error; a shard that is gone, too."""
+    ds = ad.Dataset.range(3).snapshot(tmp_path)
+    for text in ("", "{", "[]", '{"version": 2, "files": []}', '{"version": 1, "files": ["../x"]}'):
+        (tmp_path / "snapshot.json").write_text(text)
+        with pytest.raises(DataError):
+            list(ds)
+    (tmp_path / "snapshot.json").write_text('{"version": 1, "files": ["x"]}')
+    with pytest.raises(ad.ObjectNotFoundError, match="shard"):
+        list(ds)
+
+
+def test_arguments(tmp_path: Path) -> None:
+    """Places that cannot be written to and compressions that are not there are refused at once."""
+    with pytest.raises(ad.UnsupportedURLError, match="local"):
+        ad.Dataset.range(3).cache("gs://b/x")
+    with pytest.raises(ad.UnsupportedURLError, match="local"):
+        ad.Dataset.range(3).snapshot("gs://b/x")
+    with pytest.raises(ValueError, match="compression"):
+        ad.Dataset.range(3).snapshot(tmp_path, compression="GZIP")
+
+
+def test_random_numbers_do_not_change() -> None:
+    """What is read back has the provenance that it had, which random numbers are keyed by."""
+
+    def draw(x: Any, rng: np.random.Generator) -> int:
+        return int(rng.integers(1 << 40))
+
+    cached = ad.Dataset.range(50).shuffle(50, seed=1).cache()
+    options = ad.Options(seed=3, num_workers=0)
+    ds = cached.map(draw, rng=True).with_options(options)
+    first = [*ds.iterator(epoch=5)]
+    assert first == [*ds.iterator(epoch=5)]
