@@ -22,8 +22,8 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import (
     FailureCause,
     RangeIgnoredError,
-    ReadFailedError,
     UnframedBodyError,
+    UnreadableHeadError,
     read_failed,
 )
 from asyncdata.storage.fallback import Fallback, Why
@@ -127,9 +127,7 @@ class Bodies:
                 if not skip_allowed:
                     raise
                 why = Why.RANGE_IGNORED
-            except ReadFailedError as error:
-                if error.cause is not FailureCause.MALFORMED or error.filled:
-                    raise
+            except UnreadableHeadError:
                 why = Why.MALFORMED_HEAD
             else:
                 self.fallback.went_well(origin)
@@ -238,9 +236,16 @@ def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -
             raise RangeIgnoredError("the server answered 200 where a range was asked for")
         return start, total
     sent = head.content_range
-    if sent is None or sent.start != start or sent.stop is None or sent.stop > start + length:
+    if (
+        sent is None
+        or sent.start != start
+        or sent.stop is None
+        or sent.stop > start + length
+        or (not head.is_chunked and head.content_length not in {None, sent.stop - start})
+    ):
         raise read_failed(
-            f"asked for bytes {start}-{start + length - 1}, got Content-Range {head.headers.get('content-range')!r}",
+            f"asked for bytes {start}-{start + length - 1}, got Content-Range {head.headers.get('content-range')!r} "
+            f"with {head.content_length} bytes",
             FailureCause.MALFORMED,
         )
     return 0, sent.total if sent.total is not None else sent.stop

@@ -52,6 +52,12 @@ class ReadFailedError(TransientStorageError):
     info: ObjectInfo | None = None
 
 
+class UnreadableHeadError(ReadFailedError):
+    """The head of the answer is not well formed; a more lenient reader may make sense of it."""
+
+    cause = FailureCause.MALFORMED
+
+
 class RangeIgnoredError(StorageError):
     """The server answered 200 with the whole object where a range was asked for."""
 

@@ -240,8 +240,11 @@ def _check(head: ResponseHead, info: ObjectInfo, start: int) -> None:
     current = version_of(head)
     if info.version is not None and current != info.version:
         raise object_changed(info, current, start=start)
-    sent = head.content_range if head.status == 206 else None
-    total = sent.total if sent is not None else (None if head.is_chunked else head.content_length)
+    if head.status == 206:
+        sent = head.content_range
+        total = None if sent is None else sent.total
+    else:
+        total = None if head.is_chunked else head.content_length
     if total is not None and info.size >= 0 and total != info.size:
         raise object_resized(info, total, start=start, found=current)
 

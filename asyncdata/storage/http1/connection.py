@@ -27,7 +27,7 @@ from typing import Final, TypeAlias, cast
 
 from asyncdata.errors import StorageError
 from asyncdata.storage.attempt import Attempt, ReadLimits
-from asyncdata.storage.failures import FailureCause, ReadFailedError, read_failed
+from asyncdata.storage.failures import FailureCause, ReadFailedError, UnreadableHeadError, read_failed
 from asyncdata.storage.http1.descriptors import holds_input
 from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES, join_chunks, plan_body
 from asyncdata.storage.http1.head import MAX_HEAD_BYTES, MalformedHeadError, ResponseHead, parse_head
@@ -274,7 +274,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         if end < 0:
             if self._head.find(b"\n\n", max(0, before - 1), size) >= 0:
                 # Its own end would never come: told at once, not by the time limit.
-                self.fail(read_failed("not an HTTP answer: lines without CR", FailureCause.MALFORMED))
+                self.fail(UnreadableHeadError("not an HTTP answer: lines without CR"))
             elif size == len(self._head):
                 self._grow_head()
             return
@@ -287,7 +287,7 @@ class RangeConnection(asyncio.BufferedProtocol):
                 self._accept(head)
             self._begin_body(head, end + 4)
         except MalformedHeadError as error:
-            self.fail(read_failed(f"not an HTTP answer: {error}", FailureCause.MALFORMED))
+            self.fail(UnreadableHeadError(f"not an HTTP answer: {error}"))
         except StorageError as error:
             self.fail(error)
 

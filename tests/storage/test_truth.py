@@ -1,0 +1,179 @@
+"""Servers that lie: each lie is a typed error that says what was wrong, or is made good; wrong bytes never pass."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from asyncdata.errors import ObjectChangedError, StorageError, TransientStorageError
+from asyncdata.options import Environment, Options, RetryOptions
+from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
+from asyncdata.types import ObjectInfo
+from fake_gcs import FakeGCS
+from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, ranged
+
+GENERATION = "1700000000000001"
+START, SIZE = 5000, 3000
+GCS = f'x-goog-generation: {GENERATION}\r\nETag: "v1"\r\n'
+
+
+def answer(request: Request, **replaced: str) -> tuple[bytes, bytes]:
+    """A faultless answer, but for the headers that are replaced (an empty value leaves one out)."""
+    head, body = ranged(request, extra=GCS)
+    lines = head.decode().removesuffix("\r\n\r\n").split("\r\n")
+    for name, value in replaced.items():
+        key = name.replace("_", "-").lower()
+        lines = [line for line in lines if line.split(":")[0].lower() != key]
+        if value:
+            lines.append(f"{key}: {value}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode(), body
+
+
+def lie(**replaced: str) -> Script:
+    """A server that always replaces these headers; ``{start}``, ``{stop}`` and ``{size}`` stand for the range's."""
+
+    async def script(request: Request, peer: Peer) -> None:
+        values = {"start": request.start, "stop": request.stop - 1, "size": request.stop - request.start}
+        head, body = answer(request, **{name: text.format(**values) for name, text in replaced.items()})
+        await peer.send(head + body)
+
+    return script
+
+
+async def short(request: Request, peer: Peer) -> None:
+    """Half of what was announced, then the end of the connection."""
+    head, body = answer(request)
+    await peer.send(head + body[: len(body) // 2])
+    peer.close()
+
+
+async def nothing(request: Request, peer: Peer) -> None:
+    """A head without its body."""
+    head, _ = answer(request)
+    await peer.send(head)
+    peer.close()
+
+
+async def half_a_head(request: Request, peer: Peer) -> None:
+    """Not even that."""
+    head, _ = answer(request)
+    await peer.send(head[:30])
+    peer.close()
+
+
+async def whole(request: Request, peer: Peer) -> None:
+    """200 where a range was asked for."""
+    await peer.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n{GCS}\r\n".encode() + DATA)
+
+
+async def transcoded(request: Request, peer: Peer) -> None:
+    """What GCS does with an object that is kept compressed, for clients that do not take it so: all of it, inflated."""
+    stored = "x-goog-stored-content-encoding: gzip\r\nx-guploader-response-body-transformations: gunzipped\r\n"
+    await peer.send(f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{GCS}{stored}\r\n".encode())
+    await peer.send(b"%x\r\n%s\r\n0\r\n\r\n" % (len(DATA), DATA))
+
+
+async def compressed(request: Request, peer: Peer) -> None:
+    """Compressed on the way, unasked."""
+    body = gzip.compress(DATA)
+    await peer.send(f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n{GCS}\r\n".encode())
+    await peer.send(body)
+
+
+BOTH = ("gs", "http")
+LIES: dict[str, tuple[Script, type[StorageError], str, tuple[str, ...]]] = {
+    "no Content-Range": (lie(content_range=""), TransientStorageError, "Content-Range", BOTH),
+    "another start": (lie(content_range="bytes 0-2999/2097152"), TransientStorageError, "Content-Range", BOTH),
+    "another stop": (lie(content_range="bytes {start}-9999/2097152"), TransientStorageError, "Content-Range", BOTH),
+    "a nonsense range": (lie(content_range="bytes five-six/seven"), TransientStorageError, "Content-Range", BOTH),
+    "another total": (lie(content_range="bytes {start}-{stop}/99999"), ObjectChangedError, "99999", BOTH),
+    "a shorter length": (lie(content_length="10"), TransientStorageError, "10 bytes", BOTH),
+    "a longer length": (lie(content_length="4000"), TransientStorageError, "4000 bytes", BOTH),
+    "a nonsense length": (lie(content_length="-5"), TransientStorageError, ".", BOTH),
+    "two lengths": (lie(content_length="3000, 3001"), TransientStorageError, ".", BOTH),
+    "another generation": (lie(x_goog_generation="18"), ObjectChangedError, f"{GENERATION}.*18", ("gs",)),
+    "another ETag": (lie(etag='"v2"'), ObjectChangedError, 'v1.*"v2"', ("http",)),
+    "200 for 206": (whole, RangeIgnoredError, "200", ("gs",)),
+    "transcoded": (transcoded, EncodedBodyError, "re-encoded", ("gs",)),
+    "compressed": (compressed, EncodedBodyError, "gzip", BOTH),
+    "half a head": (half_a_head, TransientStorageError, "head", BOTH),
+    "no body": (nothing, TransientStorageError, "body", BOTH),
+}
+
+
+def fetcher_of(server: RawServer) -> tuple[Fetcher, dict[str, ObjectInfo]]:
+    """A Fetcher, and what was listed."""
+    storage = {"gs": {"endpoint_url": server.url, "token": "anon"}}
+    fetcher = Fetcher(
+        Options(storage=storage, retry=RetryOptions(max_attempts=2, initial_delay_s=0.001)), Environment()
+    )
+    return fetcher, {
+        "gs": ObjectInfo(url="gs://bucket/x", size=len(DATA), version=GENERATION),
+        "http": ObjectInfo(url=f"{server.url}/x", size=len(DATA), version='"v1"'),
+    }
+
+
+@pytest.mark.parametrize(("name", "scheme"), [(name, scheme) for name in LIES for scheme in LIES[name][3]])
+async def test_a_lie_is_a_typed_error(name: str, scheme: str) -> None:
+    """It says what was wrong and names the URL; whatever had arrived was right or is not claimed."""
+    script, kind, words, _ = LIES[name]
+    async with RawServer(script) as server:
+        fetcher, listed = fetcher_of(server)
+        try:
+            with pytest.raises(StorageError, match=words) as caught:
+                await fetcher.read(listed[scheme], START, memoryview(bytearray(SIZE)))
+            assert isinstance(caught.value, kind), repr(caught.value)
+            assert caught.value.url == listed[scheme].url
+            assert isinstance(caught.value, TransientStorageError) == (kind is TransientStorageError)
+        finally:
+            await fetcher.aclose()
+
+
+@pytest.mark.parametrize("scheme", BOTH)
+async def test_a_body_that_ends_early_is_gone_on_with(scheme: str) -> None:
+    """Each attempt brings half of the rest: the bytes that came are kept, and the read is pinned to one version."""
+    async with RawServer(short) as server:
+        fetcher, listed = fetcher_of(server)
+        try:
+            buffer = bytearray(b"\xa5" * SIZE)
+            with pytest.raises(TransientStorageError, match="closed the connection after") as caught:
+                await fetcher.read(listed[scheme], START, memoryview(buffer))
+            assert buffer[:2250] == DATA[START : START + 2250]
+            assert caught.value.offset == START + 2250
+            assert [request.start for request in server.requests] == [START, START + 1500]
+        finally:
+            await fetcher.aclose()
+
+
+async def test_an_http_server_that_ignores_ranges_is_read_all_the_same() -> None:
+    """The one lie that is made good: all is received, and what was asked for is kept."""
+    async with RawServer(whole) as server:
+        fetcher, listed = fetcher_of(server)
+        try:
+            buffer = bytearray(SIZE)
+            await fetcher.read(listed["http"], START, memoryview(buffer))
+            assert buffer == DATA[START : START + SIZE]
+            assert fetcher.stats().fallbacks == {"range_ignored": 1}
+        finally:
+            await fetcher.aclose()
+
+
+async def test_objects_that_are_kept_compressed_are_read_as_they_are_kept() -> None:
+    """GCS's transcoding is asked not to happen: sizes, ranges and checksums are those of the stored bytes."""
+    stored = gzip.compress(DATA, 1)
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", stored, contentEncoding="gzip")
+        storage = {"gs": {"endpoint_url": server.url, "token": "anon"}}
+        fetcher = Fetcher(Options(storage=storage), Environment())
+        try:
+            info = await fetcher.stat("gs://bucket/x")
+            assert info.size == len(stored)
+            buffer = bytearray(100)
+            await fetcher.read(info, 50, memoryview(buffer))
+            assert buffer == stored[50:150]
+            opened, filled = await fetcher.open_read("gs://bucket/x", memoryview(buffer))
+            assert (opened, filled, bytes(buffer)) == (info, 100, stored[:100])
+            assert opened.crc32c == info.crc32c is not None
+        finally:
+            await fetcher.aclose()
