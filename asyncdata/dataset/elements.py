@@ -32,6 +32,7 @@ class Elements(Handle):
         rng: bool = False,
         zero_copy: bool = False,
         setup: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        vectorized: bool = False,
     ) -> Dataset:
         """``map_func(element)`` for every element; a tuple element becomes several arguments.
 
@@ -46,13 +47,20 @@ class Elements(Handle):
             zero_copy: Hand byte strings out as memoryviews that are valid during the call only.
             setup: For async functions: returns an async context manager entered on the pipeline's loop before the
                 first call; what it gives is passed as the last argument (an HTTP session, say).
+            vectorized: Call the function for many elements at once, on the pipeline's loop: with an array per leaf
+                whose first axis is the element (byte strings: a `BytesArray`), for as many as are at hand. It returns
+                arrays with as many rows, and must treat every row alike and by itself.
 
         Example:
             >>> import asyncdata as ad
             >>> list(ad.Dataset.range(3).map(lambda x: int(x) + 1))
             [1, 2, 3]
+            >>> ad.Dataset.range(3).map(lambda x: x + 1, vectorized=True).batch(3).get_single_element()
+            array([1, 2, 3])
         """
-        if executor not in _EXECUTORS:
+        if vectorized:
+            executor = _check_vectorized(map_func, num_parallel_calls, executor, rng=rng, zero_copy=zero_copy)
+        elif executor not in _EXECUTORS:
             raise ValueError(f"executor must be 'process', 'thread' or 'inline', not {executor!r}")
         check_parallel("num_parallel_calls", num_parallel_calls)
         if not callable(map_func):
@@ -139,3 +147,17 @@ class Elements(Handle):
             ['a', 'b', 'c']
         """
         return self.interleave(map_func, cycle_length=1, deterministic=True)
+
+
+def _check_vectorized(
+    function: Callable[..., Any], parallel: int | None, executor: str | None, *, rng: bool, zero_copy: bool
+) -> str:
+    """The executor of a vectorized function; refuses what goes element by element."""
+    refuse_async("map(vectorized=True)", function)
+    if parallel is not None or executor not in (None, "inline"):
+        raise ValueError(
+            "a vectorized function runs on the pipeline's loop: num_parallel_calls and executor are others'"
+        )
+    if rng or zero_copy:
+        raise ValueError("rng and zero_copy belong to single elements; a vectorized function is called with many")
+    return "vectorized"

@@ -44,7 +44,7 @@ class BytesArray(Sequence[Any]):
     def from_items(cls, items: Sequence[bytes | str]) -> BytesArray:
         """Copies byte strings, or texts, into one array."""
         text = len(items) > 0 and isinstance(items[0], str)
-        raw = [item.encode() if isinstance(item, str) else item for item in items]
+        raw: list[Any] = [item.encode() if isinstance(item, str) else item for item in items]
         rows = np.empty((len(raw), 2), np.int64)
         rows[:, 1] = list(map(len, raw))
         np.cumsum(rows[:, 1], out=rows[:, 0])

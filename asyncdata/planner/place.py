@@ -28,7 +28,7 @@ def place_map(node: Node, options: Options) -> Node:
     if executor == "process" and options.num_workers == 0:
         executor = "thread"
     parallelism = node.parallelism
-    if parallelism is None and executor != "inline":
+    if parallelism is None and executor not in ("inline", "vectorized"):
         parallelism = 1 if executor == "async" else AUTOTUNE
     if executor == node.executor and parallelism == node.parallelism:
         return node

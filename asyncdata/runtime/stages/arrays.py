@@ -39,6 +39,10 @@ class RangeStage(Stage):
         self._at = 0
 
     async def pull(self, limit: int) -> Block | None:
+        return self.pull_ready(limit)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        """The next elements: all are at hand."""
         part = self._values[self._at : self._at + limit]
         if not part:
             return None
@@ -66,6 +70,10 @@ class SlicesStage(Stage):
         self._at = 0
 
     async def pull(self, limit: int) -> Block | None:
+        return self.pull_ready(limit)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        """The next elements: all are at hand."""
         count = min(limit, self._rows - self._at)
         if count <= 0:
             return None
@@ -95,6 +103,10 @@ class ItemsStage(Stage):
         self._at = 0
 
     async def pull(self, limit: int) -> Block | None:
+        return self.pull_ready(limit)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        """The next elements: all are at hand."""
         part = self._items[self._at : self._at + limit]
         if not part:
             return None

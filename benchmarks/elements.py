@@ -1,0 +1,178 @@
+"""What an element costs: CPU time per element on one core, beside tf.data in one run; a Markdown table.
+
+    python -m benchmarks.elements [--tensorflow PYTHON] [--quick]
+
+    range     range, interleave, shuffle, map (whole blocks at a time, inline), batch, prefetch: 1 to 10 million numbers
+    records   TFRecord files from the page cache: read, framed, checksums of lengths and payloads verified, interleaved,
+              shuffled, batched
+
+Every cell is a process of its own on one core, which counts its own CPU time, all threads: a round of the one, a round of
+the other, medians of several. The first round of each is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import asyncdata as ad
+from benchmarks.launch import find_python
+from benchmarks.servers import REPOSITORY, here
+
+ROUNDS: Final = 5
+_MIB: Final = 1 << 20
+
+
+def counted(work: dict[str, Any]) -> ad.Dataset:
+    """Numbers from several ranges."""
+    each = work["elements"] // work["shards"]
+    ds = ad.Dataset.range(work["shards"]).interleave(
+        lambda shard: ad.Dataset.range(int(shard) * each, (int(shard) + 1) * each),
+        cycle_length=work["cycle"],
+        block_length=work["block"],
+    )
+    ds = ds.shuffle(work["shuffle"], seed=1).map(lambda x: 2 * x + 1, vectorized=True)
+    return ds.batch(work["batch"]).prefetch(ad.AUTOTUNE)
+
+
+def records(work: dict[str, Any]) -> ad.Dataset:
+    """TFRecord files."""
+    ds = ad.Dataset.from_tensor_slices(sorted(glob.glob(work["pattern"])))
+    ds = ds.interleave(ad.TFRecordDataset, cycle_length=work["cycle"], block_length=work["block"])
+    return ds.shuffle(work["shuffle"], seed=1).batch(work["batch"]).prefetch(ad.AUTOTUNE)
+
+
+def serve(work: dict[str, Any]) -> None:
+    """Runs the pipeline once for each line on standard input."""
+    with ad.Runtime(ad.Options(memory_limit_bytes=1024 * _MIB)):
+        ds = counted(work) if work["kind"] == "range" else records(work)
+        for _ in sys.stdin:
+            began = time.process_time()
+            seen = 0
+            for batch in ds:
+                seen += len(batch)
+            spent = time.process_time() - began
+            print(json.dumps({"cpu_s": spent, "elements": seen}), flush=True)
+
+
+class Side:
+    """One of the two, in a process that runs a round when it is asked for one."""
+
+    def __init__(self, command: list[str], work: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [*command, json.dumps(work)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if "peers" in command[-1] else None,
+            text=True,
+            env=here(),
+        )
+        self._expected = work["elements"]
+
+    def round_s(self) -> float:
+        """CPU seconds of one pass."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if answer["elements"] != self._expected:
+            raise RuntimeError(f"{answer['elements']} elements instead of {self._expected}")
+        return float(answer["cpu_s"])
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextmanager
+def shards(size: int, count: int, files: int) -> Iterator[str]:
+    """TFRecord files with records of about a size; gives their pattern."""
+    source = random.Random(size)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(files):
+            with ad.TFRecordWriter(str(Path(folder) / f"{number:03}.tfrecord")) as writer:
+                writer.write_many(
+                    [source.randbytes(source.randint(size * 4 // 5, size * 6 // 5)) for _ in range(count // files)]
+                )
+        yield str(Path(folder) / "*.tfrecord")
+
+
+def compare(title: str, work: dict[str, Any], python: str | None, rounds: int) -> None:
+    """One row of the table."""
+    sides = {"asyncdata": Side([sys.executable, "-m", "benchmarks.elements", "--serve"], work)}
+    if python is not None:
+        sides["tf.data"] = Side([python, str(REPOSITORY / "benchmarks" / "peers" / "tf_elements.py")], work)
+    try:
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for number in range(rounds + 1):
+            for name, side in sides.items():
+                spent = side.round_s()
+                if number:
+                    times[name].append(spent / work["elements"] * 1e6)
+    finally:
+        for side in sides.values():
+            side.close()
+    ours = statistics.median(times["asyncdata"])
+    if "tf.data" not in times:
+        print(f"| {title} | {ours:.2f} | | | |", flush=True)
+        return
+    theirs = statistics.median(times["tf.data"])
+    ratios = [one / other for one, other in zip(times["asyncdata"], times["tf.data"], strict=True)]
+    print(
+        f"| {title} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} | {min(ratios):.2f}-{max(ratios):.2f} |",
+        flush=True,
+    )
+
+
+def table(python: str | None, *, quick: bool, only: str) -> None:
+    """All rows."""
+    print("CPU us per element, one core; x: part of tf.data's, and its range over the rounds\n")
+    print("| pipeline | asyncdata | tf.data | x | range |\n|---|---|---|---|---|")
+    rounds = 2 if quick else ROUNDS
+    shape = {"cycle": 8, "block": 1, "shards": 64}
+    for elements, shuffle, batch in ((1_000_000, 1024, 64), (1_000_000, 10_000, 256), (10_000_000, 10_000, 1024)):
+        if only not in "range" or (quick and elements > 1_000_000):
+            continue
+        work = {**shape, "kind": "range", "elements": elements, "shuffle": shuffle, "batch": batch}
+        title = f"range {elements // 1_000_000}M, interleave(8), shuffle({shuffle}), map, batch({batch}), prefetch"
+        compare(title, work, python, rounds)
+    for size, count in ((100, 400_000), (1000, 200_000), (10_000, 32_000), (100_000, 3200)):
+        if only not in "records":
+            continue
+        with shards(size, count, 32) as pattern:
+            work = {**shape, "kind": "records", "elements": count, "shuffle": 1024, "batch": 128, "pattern": pattern}
+            compare(f"TFRecords of {size} B, interleave(8), shuffle(1024), batch(128)", work, python, rounds)
+
+
+def main() -> None:
+    """The table, or one side of a row."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--tensorflow", metavar="PYTHON", help="interpreter that has TensorFlow")
+    arguments.add_argument("--quick", action="store_true", help="few rounds, and no ten millions")
+    arguments.add_argument("--only", default="", help="range or records")
+    arguments.add_argument("--serve", metavar="JSON", help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    if options.serve:
+        serve(json.loads(options.serve))
+        return
+    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    table(find_python(("tensorflow",), options.tensorflow), quick=options.quick, only=options.only)
+
+
+if __name__ == "__main__":
+    main()
