@@ -22,8 +22,10 @@ from asyncdata.runtime.delivery import Delivery
 class Exit(Protocol):
     """Where a pump's deliveries go: to a consumer in this process (`Edge`), or in another."""
 
-    def attach(self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None]) -> None:
-        """Called once by the pump: its loop, and whom to tell that the consumer waits."""
+    def attach(
+        self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None], left: Callable[[], object]
+    ) -> None:
+        """Called once by the pump: its loop, whom to tell that the consumer waits, and that it has left."""
 
     @property
     def is_closed(self) -> bool:
@@ -62,12 +64,19 @@ class Edge:
         self._stage_loop: asyncio.AbstractEventLoop | None = None
         self._room: asyncio.Event | None = None
         self._starving: Callable[[bool], None] | None = None
+        self._left: Callable[[], object] | None = None
         self.waits = 0
 
-    def attach(self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None]) -> None:
-        """Called once by the pump: its loop, and whom to tell that the consumer waits."""
+    def attach(
+        self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None], left: Callable[[], object]
+    ) -> None:
+        """Called once by the pump: its loop, whom to tell that the consumer waits, and that it has left.
+
+        A consumer that left before is found by the pump's own look at `is_closed`.
+        """
         self._room = asyncio.Event()
         self._starving = starving
+        self._left = left
         with self._condition:
             self._stage_loop = loop
         # The consumer may have begun to wait before there was anybody to be told.
@@ -121,6 +130,7 @@ class Edge:
                 return False
             self._ended = True
             self._starving = None
+            self._left = None
             if self._closed:
                 self._buffer.clear()
             else:
@@ -235,7 +245,13 @@ class Edge:
             self._rows = 0
             self._wake()
         del dropped
-        self._call_stage(self._set_room)
+        self._call_stage(self._leave)
+
+    def _leave(self) -> None:
+        self._set_room()
+        left, self._left = self._left, None
+        if left is not None:
+            left()
 
 
 def _set(waiter: asyncio.Future[None]) -> None:

@@ -272,3 +272,19 @@ def test_more_pipelines_than_agreed_is_an_error_that_says_what_to_do() -> None:
             with pytest.raises(ad.PipelineError, match="pipelines=3"):
                 list(ad.Dataset.range(3))
         assert len(list(ad.Dataset.range(3))) == 3
+
+
+def test_a_consumer_that_leaves_does_not_wait_for_what_its_pipeline_waits_for() -> None:
+    """Closing one iterator cancels its async functions, though the Runtime goes on."""
+
+    async def never(x: int) -> int:
+        await asyncio.sleep(1000)
+        return x
+
+    with ad.Runtime(pipelines=1):
+        for _ in range(3):
+            iterator = ad.Dataset.range(1).map(never, num_parallel_calls=1).iterator()
+            threading.Timer(0.01, iterator.close).start()
+            with pytest.raises(ad.PipelineClosedError):
+                next(iterator)
+        assert list(ad.Dataset.range(3)) == [0, 1, 2]

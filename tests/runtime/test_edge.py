@@ -23,6 +23,10 @@ def delivery(*items: int) -> Delivery:
     return Delivery(None, (np.array(items),), None, origin, Advance(len(items), origin, None, ()))
 
 
+def _nothing() -> None:
+    """The pump does not care that the consumer has left."""
+
+
 def items(answer: tuple[bool, Delivery | None]) -> list[int]:
     """What `pop` gave."""
     found, taken = answer
@@ -35,7 +39,7 @@ def attached(capacity: int) -> tuple[Edge, list[bool]]:
     """An edge whose pump runs on the current loop, and what the pump was told about starving."""
     told: list[bool] = []
     edge = Edge(capacity)
-    edge.attach(asyncio.get_running_loop(), told.append)
+    edge.attach(asyncio.get_running_loop(), told.append, _nothing)
     return edge, told
 
 
@@ -155,7 +159,7 @@ def test_a_thread_waits_for_a_pump_on_another_loop() -> None:
                 taken.extend(items((found, got)))
 
         async def pump(edge: Edge = edge, end: str = end) -> None:
-            edge.attach(asyncio.get_running_loop(), lambda _: None)
+            edge.attach(asyncio.get_running_loop(), lambda _: None, _nothing)
             for number in range(50):
                 await edge.put(delivery(number))
             if end == "finish":
@@ -197,7 +201,7 @@ async def test_a_consumer_who_came_before_the_pump_is_known_to_starve() -> None:
     waiting = asyncio.ensure_future(edge.wait_async())
     await asyncio.sleep(0)
     told: list[bool] = []
-    edge.attach(asyncio.get_running_loop(), told.append)
+    edge.attach(asyncio.get_running_loop(), told.append, _nothing)
     assert told == [True]
     edge.finish(None)
     await waiting
@@ -221,7 +225,7 @@ def test_loops_that_are_gone_do_no_harm() -> None:
 
 
 async def _pump_two(edge: Edge) -> None:
-    edge.attach(asyncio.get_running_loop(), lambda _: None)
+    edge.attach(asyncio.get_running_loop(), lambda _: None, _nothing)
     await edge.put(delivery(1))
     await edge.put(delivery(2))
 
@@ -236,7 +240,7 @@ async def test_a_finished_edge_lets_go_of_its_pipeline() -> None:
     pipeline = Pipeline()
     gone = weakref.ref(pipeline)
     edge = Edge(1)
-    edge.attach(asyncio.get_running_loop(), pipeline.told)
+    edge.attach(asyncio.get_running_loop(), pipeline.told, _nothing)
     edge.finish(None)
     del pipeline
     gc.collect()

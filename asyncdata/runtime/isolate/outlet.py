@@ -72,6 +72,7 @@ class Outlet:
         self._loop = loop
         self._loans = loans
         self._left = left
+        self._pump_left: Callable[[], object] | None = None
         self._sent: deque[int] = deque()
         self._count = 0
         self._taken = 0
@@ -88,10 +89,13 @@ class Outlet:
 
     # --- the pump's side ---------------------------------------------------------------------------------------
 
-    def attach(self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None]) -> None:
-        """Called once by the pump: whom to tell that the consumer waits."""
+    def attach(
+        self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None], left: Callable[[], object]
+    ) -> None:
+        """Called once by the pump: whom to tell that the consumer waits, and that it has left."""
         assert loop is self._loop
         self._starving = starving
+        self._pump_left = left
         self.remind()
 
     @property
@@ -134,6 +138,7 @@ class Outlet:
             return False
         self._ended = True
         self._starving = None
+        self._pump_left = None
         if not self._closed:
             if error is None:
                 self._send(self._channel.send(notes.END))
@@ -162,18 +167,20 @@ class Outlet:
         self.taken(count)
         while self._sent:
             self._loans.end(self._sent.popleft())
-        if not self._closed:
-            self._closed = True
-            self._room.set()
-            self._left()
+        self._lose_consumer()
 
     def _readable(self) -> None:
-        """The consumer never says anything here: its end is closed, or only its process is gone."""
+        """The consumer never says anything here: its end is closed, perhaps before it could say so elsewhere."""
         self._loop.remove_reader(self._channel.fileno())
-        # It has said so before, if it could; then this is the second time.
+        self._lose_consumer()
+
+    def _lose_consumer(self) -> None:
         if not self._closed:
             self._closed = True
             self._room.set()
+            pump_left, self._pump_left = self._pump_left, None
+            if pump_left is not None:
+                pump_left()
             self._left()
 
     # --- the end -----------------------------------------------------------------------------------------------
