@@ -26,7 +26,7 @@ from asyncdata.observe.snapshot import SkippedStats
 from asyncdata.options import ErrorPolicy
 from asyncdata.runtime.quarantine import Quarantine, describe
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.workers.failure import UserFunctionError
+from asyncdata.workers.failure import ends_program
 
 _LOGGER: Final = logging.getLogger(__name__)
 _SHARD_ERRORS: Final = (DataError, ObjectNotFoundError, ObjectChangedError)
@@ -162,7 +162,7 @@ class Guard:
 
         What ends a program (``SystemExit``, ``KeyboardInterrupt``) is raised in any case.
         """
-        if isinstance(error, UserFunctionError) and not isinstance(error.__cause__, Exception | None):
+        if ends_program(error):
             return error
         return self._count(error, {**self._skips.place(error, origin), "stage": self.label, "error": describe(error)})
 

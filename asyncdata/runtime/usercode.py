@@ -97,8 +97,11 @@ def call_rows(call: Callable[[Element, Rows], T], block: Block, limit: int) -> t
     return results, None
 
 
-def leave_out(block: Block, error: Exception, guard: Guard | None) -> Block:
-    """The block without its first row, for which a function failed; the row stays used up.
+def leave_out(block: Block, error: Exception, guard: Guard | None) -> tuple[Block, Block]:
+    """Takes the first row, for which a function failed, out of a block.
+
+    Returns:
+        A block without rows that says that it is used up, and the others.
 
     Raises:
         Exception: That error, or that it was one too many.
@@ -106,4 +109,5 @@ def leave_out(block: Block, error: Exception, guard: Guard | None) -> Block:
     over = error if guard is None else guard.skip(error, block.origin[0])
     if over is not None:
         raise over
-    return block.select(np.arange(1, len(block)))
+    bad, rest = block.split(1)
+    return bad.select(np.empty(0, np.int64)), rest

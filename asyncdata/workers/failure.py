@@ -48,9 +48,11 @@ class RemoteTraceback(Exception):  # noqa: N818 -- it is the cause of an error, 
 
     Attributes:
         place: The user's line that raised; empty if unknown.
+        ends_program: Whether it was an exception such as ``SystemExit``, which no policy leaves out.
     """
 
     place: str = ""
+    ends_program: bool = False
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""' if self.args else ""
@@ -66,6 +68,7 @@ class _Record(NamedTuple):
     notes: list[str]
     trace: str
     place: str
+    ends_program: bool
 
 
 def cut_middle(text: str, limit_bytes: int) -> str:
@@ -122,6 +125,14 @@ def raised_at(exc: BaseException) -> str:
     return cause.place if isinstance(cause, RemoteTraceback) else _place_of(exc)
 
 
+def ends_program(exc: BaseException) -> bool:
+    """Whether this stands for an exception that means more than that a function failed, as ``SystemExit`` does."""
+    cause = exc.__cause__ if isinstance(exc, UserFunctionError) else None
+    if isinstance(cause, RemoteTraceback):
+        return cause.ends_program
+    return cause is not None and not isinstance(cause, Exception)
+
+
 def encode_failure(exc: BaseException, *, brief: bool = False) -> bytes:
     """Packs an exception for the parent; never raises and never exceeds a few times ``LIMIT_BYTES``.
 
@@ -138,6 +149,7 @@ def encode_failure(exc: BaseException, *, brief: bool = False) -> bytes:
         notes=notes,
         trace="" if brief else cut_middle(_trace_of(exc), LIMIT_BYTES),
         place=cut_middle(_place_of(exc), _NOTE_LIMIT_BYTES),
+        ends_program=not isinstance(exc, Exception),
     )
     return pickle.dumps(tuple(record), protocol=5)
 
@@ -159,7 +171,7 @@ def decode_failure(data: bytes, *, where: str) -> Exception:
     if not isinstance(exc, Exception):
         exc = _make_stand_in(record.name, record.bases, record.message)
     cause = RemoteTraceback(record.trace)
-    cause.place = record.place
+    cause.place, cause.ends_program = record.place, record.ends_program
     BaseException.__setattr__(exc, "__cause__", cause)
     present = set(_notes_of(exc))
     for note in record.notes:

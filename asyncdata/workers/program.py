@@ -27,7 +27,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.child import GrantDeniedError
-from asyncdata.workers.failure import encode_failure, is_raisable
+from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.results import Need, Results, write_columns
 from asyncdata.workers.tasks import DAMAGED, DONE, NO_SPAN, Reply, Task, decode_shape, encode_failed
 
@@ -141,7 +141,7 @@ def _call_each(
         except BaseException as error:  # noqa: BLE001 -- reported with the row
             blob = encode_failure(error, brief=encoded_bytes > _MOST_FAILURE_BYTES)
             encoded_bytes += len(blob)
-            if not program.skip or not is_raisable(error):
+            if not program.skip or not isinstance(error, Exception):
                 return [*((bad, known) for bad, known in failed if bad < row), (row, blob)]
             failed.append((row, blob))
     failed.sort()

@@ -30,8 +30,9 @@ class FilterStage(Stage):
         await self._pause()
         if self._error is not None:
             assert self._block is not None
-            self._block = leave_out(self._block, self._error, self._guard)
+            news, self._block = leave_out(self._block, self._error, self._guard)
             self._error = None
+            return Block.empty(news.advance)
         if self._block is None:
             self._block = await self._upstream.pull(limit)
         block = self._block

@@ -347,15 +347,17 @@ class WorkerStage(Stage):
         end, skipped = self._judge(job, failed)
         kept = np.delete(np.arange(count), skipped)
         good = int(np.searchsorted(kept, end))
+        advance = job.block.advance if end == count else job.block.advance.split(end)[0]
+        # What was left out is used up all the same.
+        advance = advance.select(kept[:good])
         if not good:
-            # No results that may be shown; what was left out is used up all the same.
-            advance = job.block.advance if end == count else job.block.advance.split(end)[0]
             job.release()
-            return Block.empty(advance.select(kept[:0]))
+            return Block.empty(advance)
         block = self._result(job, kept)
         if end < count:
             block, rest = block.split(good)
             rest.release()
+            block.advance = advance
         return block
 
     def _judge(self, job: Job, failed: list[Failed]) -> tuple[int, list[int]]:

@@ -30,7 +30,9 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColum
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import LEAF, Structure, TupleOf
+from asyncdata.options import ErrorPolicy
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.policy import Guard, Skips
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.arrays import block_of_elements
@@ -138,6 +140,11 @@ class Bench:
         self.arena.close()
         assert not held, f"held at the end: {held}"
         assert used == 0, f"{used} bytes are charged at the end"
+
+
+def guard(bench: Bench, **policy: Any) -> Guard:
+    """A guard that lets any number of elements fail, or as many as a policy says."""
+    return Skips(ErrorPolicy(**{"max_skipped": None, **policy}), bench.sources, None).guard("place", "step")
 
 
 @dataclass(repr=False)

@@ -15,7 +15,7 @@ from asyncdata.runtime.stages.arrays import RangeStage
 from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.selection import FilterStage
 from asyncdata.runtime.usercode import UserFunction
-from tests.runtime.stages.laws import Bench, Make, whole
+from tests.runtime.stages.laws import Bench, Make, Scripted, check_any_blocking, check_closing, guard, script, whole
 
 
 def numbers(bench: Bench, count: int) -> RangeStage:
@@ -201,3 +201,57 @@ def test_generators_are_keyed_by_the_element() -> None:
     two = whole(awaited(function, 12, parallelism=2, ordered=False, keys=(1, 2))).elements
     assert sorted(two) == one
     assert len({value for _, value in one}) == 12
+
+
+def refusing(value: Any) -> bool:
+    if int(value) in (0, 4, 5, 23):
+        raise ValueError(f"no {value}")
+    return int(value) % 3 != 1
+
+
+async def refusing_later(value: Any) -> bool:
+    await asyncio.sleep(0)
+    return refusing(value)
+
+
+def leaving_out(kind: str, **policy: Any) -> Make:
+    """A stage of 24 elements, of which the function refuses some."""
+
+    def make(bench: Bench) -> Stage:
+        source = Scripted(bench, script(24))
+        if kind == "async":
+            return AsyncMapStage(
+                "f",
+                source,
+                refusing_later,
+                parallelism=3,
+                ordered=True,
+                setup=None,
+                sources=bench.sources,
+                spawn=bench.spawn,
+                guard=guard(bench, **policy),
+            )
+        stage = {"inline": InlineMapStage, "filter": FilterStage}[kind]
+        return stage("f", source, UserFunction(refusing, "f", bench.sources), guard(bench, **policy))
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["inline", "filter", "async"])
+def test_elements_that_fail_are_left_out_and_stay_used_up(kind: str) -> None:
+    """With a policy: the others remain in their order, states and used rows as for a filter, however blocks are cut."""
+    trace = check_any_blocking(leaving_out(kind), seeds=range(4))
+    good = [value for value in range(24) if value not in (0, 4, 5, 23)]
+    kept = [value for value in good if value % 3 != 1] if kind == "filter" else good
+    assert [origin[1] for origin in trace.origins] == kept
+    assert trace.error is None
+    assert sorted(trace.used_up) == sorted(whole(lambda bench: Scripted(bench, script(24))).used_up)
+    check_closing(leaving_out(kind), seed=3)
+
+
+@pytest.mark.parametrize("kind", ["inline", "filter", "async"])
+def test_one_too_many_is_raised_at_its_place(kind: str) -> None:
+    """What comes before the element that exceeds the quota is delivered, whatever the cuts."""
+    trace = check_any_blocking(leaving_out(kind, max_skipped=2), seeds=range(4))
+    assert [origin[1] for origin in trace.origins] == ([2, 3] if kind == "filter" else [1, 2, 3])
+    assert "TooManyErrorsError: 3 failed" in str(trace.error)

@@ -24,6 +24,7 @@ from tests.runtime.stages.laws import (
     check_any_blocking,
     check_cancelling,
     check_closing,
+    guard,
     script,
     whole,
 )
@@ -69,6 +70,7 @@ def pooled(
     count: int = 24,
     first_rows: int = 3,
     damaged: frozenset[int] = frozenset(),
+    policy: dict[str, Any] | None = None,
 ) -> Make:
     """A stage of `count` elements whose tasks run in threads."""
 
@@ -79,6 +81,7 @@ def pooled(
             rng=() if function is None else (False,),
             check=check_payloads,
             stack=outcome == "batch",
+            skip=policy is not None,
         )
         return WorkerStage(
             "map",
@@ -97,10 +100,22 @@ def pooled(
             spawn=bench.spawn,
             collector=Collector(source, size, drop_remainder=drop) if outcome == "batch" else None,
             first_rows=first_rows,
+            guard=None if policy is None else guard(bench, **policy),
         )
 
     return make
 
+
+def fussy(*parts: Any) -> Any:
+    """Refuses some elements, the first and the last among them."""
+    value = number(parts)
+    if value in (0, 3, 4, 11, 23):
+        raise ValueError(f"no {value}")
+    return described(*parts)
+
+
+DAMAGED = frozenset({0, 5, 6, 7, 23})
+FUSSY: tuple[Kinds, ...] = ("array", "refs", "nests")
 
 KINDS: tuple[Kinds, ...] = ("array", "objects", "refs", "records", "twice", "nests", "mixed")
 
@@ -114,6 +129,13 @@ MAKES = {
     "rows failing": pooled(failing, "refs", "rows"),
     "ragged rows failing": pooled(ragged_failing, "nests", "rows"),
     "batch failing": pooled(failing, "refs", "batch"),
+    **{f"rows left out {kind}": pooled(fussy, kind, "rows", policy={}) for kind in FUSSY},
+    "rows and damaged left out": pooled(fussy, "records", "rows", damaged=DAMAGED, policy={}),
+    "checked left out": pooled(None, "records", "checked", damaged=DAMAGED, policy={}),
+    "rows one too many": pooled(fussy, "array", "rows", policy={"max_skipped": 3}),
+    "none may fail": pooled(fussy, "array", "rows", policy={"max_skipped": 0}),
+    "checked one too many": pooled(None, "records", "checked", damaged=DAMAGED, policy={"max_skipped": 2}),
+    "too many in a row": pooled(None, "records", "checked", damaged=DAMAGED, policy={"max_in_a_row": 2}),
     "rows damaged": pooled(described, "records", "rows", damaged=frozenset({19, 21})),
     "batch damaged": pooled(described, "records", "batch", damaged=frozenset({19, 21})),
     "checked damaged": pooled(None, "records", "checked", damaged=frozenset({19, 21})),
@@ -151,6 +173,34 @@ def test_in_any_order_nothing_is_lost_or_doubled(outcome: Outcome) -> None:
         found = asyncio.run(Bench(random.Random(seed)).observe(make))
         assert sorted(map(repr, found.elements)) == sorted(map(repr, expected.elements))
         assert found.used_up == expected.used_up
+
+
+def test_what_is_left_out_and_what_is_one_too_many() -> None:
+    """The elements that remain, and where the quota ends them: exactly before the one that was too many."""
+    good = [value for value in range(24) if value not in (0, 3, 4, 11, 23)]
+    assert [e["n"] for e in whole(MAKES["rows left out array"]).elements] == [2 * value for value in good]
+    trace = whole(MAKES["rows one too many"])
+    assert [e["n"] for e in trace.elements] == [2 * value for value in good if value < 11]
+    assert trace.error is not None
+    assert trace.error.startswith("TooManyErrorsError: 4 failed, and max_skipped is 3. The first: ValueError: no 0;")
+    assert whole(MAKES["none may fail"]).elements == []
+    trace = whole(MAKES["too many in a row"])
+    assert len(trace.elements) == 4
+    assert "3 of them in a row" in str(trace.error)
+    assert whole(MAKES["checked left out"]).used_up == whole(pooled(None, "records", "checked")).used_up
+
+
+def refusing_exit(value: Any) -> int:
+    if value == 5:
+        raise SystemExit(1)
+    return int(value)
+
+
+def test_what_ends_a_program_is_never_left_out() -> None:
+    """sys.exit in a user's function ends the pipeline under any policy, at its element."""
+    trace = whole(pooled(refusing_exit, "array", "rows", policy={}))
+    assert len(trace.elements) == 5
+    assert "SystemExit" in str(trace.error)
 
 
 @pytest.mark.parametrize("outcome", ["rows", "batch", "checked"])
