@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from asyncdata.errors import BrokenFrameError, DataError
 from asyncdata.formats.parquet_filters import Bounds, Filters, columns_of, may_pass
-from asyncdata.formats.parquet_values import Leaves, add_leaves, passing, structure_of
+from asyncdata.formats.parquet_footer import ColumnChunk, Group, parse_footer
+from asyncdata.formats.parquet_values import Leaves, add_leaves, passing, stored_value, structure_of
 from asyncdata.memory.structure import DictOf, Structure
 
 MAGIC: Final = b"PAR1"
@@ -122,6 +123,7 @@ class ParquetFooter:
         self._arrow = arrow
         self._parquet = parquet
         try:
+            groups = parse_footer(footer[:-END_BYTES])
             self._metadata = parquet.read_metadata(arrow.BufferReader(footer))
             self._schema = self._metadata.schema.to_arrow_schema()
             names = list(self._schema.names)
@@ -135,46 +137,39 @@ class ParquetFooter:
             raise DataError(f"there is no column {absent[0]!r}; the file has {shown}", url=url, version=version)
         children = tuple(structure_of(self._schema.field(name).type, arrow) for name in self._names)
         self.structure: Structure = DictOf(tuple(self._names), children)
-        self.groups = self._wanted(size - len(footer))
+        self.groups = self._wanted(groups, size - len(footer))
 
-    def _wanted(self, end: int) -> list[RowGroup]:
-        groups = []
+    def _wanted(self, groups: list[Group], end: int) -> list[RowGroup]:
+        found = []
         first_row = 0
-        try:
-            for number in range(self._metadata.num_row_groups):
-                group = self._metadata.row_group(number)
-                chunks = self._chunks(group)
-                if group.num_rows < 0:
-                    raise self._broken(f"row group {number} is said to have {group.num_rows} rows", end)
-                bounds = {chunk.path_in_schema: _bounds(chunk) for chunk in chunks} if self._filters else {}
-                if group.num_rows and may_pass(self._filters, bounds):
-                    ranges = tuple(sorted(self._range(chunk, number, end) for chunk in chunks))
-                    nbytes = sum(max(0, chunk.total_uncompressed_size) for chunk in chunks)
-                    at_a_time = max(1, min(_MOST_ROWS, _DECODE_BYTES * group.num_rows // max(1, nbytes)))
-                    groups.append(RowGroup(number, first_row, group.num_rows, ranges, at_a_time))
-                first_row += group.num_rows
-        except DataError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about a damaged footer
-            raise self._broken(f"the footer is damaged ({_said(error)})", end) from None
-        return groups
+        filtered = set(columns_of(self._filters))
+        for number, group in enumerate(groups):
+            chunks = [chunk for chunk in group.chunks if chunk.path[0] in self._read_names]
+            bounds = {chunk.path[0]: self._bounds(chunk) for chunk in chunks if chunk.path[0] in filtered}
+            ranges = tuple(sorted(self._range(chunk, number, end) for chunk in chunks))
+            if group.rows and may_pass(self._filters, bounds):
+                nbytes = sum(max(0, chunk.uncompressed) for chunk in chunks)
+                at_a_time = max(1, min(_MOST_ROWS, _DECODE_BYTES * group.rows // max(1, nbytes)))
+                found.append(RowGroup(number, first_row, group.rows, ranges, at_a_time))
+            first_row += group.rows
+        return found
 
-    def _chunks(self, group: Any) -> list[Any]:
-        found = [group.column(index) for index in range(group.num_columns)]
-        return [chunk for chunk in found if _belongs(chunk.path_in_schema, self._read_names)]
-
-    def _range(self, chunk: Any, number: int, end: int) -> tuple[int, int]:
-        start = chunk.data_page_offset
-        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-            start = chunk.dictionary_page_offset
-        stop = start + chunk.total_compressed_size
-        if not len(MAGIC) <= start <= stop <= end:
+    def _range(self, chunk: ColumnChunk, number: int, end: int) -> tuple[int, int]:
+        if not len(MAGIC) <= chunk.start <= chunk.stop <= end:
             raise self._broken(
-                f"the footer says that column {chunk.path_in_schema!r} of row group {number} lies at bytes "
-                f"{start} to {stop} of {end}",
+                f"the footer says that column {'.'.join(chunk.path)!r} of row group {number} lies at bytes "
+                f"{chunk.start} to {chunk.stop} of {end}",
                 end,
             )
-        return start, stop
+        return chunk.start, chunk.stop
+
+    def _bounds(self, chunk: ColumnChunk) -> Bounds | None:
+        """What the statistics of a column say, in the values that a filter speaks of; None for what is no column."""
+        if len(chunk.path) > 1:
+            return None
+        kind = self._schema.field(chunk.path[0]).type
+        least, most = (stored_value(raw, chunk.kind, kind, self._arrow) for raw in (chunk.least, chunk.most))
+        return Bounds(least, most, chunk.nulls is not None and chunk.nulls == chunk.values > 0)
 
     def decode(self, group: RowGroup, read_at: ReadAt) -> Iterator[Decoded]:
         """The rows of a row group, a few at a time.
@@ -276,17 +271,3 @@ def _pyarrow() -> tuple[Any, Any]:
 
 def _said(error: Exception) -> str:
     return str(error).strip().split("\n", maxsplit=1)[0][:200] or type(error).__name__
-
-
-def _belongs(path: str, names: Sequence[str]) -> bool:
-    return any(path == name or path.startswith(f"{name}.") for name in names)
-
-
-def _bounds(chunk: Any) -> Bounds | None:
-    statistics = chunk.statistics if chunk.is_stats_set else None
-    if statistics is None:
-        return None
-    nothing = bool(statistics.has_null_count and statistics.num_values == 0 and statistics.null_count > 0)
-    if not statistics.has_min_max:
-        return Bounds(None, None, nothing)
-    return Bounds(statistics.min, statistics.max, nothing)

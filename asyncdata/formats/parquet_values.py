@@ -22,6 +22,9 @@ import numpy.typing as npt
 from asyncdata.formats.parquet_filters import Filters
 from asyncdata.memory.structure import LEAF, DictOf, Structure
 
+_INT32, _INT64, _FLOAT, _DOUBLE, _BYTE_ARRAY = 1, 2, 4, 5, 6
+"""Numbers of Parquet's physical types."""
+
 
 class Packed(NamedTuple):
     """Byte strings, one behind the other, in memory of pyarrow's.
@@ -67,6 +70,40 @@ def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
         if held is not None:
             passes = held if passes is None else compute.or_(passes, held)
     return passes
+
+
+def stored_value(raw: bytes | None, physical: int, kind: Any, arrow: Any) -> Any:
+    """The value that statistics hold in Parquet's plain form; None where its order is not that of Python's values."""
+    types = arrow.types
+    if raw is None:
+        return None
+    if physical == _BYTE_ARRAY:
+        if types.is_string(kind) or types.is_large_string(kind):
+            # Bounds may be cut short, in the middle of a character as well.
+            return raw.decode(errors="strict") if _is_utf8(raw) else None
+        return raw if types.is_binary(kind) or types.is_large_binary(kind) else None
+    if physical in (_FLOAT, _DOUBLE) and len(raw) == (4 if physical == _FLOAT else 8):
+        number = float(np.frombuffer(raw, "<f4" if physical == _FLOAT else "<f8")[0])
+        return None if np.isnan(number) else number
+    if physical in (_INT32, _INT64) and len(raw) == (4 if physical == _INT32 else 8):
+        if types.is_integer(kind):
+            signed = not str(kind).startswith("u")
+            return int.from_bytes(raw, "little", signed=signed)
+        if types.is_date(kind) or types.is_timestamp(kind):
+            width = arrow.int32() if physical == _INT32 else arrow.int64()
+            try:
+                return arrow.scalar(int.from_bytes(raw, "little", signed=True), width).cast(kind).as_py()
+            except (arrow.ArrowException, ValueError, OverflowError):
+                return None
+    return None
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def structure_of(kind: Any, arrow: Any) -> Structure:

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from asyncdata.errors import BrokenFrameError, DataError
+from asyncdata.formats.parquet import ParquetFooter, RowGroup, footer_bytes
+from asyncdata.formats.parquet_filters import checked_filters
+from asyncdata.formats.parquet_values import Packed
+from asyncdata.memory.structure import DictOf, unflatten
+from tests.samples import samples
+
+N = 10
+WHEN = datetime.datetime(2020, 1, 2, 3, 4, 5)  # noqa: DTZ001 -- without a zone on purpose
+COLUMNS: dict[str, tuple[Any, list[Any]]] = {
+    "int": (pa.int32(), [np.int32(n) for n in range(N)]),
+    "uint": (pa.uint8(), [np.uint8(n) for n in range(N)]),
+    "int or none": (pa.int64(), [None if n % 3 == 0 else np.int64(n) for n in range(N)]),
+    "float": (pa.float32(), [np.float32(n / 4) for n in range(N)]),
+    "bool": (pa.bool_(), [np.bool_(n % 2) for n in range(N)]),
+    "bool or none": (pa.bool_(), [None if n == 4 else np.bool_(n % 2) for n in range(N)]),
+    "text": (pa.string(), ["ä" * n for n in range(N)]),
+    "text or none": (pa.string(), [None if n == 1 else "x" for n in range(N)]),
+    "large text": (pa.large_string(), [str(n) for n in range(N)]),
+    "bytes": (pa.binary(), [b"\0" * n for n in range(N)]),
+    "fixed bytes": (pa.binary(2), [b"%02d" % n for n in range(N)]),
+    "category": (pa.dictionary(pa.int8(), pa.string()), ["pq"[n % 2] for n in range(N)]),
+    "date": (pa.date32(), [np.datetime64("2020-01-02")] * N),
+    "time": (pa.timestamp("us"), [np.datetime64(WHEN)] * N),
+    "decimal": (pa.decimal128(5, 2), [decimal.Decimal("1.25")] * N),
+    "list": (pa.list_(pa.int64()), [np.arange(n) for n in range(N)]),
+    "list or none": (pa.list_(pa.int64()), [None if n == 2 else np.arange(1) for n in range(N)]),
+    "pair": (pa.list_(pa.int64(), 2), [np.array([n, -n]) for n in range(N)]),
+    "texts": (pa.list_(pa.string()), [["a"] * (n % 3) for n in range(N)]),
+    "struct": (
+        pa.struct([("u", pa.int64()), ("v", pa.struct([("w", pa.string())]))]),
+        [{"u": np.int64(n), "v": {"w": str(n)}} for n in range(N)],
+    ),
+    "nothing": (pa.null(), [None] * N),
+}
+
+
+def stored(table: Any, **options: Any) -> bytes:
+    """A Parquet file."""
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    return file.getvalue()
+
+
+def table_of(columns: dict[str, tuple[Any, list[Any]]]) -> Any:
+    """An Arrow table of the columns above."""
+    arrays = {}
+    for name, (kind, values) in columns.items():
+        items = [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
+        if name == "category":
+            arrays[name] = pa.array(items).cast(pa.string()).dictionary_encode()
+        else:
+            arrays[name] = pa.array(items, kind)
+    return pa.table(arrays)
+
+
+def opened(data: bytes, columns: Sequence[str] | None = None, filters: Any = None) -> ParquetFooter:
+    """The footer of a file."""
+    length = footer_bytes(data[-8:], len(data), url="gs://b/o", version="1")
+    return ParquetFooter(
+        data[-length:],
+        size=len(data),
+        url="gs://b/o",
+        version="1",
+        columns=columns,
+        filters=checked_filters(filters),
+    )
+
+
+def rows(data: bytes, columns: Sequence[str] | None = None, filters: Any = None) -> list[Any]:
+    """All rows; bytes that were not announced are not to be had."""
+    footer = opened(data, columns, filters)
+    found: list[Any] = []
+    for group in footer.groups:
+        allowed = bytearray(b"\xa5" * len(data))
+        for start, stop in group.ranges:
+            allowed[start:stop] = data[start:stop]
+
+        for decoded in footer.decode(group, _reading(memoryview(allowed), group)):
+            leaves = [_items(leaf) for leaf in decoded.leaves]
+            kept = decoded.rows if decoded.kept is None else len(decoded.kept)
+            assert all(len(leaf) == kept for leaf in leaves)
+            found += [unflatten(footer.structure, iter(row)) for row in zip(*leaves, strict=True)]
+    return found
+
+
+def _reading(view: memoryview, group: RowGroup) -> Callable[[int, int], memoryview]:
+    def read_at(start: int, stop: int) -> memoryview:
+        if not any(a <= start and stop <= b for a, b in group.ranges):
+            raise ValueError(f"bytes {start} to {stop} were not announced")
+        return view[start:stop]
+
+    return read_at
+
+
+def _items(leaf: Any) -> list[Any]:
+    if not isinstance(leaf, Packed):
+        return list(leaf)
+    bounds = leaf.offsets.tolist()
+    raw = [leaf.data[a:b].tobytes() for a, b in pairwise(bounds)]
+    return [item.decode() for item in raw] if leaf.text else raw
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, of one type, arrays element by element."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("options", [{}, {"compression": "none", "use_dictionary": False}])
+def test_values_of_every_kind(name: str, options: dict[str, Any]) -> None:
+    """Numbers are numpy scalars, texts str, lists arrays, structs dicts; what is missing is None."""
+    kind, values = COLUMNS[name]
+    data = stored(table_of({name: (kind, values)}), row_group_size=4, **options)
+    found = rows(data)
+    assert len(found) == N
+    assert all(same(row[name], value) for row, value in zip(found, values, strict=True))
+
+
+def test_missing_floats_and_times() -> None:
+    """They are NaN and NaT, so that the column stays an array."""
+    table = pa.table({"f": pa.array([1.0, None]), "t": pa.array([WHEN, None], pa.timestamp("s"))})
+    found = rows(stored(table))
+    assert np.isnan(found[1]["f"])
+    assert np.isnat(found[1]["t"])
+
+
+def test_columns_in_the_order_wanted() -> None:
+    """Only wanted columns, in the order in which they were named, come and are read."""
+    data = stored(table_of(COLUMNS), row_group_size=3)
+    everything, part = opened(data), opened(data, ["text", "int"])
+    assert part.structure == DictOf(("text", "int"), (None, None))
+    assert list(rows(data, ["text", "int"])[0]) == ["text", "int"]
+    assert all(len(group.ranges) == 2 for group in part.groups)
+    assert all(set(few.ranges) < set(all_.ranges) for few, all_ in zip(part.groups, everything.groups, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected", "groups"),
+    [
+        ([("int", ">", 5)], [6, 7, 8, 9], [1, 2]),
+        ([("int", ">=", 8)], [8, 9], [2]),
+        ([("int", "==", 5), ("text", "!=", "x")], [5], [1]),
+        ([("text or none", "==", "y")], [], []),
+        ([("text or none", "!=", "x")], [], [0, 1, 2]),
+        ([("int or none", "<", 3)], [1, 2], [0]),
+        ([("int", "in", [0, 9])], [0, 9], [0, 2]),
+        ([("int", "not in", list(range(9)))], [9], [0, 1, 2]),
+        ([[("int", "<", 1)], [("large text", "==", "9")]], [0, 9], [0, 2]),
+        ([("int", ">", 100)], [], []),
+    ],
+)
+def test_filters_leave_out_row_groups_and_rows(filters: Any, expected: list[int], groups: list[int]) -> None:
+    """Row groups by their statistics, rows exactly; columns of filters need not be among the wanted."""
+    data = stored(table_of(COLUMNS), row_group_size=4)
+    assert [group.number for group in opened(data, ["uint"], filters).groups] == groups
+    assert [int(row["uint"]) for row in rows(data, ["uint"], filters)] == expected
+    assert [list(row) for row in rows(data, ["uint"], filters)] == [["uint"]] * len(expected)
+
+
+def _condition(source: random.Random) -> tuple[str, str, Any]:
+    operator = source.choice(["==", "!=", "<", ">", "<=", ">=", "in", "not in"])
+    return ("x", operator, source.sample(range(20), 3) if "in" in operator else source.randint(0, 20))
+
+
+def test_rows_as_pyarrow_filters_them() -> None:
+    """Random filters over random values with gaps: the rows that pyarrow itself gives."""
+    source = random.Random(3)
+    values = [source.choice([None, *range(20)]) for _ in range(200)]
+    data = stored(pa.table({"x": pa.array(values, pa.int64()), "row": range(200)}), row_group_size=23)
+    for _ in range(samples(20, 1000)):
+        alternatives = [[_condition(source) for _ in range(source.randint(1, 2))] for _ in range(source.randint(1, 2))]
+        expected = pq.read_table(io.BytesIO(data), filters=alternatives)["row"].to_pylist()
+        assert [int(row["row"]) for row in rows(data, ["row"], alternatives)] == expected
+
+
+def test_few_rows_at_a_time_where_they_are_large() -> None:
+    """About 4 MB are decoded together, whatever the rows' size."""
+    data = stored(pa.table({"x": [random.Random(n).randbytes(1 << 20) for n in range(9)]}), compression="none")
+    footer = opened(data)
+    assert footer.groups[0].rows_at_a_time in (3, 4)
+    assert len(rows(data)) == 9
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "no Parquet file"),
+        (b"PAR1", "no Parquet file|12 bytes|is said"),
+        (b"x" * 100, "no Parquet file"),
+        (bytes(90) + b"PARE", "encrypted"),
+        (bytes(90) + b"\xff\xff\xff\x7fPAR1", "said to be"),
+        (bytes(90) + b"\x10\x00\x00\x00PAR1", "footer is damaged"),
+    ],
+)
+def test_what_is_no_parquet_file_is_told(data: bytes, message: str) -> None:
+    """Neither magic bytes nor a footer's stated length are believed."""
+    with pytest.raises(BrokenFrameError, match=message):
+        opened(data)
+
+
+def test_a_column_that_is_not_there() -> None:
+    """The error names it and those that are there."""
+    data = stored(pa.table({"a": [1], "b": [2]}))
+    for columns, filters in ((["a", "c"], None), (None, [("c", "==", 1)])):
+        with pytest.raises(DataError, match=r"no column 'c'; the file has 'a', 'b'"):
+            opened(data, columns, filters)
+
+
+def test_damage_is_an_error_or_harmless() -> None:
+    """Changed bytes anywhere give an error of this project or rows; ranges never lie outside the file."""
+    data = stored(table_of({name: COLUMNS[name] for name in ("int", "text", "list", "category")}), row_group_size=5)
+    source = random.Random(9)
+    urls = []
+    for _ in range(samples(150, 5000)):
+        damaged = bytearray(data)
+        for _ in range(source.randint(1, 3)):
+            damaged[source.randrange(len(data))] = source.randrange(256)
+        try:
+            for group in opened(bytes(damaged)).groups:
+                assert all(4 <= start <= stop <= len(data) for start, stop in group.ranges)
+            rows(bytes(damaged))
+        except DataError as error:
+            urls.append(error.url)
+    assert len(urls) > 30
+    assert set(urls) == {"gs://b/o"}
+
+
+def test_texts_that_are_no_utf8_are_an_error() -> None:
+    """They are told when they are decoded, not when somebody looks at them."""
+    array = pa.array([b"ok", b"\xff"]).view(pa.string())
+    with pytest.raises(BrokenFrameError, match=r"row group 0 is damaged"):
+        rows(stored(pa.table({"t": array})))
