@@ -104,11 +104,9 @@ def test_only_type_and_place_of_a_users_exception_are_told() -> None:
     def fail() -> None:
         raise ValueError("the patient's name")
 
-    try:
+    with pytest.raises(ValueError, match="patient") as caught:
         fail()
-    except ValueError as error:
-        here, there = error, decode_failure(encode_failure(error), where="worker")
-    for error in (here, there):
+    for error in (caught.value, decode_failure(encode_failure(caught.value), where="worker")):
         text = describe(error)
         assert text.startswith("ValueError at ")
         assert "test_quarantine.py" in text
