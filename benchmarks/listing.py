@@ -1,6 +1,6 @@
 """``python -m benchmarks.listing [--quick]``: what does a pipeline of many shards cost before its first byte?
 
-Three tables. The first lists names of several shapes from a ``fake_gcs`` that answers after 25 ms, with one lister and
+Three tables. The first lists names of several shapes from a ``fake_gcs`` that takes 200 ms to begin a page, with one lister and
 with sixteen. The second starts pipelines from manifests of growing length: time and memory until the first URL and
 until the first record, and processor time per shard over an epoch of one-record shards, cut into ten parts: median and
 extremes. The third compares a pipeline that lists with one that has a manifest. Every row is a process of its own.
@@ -155,7 +155,7 @@ def _listings(endpoint: str, count: int) -> str:
             ]
         )
     head = ["names", "pages", "one lister, s", "16, s", "requests, one", "16", "client CPU, s"]
-    return f"{count:,} objects, {1000 * _LATENCY_S:g} ms to the first byte:\n\n{markdown(head, rows)}"
+    return f"{count:,} objects, {1000 * _LATENCY_S:g} ms until a page begins:\n\n{markdown(head, rows)}"
 
 
 def list_names(endpoint: str, pattern: str, listers: int) -> dict[str, Any]:

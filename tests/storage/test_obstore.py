@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -157,6 +158,17 @@ async def test_a_replaced_object_names_both_versions() -> None:
             await reader.read_into(info, 0, memoryview(bytearray(100)))
         assert str(info.version) in str(caught.value)
         assert str(current.version) in str(caught.value)
+
+
+async def test_objects_that_are_kept_compressed_are_read_as_they_are_kept() -> None:
+    """As by the own range client: sizes and ranges are those of the stored bytes."""
+    stored = gzip.compress(bytes(range(256)) * 400)
+    async with serving() as (server, reader):
+        await asyncio.to_thread(server.put, "bucket", "z", stored, contentEncoding="gzip")
+        info = await reader.stat("gs://bucket/z")
+        buffer = bytearray(50)
+        assert await reader.read_into(info, 20, memoryview(buffer)) == 50
+        assert (info.size, buffer) == (len(stored), stored[20:70])
 
 
 async def test_an_untrusted_certificate_is_an_error_at_once() -> None:
