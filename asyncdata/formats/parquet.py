@@ -56,6 +56,7 @@ class RowGroup(NamedTuple):
         rows: How many it has.
         ranges: The bytes of the wanted columns: offsets in the file, ascending.
         rows_at_a_time: Decoded together.
+        decoded_bytes: About what these take up.
     """
 
     number: int
@@ -63,6 +64,7 @@ class RowGroup(NamedTuple):
     rows: int
     ranges: tuple[tuple[int, int], ...]
     rows_at_a_time: int
+    decoded_bytes: int
 
 
 def footer_bytes(tail: bytes, size: int, *, url: str, version: str | None) -> int:
@@ -150,7 +152,8 @@ class ParquetFooter:
             if group.rows and may_pass(self._filters, bounds):
                 nbytes = sum(max(0, chunk.uncompressed) for chunk in chunks)
                 at_a_time = max(1, min(_MOST_ROWS, _DECODE_BYTES * group.rows // max(1, nbytes)))
-                found.append(RowGroup(number, first_row, group.rows, ranges, at_a_time))
+                decoded = nbytes * min(at_a_time, group.rows) // group.rows
+                found.append(RowGroup(number, first_row, group.rows, ranges, at_a_time, decoded))
             first_row += group.rows
         return found
 

@@ -105,10 +105,6 @@ def _tar(node: files.TarSamples, scope: Scope) -> Stage:
 def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
     services = scope.services
     budget = services.budget
-    chunk_bytes = shares(scope).chunk_bytes
-    account, output = (
-        budget.open(f"{what} {node.url}", rank=scope.rank, kind=Kind.SOURCE) for what in ("read", "decode")
-    )
     return ParquetStage(
         label_of(node),
         node.url,
@@ -118,10 +114,8 @@ def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
         columns=node.columns,
         filters=node.filters,
         budget=budget,
-        account=account,
-        output=output,
-        reserve_bytes=budget.charge(chunk_bytes) // 2,
-        piece_bytes=chunk_bytes,
+        account=budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE),
+        piece_bytes=shares(scope).chunk_bytes,
         order=services.next_order(),
         any_order=scope.any_order,
         downstream=scope.rows_account,

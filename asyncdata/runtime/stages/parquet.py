@@ -90,9 +90,7 @@ class ParquetStage(Stage):
         columns: Wanted ones, in order; None for all.
         filters: Rows that pass are wanted.
         budget: For slabs.
-        account: For what is read.
-        output: For byte strings that were decoded.
-        reserve_bytes: What each account needs while the file is being read.
+        account: For what is read and decoded. Its reserve is what the row group that is read needs.
         piece_bytes: Longest read.
         order: Place of the file among its siblings, for who is served first.
         any_order: Whether the stage below takes rows of this file and its like as they come.
@@ -113,8 +111,6 @@ class ParquetStage(Stage):
         filters: Filters,
         budget: Budget,
         account: Account,
-        output: Account,
-        reserve_bytes: int,
         piece_bytes: int,
         order: int,
         any_order: bool,
@@ -131,8 +127,6 @@ class ParquetStage(Stage):
         self._filters = filters
         self._budget = budget
         self._account = account
-        self._output = output
-        self._reserve_bytes = reserve_bytes
         self._piece_bytes = piece_bytes
         self._order = order
         self._any_order = any_order
@@ -262,6 +256,7 @@ class ParquetStage(Stage):
         if self._next_group >= len(footer.groups):
             return False
         group = self._group = footer.groups[self._next_group]
+        self._reserve(group)
         if self._ahead is not None:
             self._piece, self._ahead = self._ahead, None
             self._keep(self._piece)
@@ -275,6 +270,14 @@ class ParquetStage(Stage):
         self._rows = footer.decode(group, partial(self._piece.view, self._budget.slabs.arena.view))
         return True
 
+    def _reserve(self, group: RowGroup) -> None:
+        spans = self._budget.charge(sum(span.size for span in self._spans(group)) or 1)
+        try:
+            self._budget.reserve(self._account, spans + self._budget.charge(group.decoded_bytes + 1))
+        except MemoryLimitError as error:
+            error.url, error.record = self.url, group.first_row
+            raise
+
     def _end_group(self) -> None:
         self._rows = None
         self._drop(self._piece)
@@ -285,15 +288,12 @@ class ParquetStage(Stage):
     async def pull(self, limit: int) -> Block | None:
         if self._closed:
             return None
-        accounts = (self._account, self._output)
         if not self._started:
             self._started = True
-            for account in accounts:
-                self._budget.reserve(account, self._reserve_bytes)
-                if self._any_order:
-                    self._budget.begin(account)
-        for account in accounts:
-            self._budget.wait(account)
+            self._budget.reserve(self._account, self._budget.charge(_TAIL_BYTES))
+            if self._any_order:
+                self._budget.begin(self._account)
+        self._budget.wait(self._account)
         try:
             return await self._next_block(limit)
         except AsyncdataError as error:
@@ -301,8 +301,7 @@ class ParquetStage(Stage):
             error.stage = error.stage or self.label
             raise
         finally:
-            for account in accounts:
-                self._budget.wait(account, False)
+            self._budget.wait(self._account, False)
 
     def pull_ready(self, limit: int) -> Block | None:
         """Rows that were decoded already."""
@@ -394,7 +393,7 @@ class ParquetStage(Stage):
 
     async def _take(self, nbytes: int) -> Slab:
         try:
-            return await self._budget.take(self._output, nbytes)
+            return await self._budget.take(self._account, nbytes)
         except MemoryLimitError as error:
             assert self._group is not None
             error.url, error.record = self.url, self._group.first_row + self._row
@@ -423,4 +422,3 @@ class ParquetStage(Stage):
             self._ready.release()
             self._ready = None
         self._budget.close(self._account)
-        self._budget.close(self._output)
