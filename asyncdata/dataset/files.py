@@ -1,23 +1,18 @@
-"""Datasets of the records of files: one class per format, named as tf.data names them."""
+"""`TFRecordDataset`: the records of TFRecord files."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any
-
-from asyncdata.dataset.arguments import DEFAULT_CYCLE, as_url, check_parallel
-from asyncdata.dataset.dataset import Dataset
+from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.plan import sources
 
 
-class TFRecordDataset(Dataset):
+class TFRecordDataset(FilesDataset):
     """The records of TFRecord files, as ``bytes``.
 
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
-        compression_type: None (or ``""``), ``"GZIP"`` or ``"ZLIB"``.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one record each; None: one file after the other.
 
     Raises:
@@ -29,37 +24,9 @@ class TFRecordDataset(Dataset):
 
     def __init__(
         self,
-        filenames: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dataset,
+        filenames: FileNames,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
     ) -> None:
         compression = check_compression_type(compression_type) or None
-        if isinstance(filenames, Dataset):
-            urls: Dataset = filenames
-        else:
-            names: tuple[Any, ...]
-            names = (filenames,) if isinstance(filenames, str | bytes | os.PathLike) else tuple(filenames)
-            urls = Dataset(sources.Items(items=tuple(as_url(name) for name in names)))
-            if len(names) == 1:
-                super().__init__(sources.TFRecordFile(url=as_url(names[0]), compression=compression))
-                return
-        check_parallel("num_parallel_reads", num_parallel_reads)
-        cycle = DEFAULT_CYCLE if num_parallel_reads == -1 else (num_parallel_reads or 1)
-        super().__init__(
-            urls.interleave(_OpenTFRecord(compression), cycle_length=cycle)._node  # noqa: SLF001 -- the same class
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Dataset, (self._node,)
-
-
-class _OpenTFRecord:
-    """Opens one file; a class, so that it can be pickled."""
-
-    __qualname__ = "TFRecordDataset"
-
-    def __init__(self, compression: str | None) -> None:
-        self.compression = compression
-
-    def __call__(self, url: str) -> Dataset:
-        return TFRecordDataset(url, self.compression)
+        self._read(filenames, num_parallel_reads, sources.TFRecordFile, compression=compression)
