@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from asyncdata.dataset import TarDataset as TarDataset
     from asyncdata.dataset import TextLineDataset as TextLineDataset
     from asyncdata.dataset import TFRecordDataset as TFRecordDataset
+    from asyncdata.dataset import image_dataset_from_directory as image_dataset_from_directory
+    from asyncdata.dataset import text_dataset_from_directory as text_dataset_from_directory
     from asyncdata.dataset.fused import map_and_batch as map_and_batch
     from asyncdata.dataset.fused import parallel_interleave as parallel_interleave
     from asyncdata.dataset.fused import shuffle_and_repeat as shuffle_and_repeat
@@ -84,6 +86,8 @@ _HOMES = {
         "TFRecordDataset",
         "TarDataset",
         "TextLineDataset",
+        "image_dataset_from_directory",
+        "text_dataset_from_directory",
     ),
     "asyncdata.errors": (
         "AccessDeniedError",

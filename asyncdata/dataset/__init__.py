@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from asyncdata.dataset.dataset import Dataset as Dataset
+from asyncdata.dataset.directories import image_dataset_from_directory as image_dataset_from_directory
+from asyncdata.dataset.directories import text_dataset_from_directory as text_dataset_from_directory
 from asyncdata.dataset.files import TFRecordDataset as TFRecordDataset
 from asyncdata.dataset.formats import FileDataset as FileDataset
 from asyncdata.dataset.formats import FixedLengthRecordDataset as FixedLengthRecordDataset
@@ -22,4 +24,6 @@ __all__ = [
     "TFRecordDataset",
     "TarDataset",
     "TextLineDataset",
+    "image_dataset_from_directory",
+    "text_dataset_from_directory",
 ]

@@ -1,0 +1,336 @@
+"""Labelled datasets of the files in a directory, with Keras' arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.dataset.arguments import as_url
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.dataset.directory_index import DirectoryIndex, index_directory
+from asyncdata.dataset.formats import FileDataset
+from asyncdata.formats.image_file import ImageLoader
+from asyncdata.options import AUTOTUNE
+from asyncdata.plan.node import Node
+
+IMAGE_SUFFIXES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+"""Files that count as images, for Keras too; only JPEG and PNG can be decoded."""
+
+_CHANNELS: Final = {"grayscale": 1, "rgb": 3, "rgba": 4}
+_READS: Final = 16
+_BATCHES_IN_BUFFER: Final = 8
+_BUFFER: Final = 1024
+_SEEDS: Final = 1_000_000
+
+
+class DirectoryDataset(Dataset):
+    """A dataset of the files in a directory.
+
+    Attributes:
+        class_names: What the labels stand for; None without labels.
+        file_paths: The files, in the order before they are shuffled.
+    """
+
+    __slots__ = ("class_names", "file_paths")
+
+    def __init__(self, node: Node, class_names: list[str] | None, file_paths: list[str]) -> None:
+        super().__init__(node)
+        self.class_names = class_names
+        self.file_paths = file_paths
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DirectoryDataset, (self._node, self.class_names, self.file_paths)
+
+
+def image_dataset_from_directory(
+    directory: str | os.PathLike[str],
+    labels: str | Sequence[int] | None = "inferred",
+    label_mode: str | None = "int",
+    class_names: Sequence[str] | None = None,
+    color_mode: str = "rgb",
+    batch_size: int | None = 32,
+    image_size: int | tuple[int, int] = (256, 256),
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    subset: str | None = None,
+    interpolation: str = "bilinear",
+    follow_links: bool = False,
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+    data_format: str | None = None,
+    verbose: bool = True,
+) -> Any:
+    """Batches of images and labels from a directory with a folder per class, as Keras' function of this name.
+
+    The directory is listed at once, files are read while iterating, and images are decoded in the worker processes
+    (needs the extra ``images``). Files are those that Keras takes, in its order, and with a seed the split is the same;
+    the order in which a training set is shuffled is asyncdata's own. JPEG and PNG are decoded; pixels of a PNG equal
+    TensorFlow's, those of a JPEG differ by a few units, as its decoder rounds otherwise.
+
+    Args:
+        directory: A path or URL of any backend.
+        labels: ``"inferred"`` from the folders; None for images alone; or one integer per file, in order of folder
+            and name.
+        label_mode: ``"int"`` (int32), ``"categorical"`` (float32, one hot), ``"binary"`` (float32, 0 or 1, of shape
+            ``(1,)``), or None for images alone.
+        class_names: The folders to take, in the order of their labels; all of them, sorted, unless given.
+        color_mode: ``"grayscale"``, ``"rgb"`` or ``"rgba"``.
+        batch_size: Images of a batch; None for single ones.
+        image_size: Height and width that images are resized to.
+        shuffle: Whether files are in a random order, anew in every epoch; else sorted.
+        seed: Of that order, and of the split.
+        validation_split: The fraction of the files that is kept for validation: the last ones.
+        subset: ``"training"``, ``"validation"``, or ``"both"`` for a list of both datasets; with `validation_split`.
+        interpolation: ``"bilinear"``, ``"nearest"``, ``"bicubic"``, ``"area"``, ``"lanczos3"``, ``"lanczos5"``,
+            ``"gaussian"`` or ``"mitchellcubic"``, without antialiasing.
+        follow_links: Whether links to directories are followed, on local file systems.
+        crop_to_aspect_ratio: Whether the middle of the image with the wanted aspect ratio is taken, instead of
+            distorting the image.
+        pad_to_aspect_ratio: Whether the image is framed by zeros, instead of distorting it.
+        data_format: ``"channels_last"`` (None) or ``"channels_first"``.
+        verbose: Whether to print how many files were found.
+
+    Returns:
+        A Dataset of float32 arrays (uint8 for ``"nearest"``), or of pairs with labels, with the attributes
+        `class_names` and `file_paths`; or a list of two.
+
+    Raises:
+        ValueError: Arguments do not fit each other, or what is there.
+        CorruptRecordError: While iterating, for a file that is no whole JPEG or PNG.
+
+    Example:
+        >>> import asyncdata as ad, numpy as np, pathlib, tempfile
+        >>> from asyncdata.formats.image import encode_png
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("cat", "dog"):
+        ...         pathlib.Path(folder, name).mkdir()
+        ...         data = encode_png(np.full((4, 6, 3), len(name), np.uint8))
+        ...         written = pathlib.Path(folder, name, "0.png").write_bytes(data)
+        ...     ds = ad.image_dataset_from_directory(folder, image_size=(2, 2), shuffle=False, verbose=False)
+        ...     [(images, labels)] = ds
+        >>> images.shape, labels.tolist(), ds.class_names
+        ((2, 2, 2, 3), [0, 1], ['cat', 'dog'])
+    """
+    if color_mode not in _CHANNELS:
+        raise ValueError(f"color_mode must be one of {', '.join(_CHANNELS)}, not {color_mode!r}")
+    if crop_to_aspect_ratio and pad_to_aspect_ratio:
+        raise ValueError("only one of crop_to_aspect_ratio and pad_to_aspect_ratio can be True")
+    if data_format not in (None, "channels_last", "channels_first"):
+        raise ValueError(f"data_format must be 'channels_last' or 'channels_first', not {data_format!r}")
+    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(size) != 2 or min(size) < 1:
+        raise ValueError(f"image_size must be (height, width), both at least 1, not {image_size}")
+    load = ImageLoader(
+        channels=_CHANNELS[color_mode],
+        size=(int(size[0]), int(size[1])),
+        interpolation=interpolation.lower(),
+        crop=crop_to_aspect_ratio,
+        pad=pad_to_aspect_ratio,
+        channels_first=data_format == "channels_first",
+    )
+    return _from_directory(
+        as_url(directory),
+        labels,
+        label_mode,
+        class_names,
+        load=load,
+        suffixes=IMAGE_SUFFIXES,
+        what="images",
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        validation_split=validation_split,
+        subset=subset,
+        follow_links=follow_links,
+        verbose=verbose,
+    )
+
+
+def text_dataset_from_directory(
+    directory: str | os.PathLike[str],
+    labels: str | Sequence[int] | None = "inferred",
+    label_mode: str | None = "int",
+    class_names: Sequence[str] | None = None,
+    batch_size: int | None = 32,
+    max_length: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    subset: str | None = None,
+    follow_links: bool = False,
+    verbose: bool = True,
+) -> Any:
+    """Batches of the contents of ``.txt`` files and labels, as Keras' function of this name.
+
+    Arguments that are not named here are those of `image_dataset_from_directory`.
+
+    Args:
+        directory: A path or URL of any backend.
+        labels: See above.
+        label_mode: See above.
+        class_names: See above.
+        batch_size: Texts of a batch; None for single ones.
+        max_length: Bytes that a text is cut off after.
+        shuffle: See above.
+        seed: See above.
+        validation_split: See above.
+        subset: See above.
+        follow_links: See above.
+        verbose: See above.
+
+    Returns:
+        A Dataset of ``bytes`` (in batches, `BytesArray`), or of pairs with labels; or a list of two.
+    """
+    return _from_directory(
+        as_url(directory),
+        labels,
+        label_mode,
+        class_names,
+        load=None if max_length is None else _Shortened(max_length),
+        suffixes=(".txt",),
+        what="text files",
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        validation_split=validation_split,
+        subset=subset,
+        follow_links=follow_links,
+        verbose=verbose,
+    )
+
+
+class _Shortened:
+    """Cuts a content off after some bytes."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __call__(self, content: bytes, *label: Any) -> Any:
+        content = content[: self._length]
+        return (content, *label) if label else content
+
+
+def _from_directory(
+    directory: str,
+    labels: Any,
+    label_mode: str | None,
+    class_names: Sequence[str] | None,
+    *,
+    load: Any,
+    suffixes: tuple[str, ...],
+    what: str,
+    batch_size: int | None,
+    shuffle: bool,
+    seed: int | None,
+    validation_split: float | None,
+    subset: str | None,
+    follow_links: bool,
+    verbose: bool,
+) -> Any:
+    _check_labels(labels, label_mode, class_names)
+    _check_split(validation_split, subset, shuffle=shuffle, seed=seed)
+    if labels is None or label_mode is None:
+        labels = label_mode = None
+    chosen = int(np.random.default_rng().integers(_SEEDS)) if seed is None else seed
+    index = index_directory(
+        directory,
+        labels,
+        suffixes=suffixes,
+        class_names=class_names,
+        shuffle=shuffle,
+        seed=chosen,
+        follow_links=follow_links,
+    )
+    if label_mode == "binary" and len(index.class_names or ()) != 2:
+        raise ValueError(f'label_mode="binary" needs exactly 2 classes, not {index.class_names}')
+    if verbose:
+        classes = "" if index.class_names is None else f" belonging to {len(index.class_names)} classes"
+        print(f"Found {len(index.paths)} files{classes}.")  # noqa: T201 -- what verbose asks for, as in Keras
+    datasets = []
+    for name in ("training", "validation") if subset == "both" else (subset,):
+        part = index.part(validation_split, name)
+        if not part.paths:
+            raise ValueError(
+                f"there are no {what} ({', '.join(suffixes)}) in {directory}" + (f" for {name}" if name else "")
+            )
+        if verbose and name is not None:
+            print(f"Using {len(part.paths)} files for {name}.")  # noqa: T201 -- see above
+        shuffled = shuffle and not (subset == "both" and name == "validation")
+        node = _pipeline(part, label_mode, load, batch_size, chosen if shuffled else None)._node  # noqa: SLF001 -- a Dataset's own
+        datasets.append(DirectoryDataset(node, part.class_names, part.paths))
+    return datasets if subset == "both" else datasets[0]
+
+
+def _pipeline(
+    index: DirectoryIndex, label_mode: str | None, load: Any, batch_size: int | None, seed: int | None
+) -> Dataset:
+    paths = _texts(index.paths)
+    if index.labels is None:
+        names = Dataset.from_tensor_slices(paths)
+    else:
+        names = Dataset.from_tensor_slices((paths, np.array(index.labels, np.int32)))
+    if seed is not None:
+        names = names.shuffle(batch_size * _BATCHES_IN_BUFFER if batch_size else _BUFFER, seed=seed)
+    classes = len(index.class_names or ())
+    ds = names.interleave(_OpenLabelled(label_mode, classes), cycle_length=_READS, deterministic=True)
+    if load is not None:
+        ds = ds.map(load, num_parallel_calls=AUTOTUNE, deterministic=True)
+    if batch_size is not None:
+        ds = ds.batch(batch_size)
+    return ds.prefetch(AUTOTUNE)
+
+
+def _texts(paths: list[str]) -> npt.NDArray[np.object_]:
+    out = np.empty(len(paths), object)
+    out[:] = paths
+    return out
+
+
+class _OpenLabelled:
+    """Makes the dataset of one file, with its label; a class, so that it can be pickled."""
+
+    def __init__(self, label_mode: str | None, classes: int) -> None:
+        self._mode = label_mode
+        self._classes = classes
+
+    def __call__(self, url: str, *label: Any) -> Dataset:
+        content = FileDataset(url)
+        if not label:
+            return content
+        return Dataset.zip((content, Dataset.from_tensors(self._encoded(label[0]))))
+
+    def _encoded(self, label: Any) -> Any:
+        if self._mode == "int":
+            return label
+        if self._mode == "binary":
+            return np.array([label], np.float32)
+        hot = np.zeros(self._classes, np.float32)
+        if 0 <= label < self._classes:
+            hot[label] = 1
+        return hot
+
+
+def _check_labels(labels: Any, label_mode: str | None, class_names: Sequence[str] | None) -> None:
+    explicit = not (labels is None or (isinstance(labels, str) and labels == "inferred"))
+    if explicit and (isinstance(labels, str) or not isinstance(labels, Sequence)):
+        raise ValueError(f'labels must be "inferred", None or a list of integers, not {labels!r}')
+    if class_names is not None and explicit:
+        raise ValueError('class_names can only be given with labels="inferred"')
+    if label_mode not in ("int", "categorical", "binary", None):
+        raise ValueError(f"label_mode must be 'int', 'categorical', 'binary' or None, not {label_mode!r}")
+
+
+def _check_split(validation_split: float | None, subset: str | None, *, shuffle: bool, seed: int | None) -> None:
+    if validation_split and not 0 < validation_split < 1:
+        raise ValueError(f"validation_split must be between 0 and 1, not {validation_split}")
+    if bool(validation_split) != bool(subset):
+        raise ValueError("validation_split and subset must be given together")
+    if subset not in ("training", "validation", "both", None):
+        raise ValueError(f"subset must be 'training', 'validation' or 'both', not {subset!r}")
+    if validation_split and shuffle and seed is None:
+        raise ValueError("a split of shuffled files needs a seed, or training and validation files overlap")

@@ -1,0 +1,141 @@
+"""Which files a directory holds, in which order, and their classes: Keras' rules, on local paths and on object stores.
+
+    directory/                      files sorted by (folder, name), class by class
+        cat/ a.jpg  old/b.jpg       class names are the folders in the directory, sorted; hidden ones are left out
+        dog/ c.jpg
+
+An object store has no folders: they follow from the names of the objects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.errors import ObjectNotFoundError
+from asyncdata.storage.globs import has_wildcard
+from asyncdata.storage.urls import scheme_of
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryIndex:
+    """Files and labels, in one order.
+
+    Attributes:
+        paths: URLs or paths.
+        labels: One integer per file, or None without labels.
+        class_names: What the integers stand for; None without labels.
+    """
+
+    paths: list[str]
+    labels: list[int] | None
+    class_names: list[str] | None
+
+    def part(self, fraction: float | None, subset: str | None) -> DirectoryIndex:
+        """The files for training, which come first, or for validation; all of them without a fraction."""
+        if not fraction:
+            return self
+        count = int(fraction * len(self.paths))
+        rows = slice(None, -count) if subset == "training" else slice(-count, None)
+        return DirectoryIndex(self.paths[rows], None if self.labels is None else self.labels[rows], self.class_names)
+
+
+def index_directory(
+    directory: str,
+    labels: Any,
+    *,
+    suffixes: tuple[str, ...],
+    class_names: Sequence[str] | None,
+    shuffle: bool,
+    seed: int,
+    follow_links: bool,
+) -> DirectoryIndex:
+    """Lists a directory.
+
+    Args:
+        directory: A path or URL.
+        labels: ``"inferred"``, None, or a sequence of integers, one per file.
+        suffixes: Of the files that count, in small letters.
+        class_names: The classes and their order, when labels are inferred.
+        shuffle: Whether files are put in a random order, the same as Keras' for this seed.
+        seed: Of that order.
+        follow_links: Whether links to directories are followed.
+
+    Raises:
+        ValueError: Arguments do not fit what is there.
+        ObjectNotFoundError: There is no such directory.
+    """
+    directory = directory.rstrip("/") or "/"
+    folders, files = _list(directory, suffixes, follow_links=follow_links)
+    found: list[int] | None = None
+    if labels == "inferred":
+        names = _classes(folders, class_names)
+        paths = []
+        found = []
+        for number, name in enumerate(names):
+            inside = [(folder, file) for folder, file in files if folder == name or folder.startswith(f"{name}/")]
+            paths += [_join(directory, folder, file) for folder, file in inside]
+            found += [number] * len(inside)
+    else:
+        if class_names is not None:
+            raise ValueError('class_names can only be given with labels="inferred"')
+        paths = [_join(directory, folder, file) for folder, file in files]
+        names = None
+        if labels is not None:
+            found = [int(label) for label in labels]
+            names = [str(label) for label in sorted(set(found))]
+            if len(found) != len(paths):
+                raise ValueError(f"{len(found)} labels were given for {len(paths)} files in {directory}")
+    if shuffle:
+        # The generator and the order of Keras, so that a split made there is the split made here.
+        np.random.RandomState(seed).shuffle(paths)
+        if found is not None:
+            np.random.RandomState(seed).shuffle(found)
+    return DirectoryIndex(paths, found, names)
+
+
+def _classes(folders: Iterable[str], class_names: Sequence[str] | None) -> list[str]:
+    known = sorted(folder for folder in folders if not folder.startswith("."))
+    if class_names is None:
+        return known
+    if not set(class_names) <= set(known):
+        raise ValueError(f"class_names {list(class_names)} are not among the folders of the directory: {known}")
+    return list(class_names)
+
+
+def _join(directory: str, folder: str, file: str) -> str:
+    inside = f"{folder}/{file}" if folder else file
+    return f"{directory.rstrip('/')}/{inside}"
+
+
+def _list(directory: str, suffixes: tuple[str, ...], *, follow_links: bool) -> tuple[set[str], list[tuple[str, str]]]:
+    """The folders in the directory, and (folder, name) of all files below it, sorted."""
+    if scheme_of(directory) == "file":
+        return _list_local(directory.removeprefix("file://"), suffixes, follow_links=follow_links)
+    if has_wildcard(directory):
+        raise ValueError(f"the directory must not contain wildcards: {directory}")
+    folders: set[str] = set()
+    files: list[tuple[str, str]] = []
+    for url in Dataset.list_files(f"{directory}/**", shuffle=False):
+        folder, _, file = str(url)[len(directory) + 1 :].rpartition("/")
+        if folder:
+            folders.add(folder.partition("/")[0])
+        if file.lower().endswith(suffixes):
+            files.append((folder, file))
+    return folders, sorted(files)
+
+
+def _list_local(path: str, suffixes: tuple[str, ...], *, follow_links: bool) -> tuple[set[str], list[tuple[str, str]]]:
+    if not os.path.isdir(path):
+        raise ObjectNotFoundError("there is no such directory", url=path)
+    folders = {entry.name for entry in os.scandir(path) if entry.is_dir()}
+    files = []
+    for root, _, names in os.walk(path, followlinks=follow_links):
+        folder = os.path.relpath(root, path).replace(os.sep, "/")
+        files += [("" if folder == "." else folder, name) for name in names if name.lower().endswith(suffixes)]
+    return folders, sorted(files)
