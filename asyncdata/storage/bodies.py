@@ -145,6 +145,12 @@ class Bodies:
             attempt=attempt,
         )
 
+    async def warm(self, url: str, count: int) -> None:
+        """Opens connections to a server whose bodies will soon be asked for, unless these go by aiohttp."""
+        origin, _ = parse_http_url(url)
+        if self._proxies.choose(origin) is None and self.fallback.reason(origin, "") is None:
+            await self._client.warm(origin, count)
+
     async def aclose(self) -> None:
         """Closes both paths."""
         await self._client.aclose()

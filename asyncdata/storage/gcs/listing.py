@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import functools
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, TransientStorageError
@@ -60,6 +60,7 @@ class Globbing:
         ask: Makes one request.
         stat: Looks at one object.
         retry: For pages; a few tries of what these allow.
+        meanwhile: Done at the same time; what is listed will soon be read.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Globbing:
         ask: Ask,
         stat: Callable[[str], Awaitable[ObjectInfo]],
         retry: RetryOptions,
+        meanwhile: Callable[[], Coroutine[None, None, None]],
     ) -> None:
         self._place = place
         self._pattern = pattern
         self._ask = ask
         self._stat = stat
         self._retry = dataclasses.replace(retry, max_attempts=min(_TRIES, retry.max_attempts))
+        self._meanwhile = meanwhile
         self._turns = asyncio.Semaphore(LISTERS)
         self.found: dict[str, ObjectInfo] = {}
         """By URL."""
@@ -90,6 +93,7 @@ class Globbing:
         """
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._meanwhile())
                 for name in literals:
                     group.create_task(self._look(name))
                 for listing in listings:

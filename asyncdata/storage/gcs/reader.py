@@ -33,6 +33,9 @@ from asyncdata.types import ObjectInfo
 
 KNOWN_OPTIONS: Final = frozenset({"endpoint_url", "token", "project", "user_project", "verify_tls", "ca_file", "proxy"})
 
+WARM_CONNECTIONS: Final = 4
+"""Connections that a listing opens ahead, for the first bodies."""
+
 
 def open_reader(spec: ReaderSpec) -> GcsReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
@@ -102,7 +105,14 @@ class GcsReader:
         place = Place(
             endpoint=self._endpoint, bucket=bucket, scheme=scheme_of(pattern), user_project=self._user_project
         )
-        globbing = Globbing(place, pattern, ask=self._ask, stat=self.stat, retry=self._retry)
+        globbing = Globbing(
+            place,
+            pattern,
+            ask=self._ask,
+            stat=self.stat,
+            retry=self._retry,
+            meanwhile=functools.partial(self._bodies.warm, self._endpoint, WARM_CONNECTIONS),
+        )
         literals = [item.text for item in patterns if item.is_literal]
         try:
             await globbing.run(literals, requests.plan_listings(wild), wild)

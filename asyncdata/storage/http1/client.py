@@ -80,6 +80,10 @@ class RangeClient:
             finally:
                 self._pool.release(connection)
 
+    async def warm(self, origin: Origin, count: int) -> None:
+        """Opens connections that will soon be needed."""
+        await self._pool.warm(origin, count)
+
     async def aclose(self) -> None:
         """Closes every connection."""
         await self._pool.aclose()

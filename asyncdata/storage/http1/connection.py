@@ -104,6 +104,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         self.phase = Phase.IDLE
         self.exchanges = 0
         """Exchanges that were begun; above 1 the connection was kept from an earlier one."""
+        self.opened_at = 0.0
         self.idle_since = 0.0
         self.quiet_since = 0.0
         self.seen = -1

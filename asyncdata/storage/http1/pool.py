@@ -22,6 +22,8 @@ from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.urls import Origin
 
 IDLE_LIMIT_S: Final = 60.0
+AGE_LIMIT_S: Final = 900.0
+"""A connection this old is not kept after its exchange: its server may be on its way out, others are never found."""
 
 
 @dataclass(slots=True)
@@ -88,12 +90,33 @@ class ConnectionPool:
         if self._closed or not connection.is_clean:
             connection.close()
             return
+        now = asyncio.get_running_loop().time()
+        if now - connection.opened_at > AGE_LIMIT_S:
+            connection.close()
+            return
         lane = self._lanes[self._origins[connection]]
-        connection.idle_since = asyncio.get_running_loop().time()
+        connection.idle_since = now
         lane.idle.append(connection)
         self._wake_one(lane)
         if self._eviction is None:
             self._eviction = asyncio.get_running_loop().call_later(IDLE_LIMIT_S, self._evict)
+
+    async def warm(self, origin: Origin, count: int) -> None:
+        """Sees to it that ``count`` connections exist, so that the first requests need not wait for handshakes.
+
+        One that cannot be made is left to the first request, which will say what is wrong.
+        """
+        lane = self._lanes.setdefault(origin, _Lane())
+
+        async def make() -> None:
+            try:
+                self.release(await self._connect(origin, lane, None))
+            except StorageError:
+                return
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(count, self._max_per_origin) - lane.open):
+                group.create_task(make())
 
     async def aclose(self) -> None:
         """Closes every connection and returns when the event loop has let go of them."""
@@ -166,6 +189,7 @@ class ConnectionPool:
                 ) from None
             raise
         self.connects += 1
+        connection.opened_at = loop.time()
         if attempt is not None:
             attempt.connect_s = loop.time() - began
         return connection

@@ -131,3 +131,13 @@ async def test_a_cancelled_listing_leaves_nothing_behind() -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         assert len(await reader.glob("gs://bucket/data/train-*")) == 5000
+
+
+async def test_a_listing_opens_connections_for_the_first_reads(filled: FakeGCS) -> None:
+    """When it is done, they are there: the first read does not wait for a handshake."""
+    async with reading(filled) as reader:
+        (info,) = await reader.glob("gs://bucket/data/u*")
+        before = "0 busy, 4 idle, 4 opened"
+        assert before in repr(reader)
+        await reader.read_into(info, 0, memoryview(bytearray(1)))
+        assert before in repr(reader)

@@ -172,3 +172,40 @@ async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPat
         async with asyncio.timeout(5):
             while connection.is_clean:  # noqa: ASYNC110 -- the end of a connection is announced to its pool alone
                 await asyncio.sleep(0.01)
+
+
+async def test_old_connections_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end with the exchange they are in; the next one finds the server's name anew."""
+    async with RawServer(honest) as server, pool_of(2) as pool:
+        origin = Origin("127.0.0.1", server.port, False)
+        connection = await pool.acquire(origin)
+        monkeypatch.setattr("asyncdata.storage.http1.pool.AGE_LIMIT_S", 0.0)
+        await asyncio.sleep(0.001)
+        pool.release(connection)
+        assert not connection.is_clean
+        assert await pool.acquire(origin) is not connection
+
+
+async def test_connections_may_be_opened_ahead() -> None:
+    """As many as asked for or allowed, those that exist counted; the next requests take them."""
+    async with RawServer(honest) as server, pool_of(3) as pool:
+        origin = Origin("127.0.0.1", server.port, False)
+        used = await pool.acquire(origin)
+        await pool.warm(origin, 2)
+        assert "1 busy, 1 idle, 2 opened" in repr(pool)
+        await pool.warm(origin, 99)
+        assert "1 busy, 2 idle, 3 opened" in repr(pool)
+        await pool.warm(origin, 99)
+        await pool.acquire(origin)
+        assert pool.connects == 3
+        pool.release(used)
+
+
+async def test_a_server_that_cannot_be_reached_is_left_to_the_first_request() -> None:
+    """Warming up is no place for errors; nothing is kept of it."""
+    async with pool_of(3) as pool:
+        origin = Origin("127.0.0.1", 1, False)
+        await pool.warm(origin, 3)
+        assert "0 busy, 0 idle, 0 opened" in repr(pool)
+        with pytest.raises(ReadFailedError, match="cannot connect"):
+            await pool.acquire(origin)
