@@ -284,6 +284,15 @@ def _opencv() -> Any:
     return cv2
 
 
+def resize_bilinear(pixels: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[np.float32]:
+    """An image (height, width, channels) of another size as float32: between half-pixel centres, not antialiased."""
+    cv2 = _opencv()
+    image = pixels.astype(np.float32, copy=False)
+    resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+    out: npt.NDArray[np.float32] = resized.reshape(height, width, pixels.shape[2])
+    return out
+
+
 def encode_jpeg(pixels: Image, quality: int = 95) -> bytes:
     """A JPEG of a uint8 array (height, width, 3 as RGB, or 1)."""
     cv2 = _opencv()

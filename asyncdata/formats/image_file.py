@@ -46,10 +46,12 @@ class ImageLoader:
 
     def _resized(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         height, width = self._size
+        tall, wide = pixels.shape[:2]
         if self._crop:
-            return self._resampler(pixels[crop_box(*pixels.shape[:2], height, width)], height, width)
+            rows, columns = crop_box(tall, wide, height, width)
+            return self._resampler(pixels[rows, columns], height, width)
         if self._pad:
-            tall, wide, top, left = pad_box(*pixels.shape[:2], height, width)
+            tall, wide, top, left = pad_box(tall, wide, height, width)
             image = self._resampler(pixels, tall, wide)
             out = np.zeros((height, width, image.shape[2]), image.dtype)
             out[top : top + tall, left : left + wide] = image

@@ -1,11 +1,10 @@
 """Images resized as ``tf.image.resize`` does it, with half-pixel centres and without antialiasing.
 
-    out = rows × image × columnsᵀ       rows, columns: a weight per (output, input) position, float32
+    out = rows @ image @ columns.T       rows, columns: a weight per (output, input) position, float32
 
-Every kernel is a matrix of weights per axis, remembered for the sizes that occur; only the input positions that an
-output needs are touched. Bilinear, the default everywhere, and nearest take two and one of them and are indexed
-directly. Values differ from TensorFlow's by rounding: by less than 0.001 of 255, and 0.2 for `bicubic`, whose weights
-TensorFlow takes from a table.
+A kernel is a matrix of weights per axis, remembered for the sizes that occur. Bilinear, the default everywhere, is
+OpenCV's; nearest takes one input position per output position. Values between 0 and 255 differ from TensorFlow's by
+rounding: by less than 0.01, and by 0.2 for `bicubic`, whose weights TensorFlow takes from a table.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from asyncdata.formats.image import resize_bilinear
 
 Pixels = npt.NDArray[Any]
 Weights = npt.NDArray[np.float32]
@@ -78,10 +79,9 @@ class Resampler:
     def __call__(self, pixels: Pixels, height: int, width: int) -> Pixels:
         """An image (height, width, channels) of this size: float32, or the image's dtype for `nearest`."""
         if self.interpolation == "nearest":
-            rows, columns = nearest(pixels.shape[0], height), nearest(pixels.shape[1], width)
-            return pixels[rows[:, None], columns]
+            return pixels[nearest(pixels.shape[0], height)[:, None], nearest(pixels.shape[1], width)]
         if self.interpolation == "bilinear":
-            return _bilinear(pixels, height, width)
+            return resize_bilinear(pixels, height, width)
         image = pixels.astype(np.float32, copy=False)
         rows = self._weights(image.shape[0], height)
         columns = self._weights(image.shape[1], width)
@@ -105,30 +105,8 @@ def nearest(size: int, wanted: int) -> npt.NDArray[np.int64]:
     """The input position that each output position takes."""
     scale = np.float32(size) / np.float32(wanted)
     centres = (np.arange(wanted, dtype=np.float32) + np.float32(0.5)) * scale
-    return np.minimum(np.floor(centres).astype(np.int64), size - 1)
-
-
-def _neighbours(size: int, wanted: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Weights]:
-    scale = np.float32(size) / np.float32(wanted)
-    centres = (np.arange(wanted, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
-    low = np.floor(centres)
-    part = (centres - low).astype(np.float32)
-    below = np.maximum(low, 0).astype(np.int64)
-    above = np.minimum(np.ceil(centres), size - 1).astype(np.int64)
-    return below, above, part
-
-
-def _bilinear(pixels: Pixels, height: int, width: int) -> Pixels:
-    top, bottom, down = _neighbours(pixels.shape[0], height)
-    left, right, across = _neighbours(pixels.shape[1], width)
-    across = across[:, None]
-    upper = pixels[top].astype(np.float32, copy=False)
-    lower = pixels[bottom].astype(np.float32, copy=False)
-    upper_left, lower_left = upper[:, left], lower[:, left]
-    upper = upper_left + (upper[:, right] - upper_left) * across
-    lower = lower_left + (lower[:, right] - lower_left) * across
-    out: Pixels = upper + (lower - upper) * down[:, None, None]
-    return out
+    positions: npt.NDArray[np.int64] = np.minimum(np.floor(centres).astype(np.int64), size - 1)
+    return positions
 
 
 def weights(interpolation: str, size: int, wanted: int) -> Weights:
@@ -163,7 +141,7 @@ def crop_box(height: int, width: int, target_height: int, target_width: int) -> 
 
 
 def pad_box(height: int, width: int, target_height: int, target_width: int) -> tuple[int, int, int, int]:
-    """Height and width that an image is resized to, to fit into the target, and the offsets at which it is put there."""
+    """Height and width that an image is resized to, to fit into the target, and the offsets where it is put."""
     tall, wide = np.float32(height), np.float32(width)
     ratio = max(wide / np.float32(target_width), tall / np.float32(target_height))
     new_tall, new_wide = tall / ratio, wide / ratio

@@ -34,7 +34,9 @@ def insert_check(node: Node, options: Options) -> Node:
     if isinstance(node, Zip) and options.check_crc:
         inputs = tuple(Check(input=child) if _may_be_unchecked(child) else child for child in node.inputs)
         return node.with_inputs(inputs)
-    reads = isinstance(node, _READS_PAYLOADS) or (isinstance(node, Map) and node.executor in ("inline", "vectorized", "async"))
+    reads = isinstance(node, _READS_PAYLOADS) or (
+        isinstance(node, Map) and node.executor in ("inline", "vectorized", "async")
+    )
     if not options.check_crc or not reads or not _may_be_unchecked(node.inputs[0]):
         return node
     return node.with_inputs((Check(input=node.inputs[0]),))

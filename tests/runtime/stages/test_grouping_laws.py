@@ -65,7 +65,9 @@ def _batch(bench: Bench, upstream: Stage, size: int = 4) -> Stage:
     )
 
 
-def _uneven(bench: Bench, upstream: Stage, lay: Any, collector: Any = None, *, size: int = 4, drop: bool = False) -> Stage:
+def _uneven(
+    bench: Bench, upstream: Stage, lay: Any, collector: Any = None, *, size: int = 4, drop: bool = False
+) -> Stage:
     return UnevenBatchStage(
         "uneven",
         upstream,
