@@ -169,9 +169,16 @@ class Options:
         hedge: See ``HedgeOptions``.
         isolate: Run the whole loader (loops, reads, memory, workers) in one child process, so that Python code of the
             consumer and of the loader do not compete for one interpreter. Everything in the plan must be picklable.
-        storage: Per URL scheme, what fsspec calls ``storage_options``: for ``gs`` the keys ``endpoint_url``, ``token``
-            (``"anon"``, ``"google_default"``, or a path to a service-account file), ``project``, ``verify_tls``.
-            Secrets belong in files or in the environment: a pipeline may be pickled or printed.
+        storage: Per URL scheme, what fsspec calls ``storage_options``. ``gs``: ``endpoint_url``, ``token`` (``"anon"``,
+            ``"google_default"``, or a path to a credentials file), ``user_project``, ``project``, ``verify_tls``,
+            ``ca_file``, ``proxy``, ``backend``. ``s3``: ``endpoint_url``, ``region``, ``key``, ``secret``, ``token``,
+            ``anon``, ``requester_pays``, and ``az``: ``account_name``, ``account_key``, ``sas_token``, ``tenant_id``,
+            ``client_id``, ``client_secret``, ``anon``, ``endpoint_url``; both ``verify_tls``, ``ca_file``, ``proxy``,
+            ``config``, ``backend``. ``http``, ``https``: ``headers``, ``verify_tls``, ``ca_file``, ``proxy``.
+            ``hdfs``: ``config``, ``config_dir``, ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
+            ``webhdfs``, ``swebhdfs``: ``user``, ``do_as``, ``delegation_token_file``, ``verify_tls``, ``ca_file``. Any
+            other: fsspec's, and ``verify_version``. Secrets belong in files or in the environment: a pipeline may be
+            pickled or printed.
     """
 
     memory_limit_bytes: int = 1024 * MIB

@@ -23,6 +23,7 @@ BENCHMARKS: Final = (
     "noisy_trainer",
     "hdfs_read",
     "fake_gcs_server",
+    "listing",
 )
 
 
