@@ -1,8 +1,8 @@
-"""``python -m benchmarks.referee``: suites that nobody here wrote, against ``fake_gcs``.
+"""``python -m benchmarks.referee``: suites that nobody here wrote, against ``fake_gcs``; TensorFlow, against pipelines.
 
 gcsfs's own test suite is taken from the last source archive that carries it and runs unmodified, in an environment of
 its own under ``.cache/referee``, against a fresh server. Then the scenarios of the real clients run, with whichever of
-them this environment has. Arguments go to gcsfs's pytest.
+them this environment has; then, where TensorFlow is, pipelines that it has to agree with. Arguments go to gcsfs's pytest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ def main(arguments: list[str]) -> int:
     """Run everything; 0 when nothing failed."""
     failed = _gcsfs_suite(arguments)
     command = [sys.executable, "-m", "pytest", "-rs", "-q", "tests/fake_gcs/clients"]
-    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode or failed
+    failed = subprocess.run(command, cwd=REPOSITORY, check=False).returncode or failed
+    # TensorFlow's answers, where it is installed, to as many pipelines as a long run draws.
+    command = [sys.executable, "-m", "pytest", "-rs", "-q", "tests/referee"]
+    environment = {**os.environ, "ASYNCDATA_SOAK": "1"}
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, check=False).returncode or failed
 
 
 def _gcsfs_suite(arguments: list[str]) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Final
 
+from asyncdata.memory.structure import flatten
 from asyncdata.plan import combining, files, grouping, sequence, sources, transformations
 from asyncdata.plan.node import Node
+from asyncdata.planner.element_spec import element_spec
 
 INFINITE_CARDINALITY: Final = -1
 """What `Dataset.cardinality` says of a dataset without an end."""
@@ -58,7 +60,6 @@ for _kind in (
     sequence.TakeWhile,
     sequence.Unique,
     sequence.RejectionResample,
-    grouping.Unbatch,
     grouping.Rebatch,
     grouping.GroupByWindow,
 ):
@@ -144,6 +145,16 @@ def _batch(
     if there < 0:
         return there
     return there // node.size if node.drop_remainder else -(-there // node.size)
+
+
+@cardinality.register
+def _unbatch(node: grouping.Unbatch) -> int:
+    there = cardinality(node.input)
+    shapes = [getattr(leaf, "shape", None) for leaf in flatten(element_spec(node.input))[0]]
+    rows = next((shape[0] for shape in shapes if shape and shape[0] is not None), None)
+    if there == UNKNOWN_CARDINALITY or rows is None:
+        return UNKNOWN_CARDINALITY
+    return INFINITE_CARDINALITY if there == INFINITE_CARDINALITY else there * rows
 
 
 @cardinality.register

@@ -1,0 +1,110 @@
+"""TensorFlow as the referee: whole pipelines, and the order of interleave, element for element."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+import asyncdata as ad
+from tests.referee import pipelines
+from tests.referee.process import Referee, interpreter
+from tests.samples import SOAK, samples
+
+OPTIONS = ad.Options(num_workers=0, seed=1)
+
+
+@pytest.fixture(scope="module")
+def referee() -> Iterator[Referee]:
+    """A process with TensorFlow."""
+    with Referee(interpreter()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Files for the sources of drawn pipelines, some of them empty."""
+    folder = tmp_path_factory.mktemp("files")
+    written: dict[str, list[str]] = {"records": [], "lines": [], "fixed": []}
+    for i, count in enumerate((3, 0, 1, 5)):
+        records = [b"%d" % (10 * i + j) * (j % 3) for j in range(count)]
+        path = folder / f"{i}.tfrecord"
+        with ad.TFRecordWriter(path) as writer:
+            writer.write_many(records)
+        written["records"].append(str(path))
+        path = folder / f"{i}.txt"
+        path.write_bytes(b"\r\n".join(records) + (b"\n" if i % 2 else b""))
+        written["lines"].append(str(path))
+        path = folder / f"{i}.bin"
+        path.write_bytes(b"h" + bytes(range(97, 97 + 3 * count)) + b"ff")
+        written["fixed"].append(str(path))
+    return written
+
+
+def check(plan: pipelines.Plan, referee: Referee, *, any_order: bool) -> None:
+    """Both give the same elements, both fail or neither does, and both know the same of their number."""
+    expected = referee.ask(plan)
+    found = pipelines.answer(plan, OPTIONS)
+    context = json.dumps(plan), expected["error"], found["error"]
+    if any_order and expected["error"] is None:
+        expected["elements"].sort(key=json.dumps)
+        found["elements"].sort(key=json.dumps)
+    if not (any_order and expected["error"]):
+        assert found["elements"] == expected["elements"], context
+    assert (found["error"] is None) == (expected["error"] is None), context
+    assert found["cardinality"] == expected["cardinality"], context
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200 if SOAK else 300)
+def test_random_pipelines_give_what_tensorflow_gives(referee: Referee, files: dict[str, list[str]]) -> None:
+    """Pipelines of up to six steps over all kinds of sources and transformations, element for element."""
+
+    @settings(
+        max_examples=samples(60, 2500),
+        derandomize=not SOAK,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        print_blob=True,
+    )
+    @given(drawn=pipelines.plans(files))
+    def run(drawn: tuple[pipelines.Plan, bool]) -> None:
+        plan, any_order = drawn
+        check(plan, referee, any_order=any_order)
+
+    run()
+
+
+def rotations(longest: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Lengths of inner datasets, cycle_length and block_length: all of them, up to small numbers."""
+    for count in range(longest + 1):
+        for lengths in itertools.product(range(4), repeat=count):
+            for cycle, block in itertools.product(range(1, 5), range(1, 4)):
+                yield lengths, cycle, block
+
+
+def interleaved(lengths: tuple[int, ...], cycle: int, block: int) -> list[int]:
+    """The order in which asyncdata reads datasets of these lengths."""
+
+    def make(number: Any) -> ad.Dataset:
+        return ad.Dataset.range(10 * number, 10 * number + lengths[int(number)])
+
+    ds = ad.Dataset.range(len(lengths)).interleave(make, cycle_length=cycle, block_length=block)
+    return [int(x) for x in ds]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if SOAK else 300)
+def test_interleave_has_tensorflows_order(referee: Referee) -> None:
+    """Every cycle_length, block_length and every combination of lengths up to a small number, empty ones included."""
+    cases = list(rotations(samples(2, 4)))
+    expected = referee.ask({"op": "orders", "cases": cases})["orders"]
+    with ad.Runtime(OPTIONS):
+        for case, order in zip(cases, expected, strict=True):
+            assert interleaved(*case) == order, case

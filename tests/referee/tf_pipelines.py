@@ -1,0 +1,216 @@
+"""A program for an interpreter that has TensorFlow: runs pipelines that are described in JSON.
+
+One description per line of standard input, one answer per line of standard output. It imports nothing of the project.
+What a description is made of stands in ``pipelines``, which builds the same pipeline with asyncdata.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+D = tf.data.Dataset
+MOST = 300
+
+
+def leaves(element: Any) -> list[Any]:
+    """The parts of an element, in the order they are written."""
+    if isinstance(element, tuple | list):
+        return [leaf for part in element for leaf in leaves(part)]
+    if isinstance(element, dict):
+        return [leaf for key in sorted(element) for leaf in leaves(element[key])]
+    return [element]
+
+
+def first(element: Any) -> Any:
+    """The first part."""
+    return leaves(element)[0]
+
+
+def measure(element: Any) -> Any:
+    """A number that follows from the element."""
+    leaf = first(element)
+    if leaf.dtype == tf.string:
+        if leaf.shape.rank == 0:
+            return tf.cast(tf.strings.length(leaf), tf.int64)
+        return tf.size(leaf, out_type=tf.int64)
+    return tf.cast(tf.reduce_sum(leaf), tf.int64)
+
+
+def whole(arguments: tuple[Any, ...]) -> Any:
+    """The element that was unpacked into arguments."""
+    return arguments[0] if len(arguments) == 1 else arguments
+
+
+MAPS: dict[str, Callable[[Any], Any]] = {
+    "affine": lambda x: x * 3 + 1,
+    "pair": lambda x: (x, x + 1),
+    "dict": lambda x: {"b": x, "a": -x},
+    "vector": lambda x: tf.stack([x, x * 2, x * 3]),
+    "varying": lambda x: tf.range(x % 4),
+    "text": tf.strings.as_string,
+    "first": first,
+    "tag": lambda x: (x, tf.constant(7, tf.int64)),
+    "measure": measure,
+}
+
+
+def inner(name: str, element: Any) -> Any:
+    """The dataset that interleave makes of an element."""
+    count = measure(element) % 4
+    if name == "range":
+        return D.range(count)
+    if name == "repeat":
+        return D.from_tensors(element).repeat(count)
+    if name == "slices":
+        return D.from_tensor_slices(first(element))
+    return D.range(count).map(lambda x: x * 10).concatenate(D.range(1))
+
+
+def build(plan: dict[str, Any]) -> Any:
+    """The dataset of a description."""
+    op = plan["op"]
+    arguments = {key: value for key, value in plan.items() if key not in ("op", "input", "inputs", "function")}
+    if op in SOURCES:
+        return SOURCES[op](plan)
+    if "inputs" in plan:
+        return joined(plan, [build(child) for child in plan["inputs"]])
+    ds = build(plan["input"])
+    if op in STEPS:
+        return STEPS[op](ds, plan)
+    return getattr(ds, op)(**arguments)
+
+
+def slices(plan: dict[str, Any]) -> Any:
+    """Rows of numbers or byte strings, alone or nested."""
+    return D.from_tensor_slices(nested(plan["values"]))
+
+
+def nested(values: Any) -> Any:
+    """Arrays in the nest that a description gives."""
+    if isinstance(values, dict):
+        if "tuple" in values:
+            return tuple(nested(value) for value in values["tuple"])
+        if "dict" in values:
+            return {key: nested(value) for key, value in values["dict"].items()}
+        return np.array([value.encode() for value in values["bytes"]], object)
+    return np.array(values, np.int64)
+
+
+SOURCES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "range": lambda p: D.range(p["start"], p["stop"], p["step"]),
+    "slices": slices,
+    "tensors": lambda p: D.from_tensors(tf.constant(p["value"], tf.int64)),
+    "counter": lambda p: D.counter(p["start"], p["step"]).take(p["count"]),
+    "records": lambda p: tf.data.TFRecordDataset(p["files"], num_parallel_reads=p["reads"]),
+    "lines": lambda p: tf.data.TextLineDataset(p["files"], num_parallel_reads=p["reads"]),
+    "fixed": lambda p: tf.data.FixedLengthRecordDataset(p["files"], p["size"], p["header"], p["footer"]),
+}
+
+STEPS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "map": lambda ds, p: ds.map(lambda *x: MAPS[p["function"]](whole(x)), num_parallel_calls=p["parallel"]),
+    "filter": lambda ds, p: ds.filter(lambda *x: measure(whole(x)) % 3 != p["rest"]),
+    "take_while": lambda ds, p: ds.take_while(lambda *x: measure(whole(x)) < p["limit"]),
+    "scan": lambda ds, p: ds.scan(
+        tf.constant(p["start"], tf.int64), lambda state, x: (state + measure(x), (state, measure(x)))
+    ),
+    "interleave": lambda ds, p: ds.interleave(
+        lambda *x: inner(p["function"], whole(x)), cycle_length=p["cycle"], block_length=p["block"]
+    ),
+    "flat_map": lambda ds, p: ds.flat_map(lambda *x: inner(p["function"], whole(x))),
+    "windows": lambda ds, p: ds.window(p["size"], p["shift"], p["stride"], p["drop"]).flat_map(
+        lambda *x: D.zip(whole(x)).batch(p["batch"]) if p["batch"] else D.zip(whole(x))
+    ),
+    "group": lambda ds, p: ds.group_by_window(
+        lambda *x: measure(whole(x)) % 3,
+        lambda _, window: window.batch(p["batch"]) if p["batch"] else window,
+        window_size=p["size"],
+    ),
+    "bucket": lambda ds, p: ds.bucket_by_sequence_length(tf.size, [2, 3], [2, 1, 2], drop_remainder=p["drop"]),
+    "shuffle": lambda ds, p: ds.shuffle(p["size"]),
+}
+
+
+def joined(plan: dict[str, Any], datasets: list[Any]) -> Any:
+    """The dataset of several."""
+    op = plan["op"]
+    if op == "zip":
+        return D.zip(dict(zip("ba", datasets)) if plan["as_dict"] else tuple(datasets))  # noqa: B905 -- two of them
+    if op == "concatenate":
+        return datasets[0].concatenate(datasets[1])
+    if op == "choose":
+        choices = D.from_tensor_slices(np.array(plan["choices"], np.int64))
+        return D.choose_from_datasets(datasets, choices, stop_on_empty_dataset=plan["stop"])
+    return D.sample_from_datasets(datasets, weights=plan["weights"])
+
+
+def plain(value: Any) -> Any:
+    """An element as JSON."""
+    if isinstance(value, tuple):
+        return {"tuple": [plain(part) for part in value]}
+    if isinstance(value, dict):
+        return {"dict": {key: plain(part) for key, part in value.items()}}
+    if isinstance(value, tf.RaggedTensor):
+        return {"ragged": value.to_list()}
+    array = value.numpy()
+    if isinstance(array, bytes):
+        return {"bytes": array.decode("latin-1")}
+    if array.dtype == object:
+        return {"texts": [item.decode("latin-1") for item in array.ravel().tolist()], "shape": list(array.shape)}
+    return {"array": array.ravel().tolist(), "shape": list(array.shape), "dtype": array.dtype.str}
+
+
+def interleaved(lengths: Any, cycle: Any, block: Any) -> Any:
+    """The order in which interleave reads datasets of these lengths; traced once for all of them."""
+    ds = (
+        D.from_tensor_slices(lengths)
+        .enumerate()
+        .interleave(
+            lambda number, length: D.range(10 * number, 10 * number + length), cycle_length=cycle, block_length=block
+        )
+    )
+    return ds.reduce(tf.zeros((0,), tf.int64), lambda seen, x: tf.concat([seen, [x]], 0))
+
+
+SIGNATURE = [tf.TensorSpec((None,), tf.int64), tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int64)]
+
+
+def answer(plan: dict[str, Any]) -> dict[str, Any]:
+    """What the pipeline gives: elements, and the error that ended it."""
+    if plan["op"] == "orders":
+        cases = plan["cases"]
+        order = tf.function(interleaved, input_signature=SIGNATURE)
+        return {"orders": [order(np.array(c[0], np.int64), c[1], c[2]).numpy().tolist() for c in cases]}
+    elements: list[Any] = []
+    count = None
+    try:
+        ds = build(plan)
+        count = int(ds.cardinality())
+        elements.extend(map(plain, ds.take(MOST)))
+    except Exception as error:  # noqa: BLE001 -- part of the answer
+        return {"elements": elements, "cardinality": count, "error": f"{type(error).__name__}: {error}"[:300]}
+    return {"elements": elements, "cardinality": count, "error": None}
+
+
+def main() -> None:
+    """Answers until standard input ends."""
+    tf.get_logger().setLevel("ERROR")
+    tf.autograph.set_verbosity(0)
+    say({"version": tf.__version__})
+    for line in sys.stdin:
+        say(answer(json.loads(line)))
+
+
+def say(value: dict[str, Any]) -> None:
+    """One line of standard output."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
