@@ -7,6 +7,8 @@ thread works for some milliseconds: not at all on the processor (quiet), in a pu
 interpreter's lock up by itself, or in numpy's matrix product, which does. The work of a step is fixed, and timed alone
 before. Reads have time limits of half a second, so that a reading thread which is kept from running shows as a retry:
 the server itself never fails.
+
+Every trainer has the loader in its own process, and in one of its own beside it (``isolate=True``).
 """
 
 from __future__ import annotations
@@ -34,14 +36,15 @@ from benchmarks.datasets import RAW_BYTES, Shards, write_shards
 from benchmarks.launch import run_json
 from benchmarks.links import LINK, link
 from benchmarks.measure import in_turn, tree_cpu_s
-from benchmarks.runtime_stats import read_stats
 from benchmarks.table import markdown, median_cell, ratio_cell
 
 TRAINERS: Final = ("quiet", "python", "numpy")
+LOADERS: Final = ("here", "isolated")
 HEAD: Final = (
     "trainer",
+    "loader",
     "MB/s",
-    "x quiet",
+    "x quiet, here",
     "step alone ms",
     "step beside ms",
     "x alone",
@@ -66,12 +69,14 @@ class Training:
         endpoint: URL of the server.
         bucket: Where the shards are.
         step_s: Length of a step when nothing else runs.
+        isolate: Whether the loader has a process of its own.
     """
 
     trainer: str
     endpoint: str
     bucket: str
     step_s: float
+    isolate: bool
 
 
 def make_step(trainer: str, step_s: float) -> Callable[[], object]:
@@ -127,7 +132,7 @@ def train(training: Training) -> dict[str, float | list[float]]:
     )
     steps: list[float] = []
     waits: list[float] = []
-    with ad.Runtime(ad.Options(storage=storage, timeouts=limits), pipelines=1) as runtime:
+    with ad.Runtime(ad.Options(storage=storage, timeouts=limits, isolate=training.isolate), pipelines=1):
         cpu = tree_cpu_s(os.getpid())
         with ds.iterator() as batches:
             next(batches)
@@ -137,17 +142,17 @@ def train(training: Training) -> dict[str, float | list[float]]:
                 steps.append(_time_of(step))
                 asked = time.perf_counter()
             wall = time.perf_counter() - began
-            fetch = read_stats(runtime).fetch
+            fetch = batches.stats().fetch
             spent = tree_cpu_s(os.getpid()) - cpu
     return {
         "batches_per_s": len(steps) / wall,
-        "bytes": float(fetch.bytes),
+        "bytes": float(fetch["bytes"]),
         "alone_ms": statistics.median(alone) * 1e3,
         "beside_ms": statistics.median(steps) * 1e3,
         "slowest_ms": sorted(steps)[int(len(steps) * 0.99)] * 1e3,
         "wait_ms": statistics.mean(waits) * 1e3,
         "cpu_s": spent - step_cpu * len(steps),
-        "retries": float(fetch.retries),
+        "retries": float(fetch["retries"]),
     }
 
 
@@ -167,9 +172,9 @@ def rows_of(results: dict[str, list[dict[str, float]]]) -> list[list[str]]:
 
     return [
         [
-            name,
+            *name.split(", "),
             median_cell(rates[name], 0),
-            ratio_cell(rates[name], rates["quiet"]),
+            ratio_cell(rates[name], rates["quiet, here"]),
             median_cell(values(name, "alone_ms")),
             median_cell(values(name, "beside_ms")),
             ratio_cell(values(name, "beside_ms"), values(name, "alone_ms")),
@@ -178,7 +183,7 @@ def rows_of(results: dict[str, list[dict[str, float]]]) -> list[list[str]]:
             median_cell([run["cpu_s"] / run["bytes"] * 1e9 for run in results[name]]),
             median_cell(values(name, "retries"), 0),
         ]
-        for name in TRAINERS
+        for name in results
     ]
 
 
@@ -206,11 +211,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         server = stack.enter_context(link(root.absolute(), shards))
         start = conditions()
         runs = {
-            name: functools.partial(
+            f"{name}, {loader}": functools.partial(
                 _run,
-                Training(trainer=name, endpoint=server.url, bucket=shards.name, step_s=options.step_ms / 1e3),
+                Training(
+                    trainer=name,
+                    endpoint=server.url,
+                    bucket=shards.name,
+                    step_s=options.step_ms / 1e3,
+                    isolate=loader == "isolated",
+                ),
             )
             for name in TRAINERS
+            for loader in LOADERS
         }
         results = in_turn(rounds, runs, lambda text: print(f"  {text}", file=sys.stderr, flush=True))
     print(f"{start} Link: {LINK['name']}; time limits of {TIME_LIMIT_S} s.\n\n{markdown(HEAD, rows_of(results))}")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.storage.counters import FetchStats
-from asyncdata.workers.stats import PoolStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,7 @@ class RuntimeStats:
 def read_stats(runtime: Runtime) -> RuntimeStats:
     """The counters as they are now; from any thread, while the Runtime is open."""
     fetch = runtime.io.stats()
-    pool: PoolStats | None = None if runtime._pool is None else runtime._pool.stats()  # noqa: SLF001 -- until an iterator tells
+    pool = runtime.pool_stats()
     if pool is None:
         return RuntimeStats(fetch=fetch)
     return RuntimeStats(fetch=fetch, tasks=pool.tasks, busy_s=pool.busy_s, workers=len(pool.workers))

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
     [
         (("range_read", "--only", "http", "paced"), 12),
         (("end_to_end", "--only", "network", "local"), 6),
-        (("noisy_trainer",), 3),
+        (("noisy_trainer",), 6),
         (("remote", "--only", "stalls", "hang", "--peers", "/nowhere"), 4),
         (("latency_hiding",), 2),
         pytest.param(("range_read", "--only", "tls"), 10, marks=pytest.mark.soak),

@@ -56,6 +56,17 @@ def test_shards_become_batches(cluster: Cluster, shards: str, scheme: str, reque
     assert [bytes(record) for batch in batches for record in batch] == expected
 
 
+def test_an_isolated_loader_has_clients_of_its_own(cluster: Cluster, shards: str) -> None:
+    """Specs travel, clients are made where the loader runs; workers below it; two epochs."""
+    files = ad.Dataset.list_files(cluster.url(f"{shards}/train-*.tfrecord"), shuffle=False)
+    dataset = ad.TFRecordDataset(files).map(size_and_process, 2)
+    with ad.Runtime(options(isolate=True, num_workers=1)):
+        for _ in range(2):
+            elements = list(dataset)
+            assert [size for size, _ in elements] == [_SIZE] * (_SHARDS * _RECORDS)
+            assert os.getpid() not in {pid for _, pid in elements}
+
+
 def test_a_killed_datanode_costs_no_record(whole_cluster: Cluster, shards: str) -> None:
     """``kill -9`` after the first batch: the pipeline goes on with the other replicas, and loses no record."""
     urls = [whole_cluster.url(f"{shards}/train-{shard}.tfrecord") for shard in range(_SHARDS)]
