@@ -15,6 +15,7 @@ from asyncdata.runtime.lower.registry import keys, label_of, lower, register, ro
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import Collector
+from asyncdata.runtime.stages.check import CheckStage
 from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.workers import WorkerStage
@@ -123,12 +124,13 @@ def _batch_of(node: transformations.MapBatch, scope: Scope, mapped: Callable[[Sc
 
 
 def _check(node: transformations.Check, scope: Scope) -> Stage:
-    kind = "process" if scope.services.options.num_workers != 0 else "thread"
+    if scope.services.options.num_workers == 0:
+        return CheckStage("check", lower(node.input, scope.below()), scope.services.sources, scope.guard("check"))
 
     def program() -> Program:
         return Program(functions=(), check=check_payloads, skip=scope.errors is not None)
 
-    return _worker_stage(node, scope, "check", kind, AUTOTUNE, None, program, "checked")
+    return _worker_stage(node, scope, "check", "process", AUTOTUNE, None, program, "checked")
 
 
 def _worker_stage(
