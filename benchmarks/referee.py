@@ -2,7 +2,8 @@
 
 gcsfs's own test suite is taken from the last source archive that carries it and runs unmodified, in an environment of
 its own under ``.cache/referee``, against a fresh server. Then the scenarios of the real clients run, with whichever of
-them this environment has; then, where TensorFlow is, pipelines that it has to agree with. Arguments go to gcsfs's pytest.
+them this environment has; then, where TensorFlow is, pipelines on which it has to agree. Arguments go to gcsfs's
+pytest.
 """
 
 from __future__ import annotations
