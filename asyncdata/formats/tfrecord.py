@@ -11,7 +11,8 @@ A record on disk, all integers little-endian, both CRCs masked CRC-32C::
 * The records in front of a damaged place are returned together with the error.
 * However an object is cut, the rows are the same: a cut-off tail is framed again when more of it is there.
 
-The walk is Python (each length leads to the next), the length checksums are verified 1024 at a time in numpy. Payload
+The walk is Python (each length leads to the next), but where some records in a row are of one length the following ones
+are taken to be so, too, and looked at together. The length checksums are verified 1024 at a time in numpy. Payload
 checksums are a step of their own, :func:`check_payloads`, so that it can run in another process.
 """
 
@@ -35,6 +36,9 @@ FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
 """What a record of length 0 occupies."""
 
 _CHECK_EVERY: Final = 1024
+_ALIKE: Final = 4
+"""So many records of one length in a row make it worth while to look for more of them at once."""
+
 _MAX_ROW_LENGTH: Final = (1 << 63) - 1
 _length_at = struct.Struct("<Q").unpack_from
 _word_at = struct.Struct("<I").unpack_from
@@ -129,7 +133,7 @@ def frame(
     position, count, bad = start, 0, False
     while not bad:
         want = min(_CHECK_EVERY, limit - count) if limit else _CHECK_EVERY
-        starts = _walk(view, position, stop, want)
+        starts = _walk(view, array, position, stop, want)
         whole = len(starts) - 1
         bounds = np.array(starts, np.int64)
         if check and whole:
@@ -159,10 +163,26 @@ def frame(
     return Frames(rows, position, need, error)
 
 
-def _walk(view: memoryview, position: int, stop: int, count: int) -> list[int]:
+def _walk(
+    view: memoryview, array: npt.NDArray[np.uint8], position: int, stop: int, count: int
+) -> list[int] | npt.NDArray[np.int64]:
     """Starts of up to ``count`` whole records from ``position`` on, and the position after the last."""
-    starts = [position]
+    starts = _walk_on(view, [position], stop, min(count, _ALIKE))
+    if len(starts) <= _ALIKE:
+        return starts
+    step = starts[1] - position
+    if starts[-1] - position == step * _ALIKE:
+        alike = _walk_alike(array, starts[-1], stop, count - _ALIKE, step)
+        if len(alike) >= _ALIKE:
+            rest = _walk_on(view, alike[-1:].tolist(), stop, count - _ALIKE - len(alike))
+            return np.concatenate((np.array(starts, np.int64), alike, np.array(rest[1:], np.int64)))
+    return _walk_on(view, starts, stop, count - _ALIKE)
+
+
+def _walk_on(view: memoryview, starts: list[int], stop: int, count: int) -> list[int]:
+    """The same starts and up to ``count`` further ones."""
     add = starts.append
+    position = starts[-1]
     last_header = stop - HEADER_BYTES
     for _ in range(count):
         if position > last_header:
@@ -172,6 +192,15 @@ def _walk(view: memoryview, position: int, stop: int, count: int) -> list[int]:
             break
         add(position)
     return starts
+
+
+def _walk_alike(array: npt.NDArray[np.uint8], position: int, stop: int, count: int, step: int) -> npt.NDArray[np.int64]:
+    """Where the next records end that occupy ``step`` bytes like those before, up to the first other one."""
+    starts = position + step * np.arange(min(count, (stop - position) // step))
+    lengths = np.ndarray((len(array) - 7,), "<u8", array, strides=(1,))[starts]
+    other = lengths != step - FRAME_BYTES
+    first = int(other.argmax()) if len(other) else 0
+    return starts[:first] + step if len(other) and other[first] else starts + step
 
 
 def _verified(array: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> int:
@@ -232,12 +261,14 @@ def check_payloads(view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[n
         return np.empty(0, np.int64)
     data = view.data if isinstance(view, np.ndarray) else view
     array = np.frombuffer(data, np.uint8)
-    checksum = crc32c.checksum
-    plain = np.array([checksum(data[offset : offset + length]) for offset, length in rows.tolist()], np.uint32)
+    # Loops without a step of Python in them: the checksum of a small payload costs less than such a step.
+    ends = rows[:, 0] + rows[:, 1]
+    payloads = map(data.__getitem__, map(slice, rows[:, 0].tolist(), ends.tolist()))
+    plain = np.fromiter(map(crc32c.checksum, payloads), np.uint32, len(rows))
     masked = (plain >> np.uint32(15)) | (plain << np.uint32(17))
     masked += np.uint32(crc32c.MASK_DELTA)
     words = np.ndarray((len(array) - FOOTER_BYTES + 1,), "<u4", array, strides=(1,))
-    return np.flatnonzero(masked != words[rows[:, 0] + rows[:, 1]])
+    return np.flatnonzero(masked != words[ends])
 
 
 def payload_error(bad: int, rows: npt.NDArray[np.int64], *, context: FrameContext = NO_CONTEXT) -> CorruptRecordError:

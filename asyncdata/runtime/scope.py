@@ -27,7 +27,6 @@ from asyncdata.runtime.stored import Charges
 from asyncdata.runtime.tasks import Executor
 from asyncdata.workers.program import Program
 
-
 _OPEN_S: Final = 10.0
 
 
@@ -63,6 +62,8 @@ class Services:
         self._occupants: dict[str, int] = {}
         self._executors: dict[str, Executor] = {}
         self._programs: list[ProcessExecutor] = []
+        self._cold: list[ProcessExecutor] = []
+        self._records_come = False
         self._occupancies: dict[str, Occupancy] = {}
         self._opened = 0
         self._charges: dict[int, tuple[object, Charges]] = {}
@@ -135,14 +136,25 @@ class Services:
                 program = make()
                 process = ProcessExecutor(self.runtime.pool, self.runtime.start_pool, program)
                 self._programs.append(process)
-                if program.functions:
-                    # While the first bytes are on their way; a check alone may turn out to have nothing to do.
+                if program.functions or self._records_come:
                     self.spawn(process.warm())
+                else:
+                    self._cold.append(process)
                 executor = process
             else:
                 executor = ThreadExecutor(self.threads, self.runtime.arena, make())
             self._executors[place] = executor
         return executor
+
+    def records_come(self) -> None:
+        """Records that must be checked will be read: the workers start while their first bytes are on their way.
+
+        Before that is known nothing is started for checks alone, which may turn out to have nothing to do.
+        """
+        self._records_come = True
+        cold, self._cold = self._cold, []
+        for process in cold:
+            self.spawn(process.warm())
 
     def occupancy(self, kind: str) -> Occupancy:
         """Which workers of this kind wait for memory."""
@@ -175,6 +187,7 @@ class Services:
         for executor in self._programs:
             executor.close()
         self._programs.clear()
+        self._cold.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

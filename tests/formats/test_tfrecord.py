@@ -281,3 +281,27 @@ def test_rows_of_many_objects_can_be_checked_in_any_order() -> None:
     order = np.random.default_rng(1).permutation(300)
     bad = check_payloads(memoryview(data), rows[order])
     assert sorted(order[bad].tolist()) == spoilt
+
+
+@pytest.mark.parametrize("seed", range(samples(60, 3000)))
+def test_records_of_one_length_are_found_like_any_others(seed: int) -> None:
+    """Runs of equal lengths, broken by others, cut anywhere, damaged anywhere: what a walk one by one finds."""
+    draw = random.Random(seed)
+    records = [bytes(draw.choice([9, 9, 9, 9, 9, 9, 9, 9, draw.randrange(20)])) for _ in range(draw.randrange(60))]
+    data = bytearray(encode_many(records))
+    stop = draw.randint(0, len(data))
+    if stop and draw.random() < 0.5:
+        data[draw.randrange(stop)] ^= 1 << draw.randrange(8)
+    limit = draw.choice([0, draw.randint(1, 60)])
+    found = frame(memoryview(data), 0, stop, limit=limit)
+    one_by_one: list[list[int]] = []
+    at = 0
+    while len(one_by_one) != (limit or -1):
+        step = frame(memoryview(data), at, stop, limit=1)
+        if not len(step.rows):
+            assert (found.error is None) == (step.error is None)
+            break
+        one_by_one += step.rows.tolist()
+        at = step.stop
+    assert found.rows.tolist() == one_by_one
+    assert found.stop == at

@@ -30,6 +30,8 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
         order=services.next_order(),
         opened=lambda info: services.manifest.__setitem__(info.url, info),
     )
+    if services.options.check_crc:
+        services.records_come()
     chunks: ChunkReader | InflatedChunks = reader
     if node.compression:
         chunks = InflatedChunks(

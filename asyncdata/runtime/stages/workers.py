@@ -33,7 +33,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
 
 _TASK_SECONDS: Final = 0.020
-_CHECK_BYTES: Final = 16 << 20
+_CHECK_BYTES: Final = 32 << 20
 _FIRST_ROWS: Final = 8
 
 
