@@ -21,8 +21,9 @@ from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.block import Block
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
+from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
 from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import Check, Map, MapBatch
+from asyncdata.plan.transformations import Batch, Check, Map, MapBatch
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import divide
 from asyncdata.runtime.delivery import Deliverer
@@ -37,6 +38,8 @@ from asyncdata.workers.failure import as_raisable
 _LOGGER: Final = logging.getLogger(__name__)
 _LONG_STEP_S: Final = 0.002
 _WORKER_NODES: Final = (Check, Map, MapBatch)
+_BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
+_STAGES_AT_FULL_SHARE: Final = 4
 
 
 class Pipeline:
@@ -153,7 +156,11 @@ class Pipeline:
         return None
 
     def _scope(self, services: Services, consumer: Account) -> Scope:
-        workers = sum(isinstance(node, _WORKER_NODES) for node in walk(self._plan))
+        nodes = list(walk(self._plan))
+        workers = sum(isinstance(node, _WORKER_NODES) for node in nodes)
+        batches = sum(isinstance(node, _BATCH_NODES) for node in nodes)
+        # A few batches have as much for their outputs as one worker stage each; many divide what four would have.
+        workers = max(workers, -(-(workers + batches) // _STAGES_AT_FULL_SHARE))
         return Scope(
             services=services,
             place="plan",
