@@ -261,6 +261,7 @@ class Intake:
         """The consumer is gone, nobody uses the intake: lets the pipeline end. From any thread, without a lock."""
         if os.getpid() == self._pid:
             self._leave()
+        self._memory = None
         self._channel.close()
         self._home.left(self)
 
@@ -334,6 +335,7 @@ class Intake:
 
     def _dispose_unless_used(self) -> None:
         if self._disposed and not self._polling:
+            self._memory = None
             self._channel.close()
             self._home.left(self)
 
