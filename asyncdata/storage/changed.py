@@ -6,13 +6,13 @@ from asyncdata.errors import ObjectChangedError
 from asyncdata.types import ObjectInfo
 
 
-def object_changed(info: ObjectInfo, found: str | None, *, start: int, note: str = "") -> ObjectChangedError:
+def object_changed(info: ObjectInfo, found: str | None, *, start: int | None, note: str = "") -> ObjectChangedError:
     """Another version is there; the message names both.
 
     Args:
         info: What was listed.
         found: What is there; None where it cannot be told.
-        start: Where the read began.
+        start: Where the read began; None to let the caller tell.
         note: What the versions are made of.
     """
     what = f"now it is {found}" if found is not None else "now it is another one"
@@ -26,7 +26,9 @@ def object_changed(info: ObjectInfo, found: str | None, *, start: int, note: str
     return error
 
 
-def object_resized(info: ObjectInfo, size: int | None, *, start: int, found: str | None = None) -> ObjectChangedError:
+def object_resized(
+    info: ObjectInfo, size: int | None, *, start: int | None, found: str | None = None
+) -> ObjectChangedError:
     """Another size is there, whatever the version."""
     what = f"now it has {size}" if size is not None else "now it has fewer"
     error = ObjectChangedError(
@@ -39,7 +41,7 @@ def object_resized(info: ObjectInfo, size: int | None, *, start: int, found: str
     return error
 
 
-def object_deleted(info: ObjectInfo, *, start: int) -> ObjectChangedError:
+def object_deleted(info: ObjectInfo, *, start: int | None) -> ObjectChangedError:
     """Nothing is there any more."""
     version = f"{info.version} " if info.version is not None else "it "
     return ObjectChangedError(

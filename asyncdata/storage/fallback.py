@@ -1,9 +1,9 @@
 """Which requests go by aiohttp instead of the range client, and why. Pure.
 
-The range client is strict and fast, aiohttp lenient and about three times dearer. A URL whose answer the range client
-could not take goes by aiohttp from then on; a whole origin does after three such answers in a row, with none between
-them that was in order. So that one bad day does not last forever, every five hundredth request to such an origin
-tries the range client again.
+The range client is strict and fast, aiohttp lenient and about three times dearer. A URL that the server sends without a
+length or without ranges goes by aiohttp from then on; a whole origin does after three such answers in a row, with none
+between them that was in order. So that one bad day does not last forever, every five hundredth request to such an
+origin tries the range client again.
 
 Who fills: answers the range client could not take. Both tables are bounded; the oldest entry goes first.
 """
@@ -77,10 +77,12 @@ class Fallback:
         """The range client could not take an answer."""
         strikes, _ = self._origins.pop(origin, (0, why))
         self._origins[origin] = (strikes + 1, why)
-        self._urls.pop(key, None)
-        self._urls[key] = why
-        if len(self._urls) > _MOST_URLS:
-            self._urls.popitem(last=False)
+        if why is not Why.MALFORMED_HEAD:
+            # A broken head may be an accident of the network; the others are how the server is.
+            self._urls.pop(key, None)
+            self._urls[key] = why
+            if len(self._urls) > _MOST_URLS:
+                self._urls.popitem(last=False)
         if len(self._origins) > _MOST_ORIGINS:
             forgotten, _ = self._origins.popitem(last=False)
             self._since_probe.pop(forgotten, None)

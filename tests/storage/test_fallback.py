@@ -28,6 +28,13 @@ def test_a_url_that_was_odd_once_goes_by_aiohttp_from_then_on() -> None:
     assert fallback.reason(HERE, "a") is Why.UNFRAMED
 
 
+def test_one_broken_head_is_an_accident() -> None:
+    """The URL is tried as ever."""
+    fallback = Fallback()
+    fallback.struck(HERE, "a", Why.MALFORMED_HEAD)
+    assert fallback.reason(HERE, "a") is None
+
+
 def test_an_origin_that_is_odd_again_and_again_goes_by_aiohttp() -> None:
     """After strikes in a row; an answer in order between them begins the count anew."""
     fallback = Fallback()

@@ -158,16 +158,16 @@ class HdfsReader:
         try:
             entry = await self._client(authority).look(path)
         except ObjectNotFoundError:
-            raise object_deleted(info, start=0) from None
+            raise object_deleted(info, start=None) from None
         if entry.is_folder or entry.version != info.version:
-            raise object_changed(info, entry.version, start=0, note=" (mtime-length)")
+            raise object_changed(info, entry.version, start=None, note=" (mtime-length)")
 
     async def _explain(self, error: StorageError, info: ObjectInfo, filled: int, authority: str) -> StorageError:
         """A read that failed because the file is another one by now says so."""
         if isinstance(error, ObjectChangedError):
             return error
         if isinstance(error, ObjectNotFoundError) and info.version is not None:
-            return object_deleted(info, start=0)
+            return object_deleted(info, start=None)
         if isinstance(error, ReadFailedError):
             error.filled = filled
             if error.cause is FailureCause.FIRST_BYTE_TIMEOUT and filled:
@@ -184,7 +184,7 @@ class HdfsReader:
     @staticmethod
     def _short(info: ObjectInfo, size: int) -> StorageError:
         if info.version is not None and 0 <= info.size != size:
-            return object_resized(info, size, start=0)
+            return object_resized(info, size, start=None)
         return StorageError(f"the file ends at {size}")
 
 

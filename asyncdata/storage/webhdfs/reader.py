@@ -250,16 +250,16 @@ class WebHdfsReader:
         try:
             entry = await self._look(place)
         except ObjectNotFoundError:
-            raise object_deleted(info, start=0) from None
+            raise object_deleted(info, start=None) from None
         if entry.is_folder or entry.version != info.version:
-            raise object_changed(info, entry.version, start=0, note=" (mtime-length-inode)")
+            raise object_changed(info, entry.version, start=None, note=" (mtime-length-inode)")
 
     async def _explain(self, error: StorageError, info: ObjectInfo, filled: int) -> StorageError:
         """A read that failed because the file is another one by now says so."""
         if isinstance(error, ObjectChangedError) or info.version is None:
             return error
         if isinstance(error, ObjectNotFoundError):
-            return object_deleted(info, start=0)
+            return object_deleted(info, start=None)
         if isinstance(error, ReadFailedError):
             error.filled = max(error.filled, filled)
         # A failure without a connection says nothing about the file, and the NameNode is not asked again.
