@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from asyncdata.formats.features import RaggedFeature as RaggedFeature
     from asyncdata.formats.features import VarLenFeature as VarLenFeature
     from asyncdata.formats.image import decode_image as decode_image
+    from asyncdata.formats.sequence_example import parse_sequence_example as parse_sequence_example
     from asyncdata.formats.serialize import serialize_example as serialize_example
+    from asyncdata.formats.serialize import serialize_sequence_example as serialize_sequence_example
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.memory.structure import register_dataclass as register_dataclass
@@ -116,7 +118,8 @@ _HOMES = {
     "asyncdata.formats.example": ("parse_example",),
     "asyncdata.formats.features": ("FixedLenFeature", "FixedLenSequenceFeature", "RaggedFeature", "VarLenFeature"),
     "asyncdata.formats.image": ("decode_image",),
-    "asyncdata.formats.serialize": ("serialize_example",),
+    "asyncdata.formats.sequence_example": ("parse_sequence_example",),
+    "asyncdata.formats.serialize": ("serialize_example", "serialize_sequence_example"),
     "asyncdata.record.manifest": ("write_manifest",),
     "asyncdata.record.tfrecord": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),

@@ -76,7 +76,7 @@ class ListReader:
             places = scan(data, self._slots)
         except (WireError, IndexError) as error:
             raise CorruptRecordError(
-                f"the record is not a tf.train.Example: {_words(error)}; {_look(record)}"
+                f"the record is not a tf.train.Example: {words_of(error)}; {_look(record)}"
             ) from None
         values: list[Any] = []
         for item, slot in zip(self._wanted, self._slot_of, strict=True):
@@ -111,9 +111,18 @@ class ListReader:
             try:
                 singles.append(self.record(array[offset : offset + length].data, None))
             except CorruptRecordError as error:
-                raise _in_batch(error, index, len(rows)) from None
+                raise in_batch(error, index, len(rows)) from None
         found = _Found(array, len(rows), groups, left)
         return [found.column(slot, item, [one[slot] for one in singles]) for slot, item in enumerate(self._wanted)]
+
+    def stacked(self, records: Sequence[list[Any]]) -> list[Column]:
+        """The columns of records that were read one by one."""
+        return [stacked([values[slot] for values in records], item) for slot, item in enumerate(self._wanted)]
+
+
+def stacked(values: list[Any], item: Wanted) -> Column:
+    """The column of a list's values that were read one by one."""
+    return _Found(np.empty(0, np.uint8), len(values), [], np.arange(len(values))).column(0, item, values)
 
 
 class _Found:
@@ -230,21 +239,23 @@ class _Found:
                 try:
                     yield _decoded(data[begin:end], (0, end - begin), item, None)
                 except CorruptRecordError as error:
-                    raise _in_batch(error, index, self._count) from None
+                    raise in_batch(error, index, self._count) from None
 
 
 def _decoded(data: Data, place: Place, item: Wanted, views: memoryview | None) -> Any:
     try:
         return decode(data, place, item, views)
     except (WireError, IndexError) as error:
-        raise CorruptRecordError(f"feature {item.name!r}: {_words(error)}") from None
+        raise CorruptRecordError(f"feature {item.name!r}: {words_of(error)}") from None
 
 
-def _in_batch(error: CorruptRecordError, index: int, count: int) -> CorruptRecordError:
+def in_batch(error: CorruptRecordError, index: int, count: int) -> CorruptRecordError:
+    """The same error, which says which record of a batch it is about."""
     return CorruptRecordError(f"record {index} of the {count} in the batch: {error.message}")
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
+    """What is wrong, for errors of the wire format."""
     return "it is cut off" if isinstance(error, IndexError) else str(error)
 
 

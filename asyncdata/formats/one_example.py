@@ -77,13 +77,13 @@ def _scan_map(data: Data, position: int, end: int, slots: Mapping[bytes, int], p
                 if stop != position:
                     raise WireError("an entry of its map holds more than a key and a value")
         else:
-            key, begin, stop = _odd_entry(data, entry, position)
+            key, begin, stop = read_entry(data, entry, position)
         slot = slots.get(key)
         if slot is not None and begin < stop:
             places[slot] = begin, stop
 
 
-def _odd_entry(data: Data, position: int, stop: int) -> tuple[bytes, int, int]:
+def read_entry(data: Data, position: int, stop: int) -> tuple[bytes, int, int]:
     """Key, and begin and end of the value, of an entry whose two fields come in any order."""
     key, begin, end = b"", position, position
     for _ in range(2):

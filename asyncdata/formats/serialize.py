@@ -1,4 +1,4 @@
-"""``tf.train.Example`` from a dict of values: the writing counterpart of ``example``.
+"""``tf.train.Example`` and ``SequenceExample`` from dicts of values: the writing counterparts of the parsers.
 
 The bytes are those that protobuf writes for the same message with its keys in this order: numbers packed, map entries
 with key and value always present.
@@ -6,7 +6,7 @@ with key and value always present.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -34,14 +34,42 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
         TypeError: If a value is of none of these types, or of several.
         OverflowError: If an integer does not fit an int64.
     """
+    entries = _entries(features, _feature)
+    return _field(_FIRST, entries) if entries else b""
+
+
+def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Mapping[str, Any] | None) -> bytes:
+    """One serialized SequenceExample.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> record = ad.serialize_sequence_example({"id": 1}, {"tokens": [[1, 2], [3]]})
+        >>> ad.parse_sequence_example({}, {"tokens": ad.VarLenFeature(int)})(record)[1]["tokens"].to_list()
+        [[1, 2], [3]]
+
+    Args:
+        context: As the features of `serialize_example`.
+        sequences: By key, the steps: each a value as in `serialize_example`.
+
+    Raises:
+        TypeError: If a value is of none of these types, or of several.
+        OverflowError: If an integer does not fit an int64.
+    """
+    first = _entries(context or {}, _feature)
+    second = _entries(sequences or {}, lambda steps: b"".join([_field(_FIRST, _feature(step)) for step in steps]))
+    return (_field(_FIRST, first) if first else b"") + (_field(_SECOND, second) if second else b"")
+
+
+def _entries(features: Mapping[str, Any], body: Callable[[Any], bytes]) -> bytes:
+    """The entries of a map from keys to messages."""
     entries = []
     for name, value in features.items():
         try:
-            feature = _feature(value)
+            message = body(value)
         except (TypeError, OverflowError) as error:
             raise type(error)(f"feature {name!r}: {error}") from None
-        entries.append(_field(_FIRST, _field(_FIRST, name.encode()) + _field(_SECOND, feature)))
-    return _field(_FIRST, b"".join(entries)) if entries else b""
+        entries.append(_field(_FIRST, _field(_FIRST, name.encode()) + _field(_SECOND, message)))
+    return b"".join(entries)
 
 
 def _feature(value: Any) -> bytes:
