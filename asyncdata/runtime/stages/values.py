@@ -126,6 +126,8 @@ def _of_items(items: list[Any]) -> Values:
     found = [_read(item, row) for row, item in enumerate(items)]
     first = next((value for value in found if value is not None), None)
     if first is None:
+        if any(isinstance(item, BytesArray) for item in items):
+            return StringLists([[] for _ in items], text=False)
         return Numbers([np.empty(0, np.float32)] * len(items), np.dtype(np.float32), 1)
     typed: list[Any] = []
     for row, value in enumerate(found):
