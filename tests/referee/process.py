@@ -29,8 +29,7 @@ def interpreter() -> str:
 class Referee:
     """A long-lived process that answers descriptions of pipelines; see ``tf_pipelines``."""
 
-    def __init__(self, python: str) -> None:
-        program = Path(__file__).with_name("tf_pipelines.py")
+    def __init__(self, python: str, program: str = "tf_pipelines.py") -> None:
         environment = {
             **os.environ,
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -38,7 +37,7 @@ class Referee:
             "AUTOGRAPH_VERBOSITY": "0",
         }
         self._process = subprocess.Popen(
-            [python, str(program)],
+            [python, str(Path(__file__).with_name(program))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
