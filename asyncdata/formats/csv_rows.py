@@ -15,7 +15,7 @@ import numpy as np
 
 from asyncdata.errors import BrokenFrameError, CorruptRecordError, DataError
 from asyncdata.formats.csv_split import Octets, Split, Splitter, field_index, lines_at
-from asyncdata.formats.csv_values import Column, Converted, convert, missing, unquoted
+from asyncdata.formats.csv_values import Column, Converted, convert, make_quotes_single, missing, unquoted
 from asyncdata.formats.framing import Frames, Place, Positions, Refs, Values
 from asyncdata.memory.structure import LEAF, Structure, TupleOf
 
@@ -80,13 +80,21 @@ class CsvFramer:
                 error = self._broken("the file is empty, but its first line should be a header", place, 0, place.line)
         if error is None and len(split.starts) < limit + leading:
             error = self._broken_quote(split, place, start, leading)
+        stop, resume = split.stop, -1
+        if error is not None and wrong < len(starts):
+            stop, resume = int(starts[wrong]), int(starts[wrong + 1]) if wrong + 1 < len(starts) else split.stop
+        for column in converted:
+            if isinstance(column.values, Refs):
+                make_quotes_single(view, column.values.rows, column.escaped[column.escaped < wrong])
         return Frames(
             starts=starts[:wrong],
             values=tuple(_first(c.values, wrong) for c in converted),
-            stop=split.stop,
+            stop=stop,
             error=error,
             lines=lines_at(split, starts[:wrong], place.line),
-            next_line=place.line + int(np.searchsorted(split.breaks, split.stop)),
+            next_line=place.line + int(np.searchsorted(split.breaks, stop)),
+            resume=resume,
+            resume_line=place.line + int(np.searchsorted(split.breaks, resume)),
         )
 
     def _no_values(self, column: Column) -> Values:
@@ -98,7 +106,7 @@ class CsvFramer:
         for column, number in zip(self._columns, self._numbers, strict=True):
             index, _ = field_index(split, number)
             index = index[leading:]
-            fields = unquoted(view, array, split.field_starts[index], split.field_ends[index], split.quotes)
+            fields = unquoted(array, split.field_starts[index], split.field_ends[index], split.quotes)
             absent = missing(view, fields, self._na_value)
             values = convert(view, array, fields, column, absent, split.starts[leading:])
             if values.wrong >= counted.wrong:

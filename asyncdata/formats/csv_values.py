@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.formats.csv_split import QUOTE_BYTE, Octets
-from asyncdata.formats.framing import Positions, Refs, Values
+from asyncdata.formats.framing import NOWHERE, Positions, Refs, Values
 
 _SPACES: Final = b" \t\n\v\f\r"
 _MOST_DIGITS: Final = 18
@@ -48,11 +48,13 @@ class Converted(NamedTuple):
         values: One per field; what stands for the wrong ones has no meaning.
         wrong: Index of the first one; the number of fields when all are right.
         message: What is wrong with it.
+        escaped: Indices of references to bytes in which quotes are still written twice.
     """
 
     values: Values
     wrong: int
     message: str
+    escaped: Positions = NOWHERE
 
 
 class Fields(NamedTuple):
@@ -61,14 +63,16 @@ class Fields(NamedTuple):
     Attributes:
         starts: Position of the first byte of each.
         lengths: In bytes.
+        escaped: Indices of those in which quotes are written twice.
     """
 
     starts: Positions
     lengths: Positions
+    escaped: Positions = NOWHERE
 
 
-def unquoted(view: memoryview, array: Octets, starts: Positions, ends: Positions, quotes: Positions) -> Fields:
-    """Fields without their quotes; quotes written twice are made one, in place."""
+def unquoted(array: Octets, starts: Positions, ends: Positions, quotes: Positions) -> Fields:
+    """Fields without the quotes around them."""
     lengths = ends - starts
     if not len(quotes):
         return Fields(starts, lengths)
@@ -76,13 +80,20 @@ def unquoted(view: memoryview, array: Octets, starts: Positions, ends: Positions
     if not quoted.any():
         return Fields(starts, lengths)
     inside = np.searchsorted(quotes, ends) - np.searchsorted(quotes, starts)
-    starts, lengths = starts + quoted, lengths - 2 * quoted
-    for index in np.flatnonzero(quoted & (inside > 2)).tolist():
-        begin, size = int(starts[index]), int(lengths[index])
-        text = bytes(view[begin : begin + size]).replace(b'""', b'"')
+    return Fields(starts + quoted, lengths - 2 * quoted, np.flatnonzero(quoted & (inside > 2)))
+
+
+def make_quotes_single(view: memoryview, rows: Positions, escaped: Positions) -> None:
+    """Makes quotes that are written twice one, in place, in the rows with these indices."""
+    for index in escaped.tolist():
+        begin, size = rows[index].tolist()
+        text = _single_quotes(view, begin, size)
         view[begin : begin + len(text)] = text
-        lengths[index] = len(text)
-    return Fields(starts, lengths)
+        rows[index, 1] = len(text)
+
+
+def _single_quotes(view: memoryview, begin: int, size: int) -> bytes:
+    return bytes(view[begin : begin + size]).replace(b'""', b'"')
 
 
 def missing(view: memoryview, fields: Fields, na_value: bytes) -> npt.NDArray[np.bool_]:
@@ -92,6 +103,8 @@ def missing(view: memoryview, fields: Fields, na_value: bytes) -> npt.NDArray[np
         for index in np.flatnonzero(fields.lengths == len(na_value)).tolist():
             begin = int(fields.starts[index])
             empty[index] = view[begin : begin + len(na_value)] == na_value
+        for index in fields.escaped.tolist():
+            empty[index] = _single_quotes(view, int(fields.starts[index]), int(fields.lengths[index])) == na_value
     return empty
 
 
@@ -114,12 +127,14 @@ def convert(
     if some and column.default is None:
         wrong, message = int(absent.argmax()), "is required, but missing"
     if column.dtype == "bytes":
-        rows = np.stack(fields, 1)
+        rows = np.stack((fields.starts, fields.lengths), 1)
         rows[absent, 1] = 0
         rows[:, 0] = np.where(rows[:, 1] > 0, rows[:, 0], record)
         if not some or not column.default:
-            return Converted(Refs(rows), wrong, message)
+            return Converted(Refs(rows), wrong, message, fields.escaped[~absent[fields.escaped]])
         items = [bytes(view[begin : begin + size]) for begin, size in rows.tolist()]
+        for index in fields.escaped.tolist():
+            items[index] = items[index].replace(b'""', b'"')
         for index in np.flatnonzero(absent).tolist():
             items[index] = column.default
         return Converted(items, wrong, message)
@@ -140,7 +155,7 @@ def convert(
 
 def _integers(view: memoryview, array: Octets, fields: Fields, dtype: np.dtype[Any]) -> tuple[Any, Positions]:
     """The values, and the indices of those that are none."""
-    starts, lengths = fields
+    starts, lengths, _ = fields
     values = np.zeros(len(starts), np.int64)
     if not len(starts):
         return values.astype(dtype), np.empty(0, np.int64)
@@ -173,7 +188,7 @@ def _integers(view: memoryview, array: Octets, fields: Fields, dtype: np.dtype[A
 
 def _floats(view: memoryview, array: Octets, fields: Fields, dtype: np.dtype[Any]) -> tuple[Any, Positions]:
     """The values, and the indices of those that are none."""
-    starts, lengths = fields
+    starts, lengths, _ = fields
     values = np.zeros(len(starts), np.float64)
     odd = np.ones(len(starts), np.bool_)
     width = int(min(lengths.max(initial=0), _WIDEST))

@@ -80,7 +80,9 @@ class Frames:
         stop: Position behind the last byte used. Larger than the view's ``start`` also without records, where bytes
             were passed over.
         need: Size of the whole record that begins at ``stop``, once it is known and was checked; else 0.
-        error: Why nothing after ``stop`` can be read.
+        error: Why nothing after ``stop`` can be read; or, with `resume`, only the record that begins there.
+        resume: Position behind a record that is wrong by itself; -1 without one.
+        resume_line: Number of the line there.
         lines: Number of the line at which each record begins, where the format counts them.
         next_line: Number of the line at ``stop``, likewise.
         ended: The format says that nothing follows, whatever bytes do.
@@ -94,6 +96,8 @@ class Frames:
     lines: Positions | None = None
     next_line: int = field(default=1)
     ended: bool = False
+    resume: int = -1
+    resume_line: int = 1
 
 
 class Framer(Protocol):

@@ -65,6 +65,10 @@ class JsonFramer:
                 error.url, error.version = place.url, place.version
                 error.offset, error.record = place.offset + int(frames.starts[row]) - start, place.record + row
                 frames.error = error
+                frames.resume, frames.resume_line = frames.stop, frames.next_line
+                if row + 1 < len(frames.starts):
+                    frames.resume, frames.resume_line = int(frames.starts[row + 1]), int(frames.lines[row + 1])
+                frames.stop, frames.next_line = int(frames.starts[row]), int(frames.lines[row])
                 frames.starts, frames.lines = frames.starts[:row], frames.lines[:row]
                 break
         frames.values = (values,)

@@ -66,6 +66,7 @@ def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = F
         downstream=scope.rows_account,
         sources=services.sources,
         threads=services.threads,
+        guard=scope.guard(node.label),
     )
 
 

@@ -28,6 +28,7 @@ from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.chunks import Chunk
 from asyncdata.runtime.offload import Offload
+from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage, row_marks
 from asyncdata.runtime.stages.tfrecord import Chunks
@@ -50,6 +51,7 @@ class FramedStage(Stage):
         downstream: The account that framed slabs are charged to.
         sources: Where the object is entered.
         threads: Where framers run that take long.
+        guard: Says whether a record that is wrong by itself may be left out; None lets none.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class FramedStage(Stage):
         downstream: Account,
         sources: SourceTable,
         threads: Offload,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__(label)
         self.url = url
@@ -82,11 +85,13 @@ class FramedStage(Stage):
         self._downstream = downstream
         self._sources = sources
         self._threads = threads
+        self._guard = guard
         self._number: int | None = None
         self._chunk: Chunk | None = None
         self._apart: Slab | None = None
         self._ready: Block | None = None
         self._error: DataError | None = None
+        self._behind_error: tuple[int, int] | None = None
         self._index = 0
         self._offset = 0
         self._line = 1
@@ -156,7 +161,7 @@ class FramedStage(Stage):
             if block is not None:
                 return block
             if self._error is not None:
-                raise self._error
+                return self._leave_out(self._error)
             if self._ended:
                 return None
             await self._pause()
@@ -199,12 +204,36 @@ class FramedStage(Stage):
         if chunk is None:
             return
         chunk.start = frames.stop
-        if self._ended or self._error is not None or chunk.start == chunk.stop:
+        if frames.error is not None and frames.resume >= 0 and self._guard is not None:
+            self._behind_error = frames.resume, frames.resume_line
+        elif self._ended or self._error is not None or chunk.start == chunk.stop:
             self._leave_chunk()
         elif not len(frames.starts):
             self._cut_off, self._need = True, frames.need
             if self._last:
                 self._error = self._truncated()
+
+    def _leave_out(self, error: DataError) -> Block:
+        """Goes on behind a record that is wrong by itself, if it may be left out; raises the error if not."""
+        if self._guard is None or self._behind_error is None:
+            raise error
+        (behind, line), self._behind_error = self._behind_error, None
+        chunk = self._chunk
+        assert chunk is not None
+        error.stage = error.stage or self.label
+        origin = self._origin(np.array([self._offset], np.int64))
+        over = self._guard.skip(error, origin[0])
+        if over is not None:
+            raise over
+        self._error = None
+        self._offset += behind - chunk.start
+        self._line = line
+        self._index += 1
+        chunk.start = behind
+        if chunk.start == chunk.stop:
+            self._ended = self._last
+            self._leave_chunk()
+        return Block.empty(Advance(0, origin))
 
     async def _next_chunk(self) -> None:
         self._chunk = await self._chunks.next()

@@ -1,0 +1,269 @@
+"""Datasets of files through the fluent handle: names, arguments, many files, small memory, compression, pickling."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import random
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from backports import zstd
+from pyarrow import parquet as pq
+
+import asyncdata as ad
+from asyncdata.formats.tfrecord import encode_many
+from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.integration.shards import BUCKET, gs_storage
+
+PACK: dict[str | None, Callable[[bytes], bytes]] = {
+    None: bytes,
+    "GZIP": gzip.compress,
+    "ZLIB": zlib.compress,
+    "ZSTD": zstd.compress,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_runtime() -> Iterator[ad.Runtime]:
+    """One Runtime per test, without worker processes."""
+    with ad.Runtime(ad.Options(num_workers=0, memory_limit_bytes=32 << 20, chunk_bytes=64 << 10)) as runtime:
+        yield runtime
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    """A tar file."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def parquet_of(columns: dict[str, Any]) -> bytes:
+    """A Parquet file with row groups of three."""
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file, row_group_size=3)
+    return file.getvalue()
+
+
+COUNT = 7
+FORMATS: dict[str, tuple[Callable[..., ad.Dataset], Callable[[int], bytes], Callable[[int], list[Any]]]] = {
+    "tfrecord": (
+        ad.TFRecordDataset,
+        lambda n: encode_many([b"%d-%d" % (n, i) for i in range(COUNT)]),
+        lambda n: [b"%d-%d" % (n, i) for i in range(COUNT)],
+    ),
+    "lines": (
+        ad.TextLineDataset,
+        lambda n: b"\n".join(b"%d-%d" % (n, i) for i in range(COUNT)),
+        lambda n: [b"%d-%d" % (n, i) for i in range(COUNT)],
+    ),
+    "fixed": (
+        lambda names, **rest: ad.FixedLengthRecordDataset(names, 3, header_bytes=2, **rest),
+        lambda n: b"hh" + b"".join(b"%d-%d" % (n, i) for i in range(COUNT)),
+        lambda n: [b"%d-%d" % (n, i) for i in range(COUNT)],
+    ),
+    "csv": (
+        lambda names, **rest: ad.CsvDataset(names, [np.int64, b"", 0.5], header=True, **rest),
+        lambda n: b"a,b,c\n" + b"".join(b'%d,"%d\n",\n' % (n, i) for i in range(COUNT)),
+        lambda n: [(n, b"%d\n" % i, 0.5) for i in range(COUNT)],
+    ),
+    "json": (
+        ad.JsonLinesDataset,
+        lambda n: b"\n\n".join(json.dumps({"n": n, "i": i}).encode() for i in range(COUNT)),
+        lambda n: [{"n": n, "i": i} for i in range(COUNT)],
+    ),
+    "json in workers": (
+        lambda names, **rest: ad.JsonLinesDataset(names, num_parallel_calls=2, **rest),
+        lambda n: b"\n\n".join(json.dumps({"n": n, "i": i}).encode() for i in range(COUNT)),
+        lambda n: [{"n": n, "i": i} for i in range(COUNT)],
+    ),
+    "tar": (
+        ad.TarDataset,
+        lambda n: tar_of({f"{i}.{e}": b"%d" % n for i in range(COUNT) for e in ("a", "b")}),
+        lambda n: [{"__key__": str(i), "a": b"%d" % n, "b": b"%d" % n} for i in range(COUNT)],
+    ),
+    "parquet": (
+        ad.ParquetDataset,
+        lambda n: parquet_of({"n": [n] * COUNT, "text": [str(i) for i in range(COUNT)]}),
+        lambda n: [{"n": n, "text": str(i)} for i in range(COUNT)],
+    ),
+    "files": (ad.FileDataset, lambda n: b"content %d" % n, lambda n: [b"content %d" % n]),
+}
+BY_NAME = pytest.mark.parametrize("name", FORMATS)
+COMPRESSED = pytest.mark.parametrize("name", [name for name in FORMATS if name != "parquet"])
+
+
+def in_turn(lists: list[list[Any]], cycle: int) -> list[Any]:
+    """tf.data's order of an interleave with block length 1 over lists of one length."""
+    found = []
+    for start in range(0, len(lists), cycle):
+        group = lists[start : start + cycle]
+        found += [items[i] for i in range(len(group[0])) for items in group]
+    return found
+
+
+@BY_NAME
+def test_one_file_many_files_and_datasets_of_names(name: str, tmp_path: Path) -> None:
+    """A name, a path, a list, a Dataset: the same elements, one file after the other or in turn."""
+    make, content, elements = FORMATS[name]
+    paths = [tmp_path / f"{n}.file" for n in range(4)]
+    for n, path in enumerate(paths):
+        path.write_bytes(content(n))
+    lists = [elements(n) for n in range(4)]
+    flat = [element for items in lists for element in items]
+    assert list(make(str(paths[0]))) == lists[0]
+    assert list(make(paths[1])) == lists[1]
+    assert list(make([str(paths[2])])) == lists[2]
+    assert list(make([])) == []
+    urls = [str(path) for path in paths]
+    assert list(make(urls)) == flat
+    listed = ad.Dataset.list_files(f"{tmp_path}/*.file", shuffle=False)
+    assert list(make(listed)) == flat
+    assert list(make(listed, num_parallel_reads=2)) == in_turn(lists, 2)
+    assert list(listed.interleave(make, cycle_length=4)) == in_turn(lists, 4)
+    copied = pickle.loads(pickle.dumps(make(urls)))
+    assert list(copied) == flat
+    assert list(make(urls).skip(len(lists[0])).take(2)) == flat[len(lists[0]) :][:2]
+
+
+@COMPRESSED
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB", "ZSTD"])
+def test_every_format_compressed(name: str, compression: str) -> None:
+    """Compressed files give the same; a file that is not compressed so says what it is."""
+    make, content, elements = FORMATS[name]
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/packed.file", PACK[compression](content(5)))
+    assert list(make("memory://packed.file", compression_type=compression)) == elements(5)
+    memory.pipe("/packed.file", content(5))
+    with pytest.raises(ad.CompressionError, match=f"is not {compression}"):
+        list(make("memory://packed.file", compression_type=compression))
+
+
+@BY_NAME
+def test_a_truncated_file_is_an_error_that_names_it(name: str) -> None:
+    """Half a file gives an error with URL, stage and offset, or, where half a file is one too, fewer elements."""
+    make, content, elements = FORMATS[name]
+    data = content(3)
+    fsspec.filesystem("memory").pipe("/half.file", data[: len(data) * 2 // 3])
+    if name in ("lines", "files"):
+        assert len(list(make("memory://half.file"))) <= len(elements(3))
+        return
+    with pytest.raises(ad.DataError) as caught:
+        list(make("memory://half.file"))
+    assert caught.value.url == "memory://half.file"
+    assert caught.value.offset is not None
+    assert caught.value.stage
+
+
+def test_large_elements_in_little_memory(tmp_path: Path) -> None:
+    """Lines and members of a few megabytes pass through a limit not much larger, and batch without a copy."""
+    source = random.Random(1)
+    lines = [bytes([97 + n % 26]) * source.randint(0, 3_000_000) for n in range(30)]
+    (tmp_path / "long.txt").write_bytes(b"\n".join(lines))
+    (tmp_path / "big.tar").write_bytes(tar_of({f"{n:03d}.bin": line for n, line in enumerate(lines)}))
+    for number, line in enumerate(ad.TextLineDataset(str(tmp_path / "long.txt"))):
+        assert line == lines[number]
+    for number, sample in enumerate(ad.TarDataset(str(tmp_path / "big.tar"))):
+        assert sample["bin"] == lines[number]
+    batches = list(ad.TextLineDataset(str(tmp_path / "long.txt")).batch(2))
+    assert [bytes(item) for batch in batches for item in batch] == lines
+
+
+def test_files_from_a_bucket_in_bad_weather() -> None:
+    """Small reads, resets and 503s: every format still gives all of it, in order."""
+    faults = (
+        Rule(fault=Fault(kind="status", status=503), every=5),
+        Rule(fault=Fault(kind="reset", after_bytes=100), every=7),
+    )
+    with FakeGCS(buckets=[BUCKET], profile=Profile(rules=faults)) as server:
+        retry = ad.RetryOptions(initial_delay_s=0.001, max_delay_s=0.01)
+        options = ad.Options(
+            storage=gs_storage(server), retry=retry, num_workers=0, memory_limit_bytes=32 << 20, chunk_bytes=64 << 10
+        )
+        with ad.Runtime(options):
+            for name, (make, content, elements) in FORMATS.items():
+                for n in range(3):
+                    server.put(BUCKET, f"{name}/{n}", content(n))
+                listed = ad.Dataset.list_files(f"gs://{BUCKET}/{name}/*", shuffle=False)
+                assert list(make(listed)) == [element for n in range(3) for element in elements(n)]
+
+
+def test_columns_of_csv() -> None:
+    """Defaults and dtypes as tf.data takes them; what cannot be a column is refused at once."""
+    fsspec.filesystem("memory").pipe("/c.csv", b"1,2,3,4,x\n,,,,\n")
+    defaults = [0, [7], np.array([8], np.int64), np.float64(0.5), "none"]
+    rows = list(ad.CsvDataset("memory://c.csv", defaults))
+    assert rows == [(1, 2, 3, 4.0, b"x"), (0, 7, 8, 0.5, b"none")]
+    assert [value.dtype.name for value in rows[0][:4]] == ["int32", "int32", "int64", "float64"]
+    batch = next(iter(ad.CsvDataset("memory://c.csv", [0.0, ""], select_cols=[1, 4]).batch(2)))
+    assert batch[0].dtype == np.float32
+    assert list(batch[1]) == [b"x", b""]
+    assert ad.CsvDataset(["a", "b"], [int, bytes]).element_spec == ad.CsvDataset("a", [int, bytes]).element_spec
+    for wrong in ([np.int8], [None], [1 + 2j], [], [[1, 2]], [True]):
+        with pytest.raises((TypeError, ValueError)):
+            ad.CsvDataset("memory://c.csv", wrong)
+    arguments: list[dict[str, Any]] = [
+        {"field_delim": ",,"},
+        {"field_delim": "\n"},
+        {"field_delim": '"'},
+        {"select_cols": [1, 0]},
+        {"select_cols": [0]},
+        {"select_cols": [-1, 0]},
+        {"select_cols": [0, 1], "exclude_cols": [2]},
+        {"compression_type": "gzip"},
+        {"num_parallel_reads": 0},
+    ]
+    for argument in arguments:
+        with pytest.raises(ValueError, match=r"must|either|names"):
+            ad.CsvDataset("memory://c.csv", [0, 0], **argument)
+
+
+def test_arguments_that_make_no_sense() -> None:
+    """They are refused when the dataset is made, not when it runs."""
+    for record, header in ((0, 0), (-1, 0), (1, -1)):
+        with pytest.raises(ValueError, match="must be at least"):
+            ad.FixedLengthRecordDataset("f", record, header)
+    with pytest.raises(TypeError, match="list of names"):
+        ad.ParquetDataset("f", columns="name")
+    with pytest.raises(ValueError, match="at least one column"):
+        ad.ParquetDataset("f", columns=[])
+    with pytest.raises(ValueError, match="operator"):
+        ad.ParquetDataset("f", filters=[("a", "~", 1)])
+
+
+def test_a_bad_json_line_in_workers_names_the_record() -> None:
+    """Parsed in workers or in a thread, the error names file, offset and record."""
+    fsspec.filesystem("memory").pipe("/bad.jsonl", b'{"a": 1}\n\n{"a": }\n')
+    for calls in (None, 2):
+        with pytest.raises(ad.CorruptRecordError, match="no JSON text") as caught:
+            list(ad.JsonLinesDataset("memory://bad.jsonl", num_parallel_calls=calls))
+        assert (caught.value.url, caught.value.record, caught.value.offset) == ("memory://bad.jsonl", 1, 10)
+
+
+def test_bad_lines_and_rows_may_be_left_out() -> None:
+    """With `ignore_errors` a bad line or row is left out by itself, a file that cannot be read any further ends."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/skip/0.jsonl": b"1\n{\n2\n", "/skip/1.jsonl": b"[\n3\n\n}\n", "/skip/2.jsonl": b"4\n"})
+    listed = ad.Dataset.list_files("memory://skip/*.jsonl", shuffle=False)
+    assert list(ad.JsonLinesDataset(listed).ignore_errors()) == [1, 2, 3, 4]
+    rows = b'1,"a"\n2,"b""b"\nx,"c""c"\n4\n5,"e""e"\n6,"f"g\n7,"h"\n'
+    memory.pipe({"/skip/0.csv": rows, "/skip/1.csv": b'8,"i"'})
+    with (
+        ad.CsvDataset(["memory://skip/0.csv", "memory://skip/1.csv"], [int, bytes]).ignore_errors().iterator() as found
+    ):
+        assert list(found) == [(1, b"a"), (2, b'b"b'), (5, b'e"e'), (8, b"i")]
+    skipped = found.stats().skipped
+    assert (skipped.elements, skipped.shards) == (2, 1)
