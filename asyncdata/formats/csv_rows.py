@@ -2,8 +2,8 @@
 
     bytes ──Splitter──▶ records and fields ──convert, column by column──▶ arrays and references
 
-A row with a wrong value ends what can be read, as a misplaced quote does; the message names line and column, counted
-from 1 and from 0.
+A row with a wrong value is wrong by itself: those behind it can be read. Behind a misplaced quote nothing can. Messages
+name line and column, counted from 1 and from 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`ParquetStage` against a server: what is asked for, and what it gives in small memory and in any blocks."""
+"""`ParquetStage`: its laws over bytes at hand, and against a server what it asks for and what memory it takes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,17 @@ import pyarrow as pa
 import pytest
 
 import asyncdata as ad
+from asyncdata.formats.parquet_filters import checked_filters
+from asyncdata.memory.accounts import Kind
+from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stages.parquet import ParquetStage
+from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS
 from tests.formats.test_parquet import stored
 from tests.integration.shards import BUCKET, gs_storage
+from tests.runtime.stages.laws import Bench, Make, check_any_blocking, check_cancelling, check_closing, whole
+from tests.samples import samples
 
 ROWS = 4000
 BLOB = 2000
@@ -35,6 +44,110 @@ def server() -> Iterator[FakeGCS]:
 def options(server: FakeGCS, **changes: Any) -> ad.Options:
     """Without workers."""
     return ad.Options(storage=gs_storage(server), **{"num_workers": 0, "memory_limit_bytes": 32 << 20, **changes})
+
+
+class Stored:
+    """An object whose bytes are at hand, some of them only after the loop has gone round.
+
+    Args:
+        bench: Draws which.
+        data: All bytes.
+    """
+
+    def __init__(self, bench: Bench, data: bytes) -> None:
+        self._bench = bench
+        self._data = data
+
+    def read(self, slabs: Slabs, slab: Slab, start: int, length: int, *where: Any) -> Arriving:
+        """Writes into the slab at once; says so when it is waited for."""
+        position = where[1]
+        at = slab.offset + start
+        slabs.arena.view[at : at + length] = self._data[position : position + length]
+        return Arriving(self._bench)
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Its size."""
+        return ObjectInfo(url=url, size=len(self._data), version="1")
+
+
+class Arriving:
+    """A read that is done when it is waited for."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    async def wait(self) -> None:
+        """Perhaps goes round the loop."""
+        if self._bench.cuts is not None and self._bench.cuts.random() < 0.5:
+            await asyncio.sleep(0)
+
+    def cancel(self) -> None:
+        """Nothing is on its way."""
+
+
+def reading(data: bytes, *, columns: tuple[str, ...] | None = None, filters: Any = None, known: bool = True) -> Make:
+    """A stage over a file at hand."""
+
+    def make(bench: Bench) -> Stage:
+        info = ObjectInfo(url=URL, size=len(data), version="1")
+        return ParquetStage(
+            "Parquet",
+            URL,
+            ("place",),
+            info if known else None,
+            Stored(bench, data),  # type: ignore[arg-type]  # the two methods that a stage asks
+            columns=columns,
+            filters=checked_filters(filters),
+            budget=bench.budget,
+            account=bench.budget.open("shard", rank=4, kind=Kind.SOURCE),
+            piece_bytes=1 << 10,
+            order=1,
+            any_order=False,
+            downstream=bench.rows,
+            sources=bench.sources,
+            threads=bench,
+        )
+
+    return make
+
+
+SMALL = stored(
+    pa.table(
+        {
+            "id": range(40),
+            "text": ["ä" * (n % 4) for n in range(40)],
+            "maybe": [None if n % 7 == 0 else b"x" * n for n in range(40)],
+            "nest": [{"a": n, "b": [n] * (n % 3)} for n in range(40)],
+        }
+    ),
+    row_group_size=9,
+)
+LAWS = {
+    "all": reading(SMALL),
+    "unknown size": reading(SMALL, known=False),
+    "columns": reading(SMALL, columns=("maybe", "id")),
+    "filtered": reading(SMALL, columns=("text",), filters=[("id", "in", [1, 2, 3, 8, 30])]),
+    "nothing": reading(SMALL, filters=[("text", "==", "none")]),
+    "damaged": reading(SMALL[:60] + b"\xff" * 30 + SMALL[90:]),
+    "no file": reading(b"nothing of the kind"),
+}
+
+
+@pytest.mark.parametrize("make", LAWS.values(), ids=LAWS.keys())
+def test_laws_of_blocking_and_of_leases(make: Make) -> None:
+    """Any blocking, and everything given back after closing and cancelling at any step, errors included."""
+    trace = check_any_blocking(make, seeds=range(samples(5, 200)))
+    assert (trace.error is None) == (make not in (LAWS["damaged"], LAWS["no file"]))
+    check_closing(make)
+    check_cancelling(make, steps=range(0, 60, samples(7, 1)))
+
+
+def test_rows_that_are_left_out_are_used_up() -> None:
+    """Every row of the row groups that were read counts as used, whether it passed or not; marks name the place."""
+    trace = whole(LAWS["filtered"])
+    assert [origin[1] for origin in trace.origins] == [1, 2, 3, 8, 30]
+    assert trace.used_up == [*range(9), *range(27, 36)]
+    assert trace.states[0][0] == {"record": 1, "offset": trace.origins[0][3], "row_group": 0, "row": 1}
 
 
 def sent(server: FakeGCS) -> int:
