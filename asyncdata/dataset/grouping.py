@@ -10,6 +10,8 @@ import numpy as np
 from asyncdata.dataset.buckets import BucketOf, BucketSize, ReduceBucket, check_buckets
 from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.plan import grouping, transformations
+from asyncdata.plan.spec import ArraySpec
+from asyncdata.planner.element_spec import element_spec
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset
@@ -130,8 +132,9 @@ class Grouping(Handle):
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64) -> Dataset:
         """Joins consecutive elements whose shapes differ into RaggedArrays, without padding.
 
-        Scalars, byte strings and texts are stacked as by `batch`. A leaf becomes ragged up to its last axis whose
-        length differs within the batch, and at least in the first; the axes behind stay dense.
+        Scalars, byte strings and texts are stacked as by `batch`. A leaf whose shape is known beforehand (see
+        `element_spec`) becomes ragged up to its last axis of unknown length, or is stacked if there is none. Of
+        another one all axes become ragged.
 
         Args:
             batch_size: Elements of a batch.
@@ -157,7 +160,7 @@ class Grouping(Handle):
                 size=int(batch_size),
                 drop_remainder=drop_remainder,
                 splits_dtype=dtype.str,
-                ranks=None,
+                ranks=_ragged_ranks(element_spec(self._node)),
             )
         )
 
@@ -277,6 +280,17 @@ class Grouping(Handle):
         )
         bucket = BucketOf(element_length_func, boundaries, bounded=pad_to_bucket_boundary)
         return self.group_by_window(bucket, reduce, window_size_func=BucketSize(sizes))
+
+
+def _ragged_ranks(spec: Any) -> Any:
+    """How many axes of every leaf become ragged, nested like the elements; None where it is not known."""
+    if isinstance(spec, dict):
+        return {key: _ragged_ranks(part) for key, part in spec.items()}
+    if isinstance(spec, tuple):
+        return tuple(_ragged_ranks(part) for part in spec)
+    if not isinstance(spec, ArraySpec) or spec.shape is None:
+        return None
+    return max((axis for axis, extent in enumerate(spec.shape, start=1) if extent is None), default=0)
 
 
 class _Always:

@@ -89,8 +89,9 @@ def _write(spec: Spec) -> dict[str, Any]:
     if isinstance(spec, PlainSpec):
         return {"kind": "plain", "values": spec.values}
     odd = next(item for item in spec.items if type(item) not in PLAIN)
+    what = "an array of objects" if isinstance(odd, np.ndarray) else f"a {type(odd).__name__}"
     raise UnwritableError(
-        f"a {type(odd).__name__} cannot be written to a file: only numbers, arrays, bytes, str and nests of them can, "
+        f"{what} cannot be written to a file: only numbers, arrays, bytes, str and nests of them can, "
         "and one leaf must not mix strings or arrays with Python numbers; change it in map()"
     )
 

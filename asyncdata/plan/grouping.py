@@ -53,14 +53,14 @@ class RaggedBatch(Node):
 
     Attributes:
         splits_dtype: Of the row splits: ``<i8`` or ``<i4``.
-        ranks: Per leaf, in order: how many axes become ragged, 0 for none; None where only the data tell.
+        ranks: Nested like the elements: how many axes of a leaf become ragged, 0 for none; None for all.
     """
 
     input: Node
     size: int
     drop_remainder: bool
     splits_dtype: str
-    ranks: tuple[int | None, ...] | None
+    ranks: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -61,6 +61,7 @@ for _kind in (
     sequence.Unique,
     sequence.RejectionResample,
     grouping.Rebatch,
+    grouping.StoredFile,
     grouping.GroupByWindow,
 ):
     cardinality.register(_kind)(_unknown)

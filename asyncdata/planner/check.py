@@ -18,6 +18,7 @@ from asyncdata.plan.transformations import Batch, Check, Filter, IgnoreErrors, I
 _READS_PAYLOADS = (
     *(RejectionResample, Scan, TakeWhile, Unique, IgnoreErrors, Filter, Batch),
     *(PaddedBatch, RaggedBatch, Window, GroupByWindow, Cache, Snapshot),
+    Interleave,  # its function may be given records, not names of files
 )
 _SHOWS_CHECKED = (
     *(Range, TensorSlices, Items, Generator, ListFiles, Check, Map, MapBatch, Batch),

@@ -55,6 +55,7 @@ for _kind in (
     grouping.Contents,
     grouping.GroupByWindow,
     grouping.Rebatch,
+    grouping.StoredFile,
     sequence.Scan,
 ):
     element_spec.register(_kind)(_nothing)
@@ -169,10 +170,10 @@ def _ragged_batch(node: grouping.RaggedBatch) -> Any:
         if not isinstance(spec, ArraySpec) or spec.shape is None:
             return None
         if None not in spec.shape:
-            return None if spec.shape else ArraySpec((size,), spec.dtype)
+            return ArraySpec((size, *spec.shape), spec.dtype)
         return RaggedSpec((size, *spec.shape), spec.dtype, _rank(spec.shape))
 
-    return _each(ragged, element_spec(node.input)) if node.ranks is None else None
+    return _each(ragged, element_spec(node.input))
 
 
 def _rank(shape: tuple[int | None, ...]) -> int:

@@ -3,8 +3,8 @@
     elements   [a b]  []  [c d e f]          values  a b c d e f     splits  0 2 2 6
 
 A leaf without axes is stacked as by `batch`. How many axes become ragged is said by the leaf's static shape, where one
-is known: up to the last one of unknown length, none if all are known. Else the data of a batch tell: up to the last
-axis that differs, and at least the first.
+is known: up to the last one of unknown length, none if all are known. Else all of them do: what a batch becomes must
+not depend on which elements happen to meet in it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Ragging:
 
     Args:
         splits_dtype: Of the row splits.
-        ranks: Per leaf (a RaggedArray is one) how many axes become ragged; None where the data tell.
+        ranks: Nested like the elements: how many axes of a leaf become ragged; None for all.
     """
 
-    def __init__(self, splits_dtype: str, ranks: tuple[int | None, ...] | None) -> None:
+    def __init__(self, splits_dtype: str, ranks: Any) -> None:
         self._dtype = np.dtype(splits_dtype)
         self._ranks = ranks
 
@@ -44,25 +44,30 @@ class Ragging:
         parts: list[Part] = []
         rest = iter(values)
         names = iter(leaf_names(structure))
-        ranks = iter(self._ranks) if self._ranks is not None else None
-        return Plan(self._walk(structure, rest, names, ranks, parts), parts)
+        return Plan(self._walk(structure, rest, names, self._ranks, parts), parts)
 
     def _walk(
         self,
         structure: Structure,
         values: Iterator[Values],
         names: Iterator[str],
-        ranks: Iterator[int | None] | None,
+        ranks: Any,
         parts: list[Part],
     ) -> Structure:
         if isinstance(structure, TupleOf):
-            children = tuple(self._walk(child, values, names, ranks, parts) for child in structure.children)
-            return TupleOf(children, structure.make)
+            known = isinstance(ranks, tuple) and len(ranks) == len(structure.children)
+            inner = ranks if known else (None,) * len(structure.children)
+            pairs = zip(structure.children, inner, strict=True)
+            return TupleOf(
+                tuple(self._walk(child, values, names, rank, parts) for child, rank in pairs), structure.make
+            )
         if isinstance(structure, DictOf):
-            children = tuple(self._walk(child, values, names, ranks, parts) for child in structure.children)
+            given = ranks if isinstance(ranks, dict) else {}
+            parts_of = zip(structure.keys, structure.children, strict=True)
+            children = tuple(self._walk(child, values, names, given.get(key), parts) for key, child in parts_of)
             return DictOf(structure.keys, children)
-        rank = next(ranks, None) if ranks is not None else None
         name = next(names)
+        rank = ranks if isinstance(ranks, int) else None
         try:
             if isinstance(structure, RaggedOf):
                 columns = [next(values) for _ in range(1 + structure.levels)]
@@ -127,15 +132,12 @@ class Ragging:
 def _levels(shapes: npt.NDArray[np.int64], rank: int | None) -> int:
     """How many axes become ragged."""
     axes = shapes.shape[1]
-    if not axes:
-        return 0
+    if rank is None or rank > axes:
+        return axes
     differ = np.flatnonzero((shapes != shapes[0]).any(axis=0))
-    last = int(differ[-1]) + 1 if len(differ) else 0
-    if rank is None:
-        return max(1, last)
-    if last > rank:
+    if len(differ) and int(differ[-1]) >= rank:
         raise UnbatchableError(
-            f"elements of one batch differ in axis {last - 1}, whose length was known to be the same"
+            f"elements of one batch differ in axis {int(differ[-1])}, which was known to have one length"
         )
     return rank
 
