@@ -168,15 +168,20 @@ class RaggedArray:
         """``(indices, values, dense_shape)``, the parts of the tf.SparseTensor that holds the same.
 
         Raises:
-            ValueError: For rows of rows, and values with dimensions.
+            ValueError: For values with dimensions.
         """
-        if isinstance(self.values, RaggedArray) or len(self.shape) > 2:
+        lengths = self.row_lengths()
+        place = np.empty((len(self.values), 2), np.int64)
+        place[:, 0] = self.value_rowids()
+        place[:, 1] = np.arange(len(self.values)) - np.repeat(self.row_splits[:-1], lengths)
+        extents = [len(self), int(lengths.max(initial=0))]
+        if isinstance(self.values, RaggedArray):
+            inner, values, inner_shape = self.values.to_sparse()
+            indices = np.concatenate((place[inner[:, 0]], inner[:, 1:]), axis=1)
+            return indices, values, np.array([*extents, *inner_shape[1:]], np.int64)
+        if len(self.shape) > 2:
             raise ValueError(f"only rows of single values become sparse, not the shape {self.shape}")
-        indices = np.empty((len(self.values), 2), np.int64)
-        indices[:, 0] = self.value_rowids()
-        indices[:, 1] = np.arange(len(self.values)) - np.repeat(self.row_splits[:-1], self.row_lengths())
-        dense_shape = np.array([len(self), self.row_lengths().max(initial=0)], np.int64)
-        return indices, self.values, dense_shape
+        return place, self.values, np.array(extents, np.int64)
 
     def copy(self) -> RaggedArray:
         """The same rows in private memory."""

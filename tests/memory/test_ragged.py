@@ -91,8 +91,11 @@ def test_padded_and_sparse() -> None:
     assert words.to_dense().tolist() == [[b"a", b""], [b"b", b"c"]]
     deep = RaggedArray.from_row_lengths(array, [1, 2])
     assert deep.to_dense(9).tolist() == [[[1, 2, 9], [9, 9, 9]], [[9, 9, 9], [3, 4, 5]]]
+    indices, values, dense_shape = deep.to_sparse()
+    assert indices.tolist() == [[0, 0, 0], [0, 0, 1], [1, 1, 0], [1, 1, 1], [1, 1, 2]]
+    assert dense_shape.tolist() == [2, 2, 3]
     with pytest.raises(ValueError, match="single values"):
-        deep.to_sparse()
+        RaggedArray(np.zeros((2, 3)), np.array([0, 2])).to_sparse()
 
 
 @pytest.mark.parametrize("splits", [[], [1, 3], [0, 2, 1, 3], [0, 2], [[0, 3]]])
