@@ -231,17 +231,18 @@ def sources(draw: Draw, files: dict[str, list[str]], *, only: Kind | None = None
     op = draw(st.sampled_from(names))
     small = st.integers(-3, 9)
     if op == "range":
+        start, length = draw(small), draw(st.sampled_from([7, 12, 5, 3, 1, 0]))
         step = draw(st.sampled_from([1, 2, -1, 3]))
-        return {"op": op, "start": draw(small), "stop": draw(st.integers(-3, 12)), "step": step}, INT
+        return {"op": op, "start": start, "stop": start + step * length, "step": step}, INT
     if op == "counter":
-        return {"op": op, "start": draw(small), "step": draw(small), "count": draw(st.integers(0, 9))}, INT
+        return {"op": op, "start": draw(small), "step": draw(small), "count": draw(st.sampled_from([6, 9, 3, 0]))}, INT
     if op == "slices":
-        return {"op": op, "values": draw(st.lists(small, min_size=1, max_size=9))}, INT
+        return {"op": op, "values": draw(st.lists(small, min_size=draw(st.sampled_from([5, 3, 1])), max_size=9))}, INT
     if op == "tensors":
         shape = draw(st.sampled_from([(), (3,), (0,), (2, 2)]))
         return {"op": op, "value": np.arange(int(np.prod(shape))).reshape(shape).tolist()}, ("int", shape)
     if op == "nest":
-        count = draw(st.integers(1, 6))
+        count = draw(st.sampled_from([5, 3, 6, 1]))
         numbers = list(range(count))
         texts = {"bytes": [chr(97 + i) * (i % 3) for i in range(count)]}
         rows = [[i, i + 1] for i in range(count)]
@@ -261,11 +262,11 @@ def steps_for(kind: Kind) -> list[str]:
         names += ["batch", "batch", "padded_batch", "windows"]
     parts = kinds_of(kind)
     if all(leaf[1] for leaf in parts):
-        names += ["unbatch", "rebatch"] if len(parts) == 1 else ["unbatch"]
+        names += ["unbatch", "rebatch"] * 2 if len(parts) == 1 else ["unbatch"] * 2
     if is_leaf(kind) and not kind[1]:
         names.append("unique")
     if kind == ("int", (None,)):
-        names += ["bucket", "padded_batch"]
+        names += ["bucket", "padded_batch", "batch"] * 2
     return names
 
 
@@ -273,14 +274,14 @@ COUNT = st.integers(-1, 7)
 SIZE = st.integers(1, 4)
 
 SIMPLE: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "take": {"count": COUNT},
-    "skip": {"count": COUNT},
-    "repeat": {"count": st.integers(0, 3)},
+    "take": {"count": st.sampled_from([7, 4, 20, 2, -1, 1, 0])},
+    "skip": {"count": st.sampled_from([1, 2, 1, 3, 0, 5, -1])},
+    "repeat": {"count": st.sampled_from([2, 3, 2, 1, 2, 0])},
     "prefetch": {"buffer_size": st.integers(0, 3)},
     "cache": {},
     "unique": {},
     "filter": {"rest": st.integers(0, 2)},
-    "take_while": {"limit": st.integers(0, 20)},
+    "take_while": {"limit": st.sampled_from([30, 12, 100, 6, 2])},
     "enumerate": {"start": COUNT},
     "scan": {"start": COUNT},
     "batch": {"batch_size": SIZE, "drop_remainder": st.booleans()},
@@ -377,7 +378,7 @@ def with_others(draw: Draw, op: str, plan: Plan, kind: Kind, files: dict[str, li
 def plans(draw: Draw, files: dict[str, list[str]], depth: int = 6) -> tuple[Plan, bool]:
     """A pipeline of up to so many steps, and whether its order is drawn by a generator that is TensorFlow's own."""
     plan, kind = sources(draw, files)
-    for _ in range(draw(st.integers(1, depth))):
+    for _ in range(draw(st.sampled_from(range(depth, 0, -1)))):
         plan, kind = step(draw, plan, kind, files)
     last = draw(st.sampled_from(["", "", "", "shuffle", "sample"]))
     if last == "shuffle":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -27,47 +28,61 @@ def interpreter() -> str:
 
 
 class Referee:
-    """A long-lived process that answers descriptions of pipelines; see ``tf_pipelines``."""
+    """A long-lived process that answers descriptions of pipelines; see ``tf_pipelines``.
 
-    def __init__(self, python: str, program: str = "tf_pipelines.py") -> None:
+    What TensorFlow does not survive has no answer: another process takes the next question.
+    """
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._process = self._start()
+        self.deaths = 0
+
+    def _start(self) -> subprocess.Popen[str]:
+        program = Path(__file__).with_name("tf_pipelines.py")
         environment = {
             **os.environ,
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "",
             "AUTOGRAPH_VERBOSITY": "0",
         }
-        self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name(program))],
+        process = subprocess.Popen(
+            [self._python, str(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
         )
-        self.version = self._read()["version"]
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            self._end(process)
+            raise RuntimeError(f"{self._python} cannot run {program.name}")
+        return process
 
-    def ask(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """What TensorFlow makes of a pipeline."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(plan) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+    def ask(self, plan: dict[str, Any]) -> dict[str, Any] | None:
+        """What TensorFlow makes of a pipeline; None when that was the end of it."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(plan) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
         if not line:
-            self._process.stdout.close()
-            raise RuntimeError(f"the process with TensorFlow has ended with code {self._process.wait()}")
+            self._end(process)
+            self._process = self._start()
+            self.deaths += 1
+            return None
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        self._end(self._process)

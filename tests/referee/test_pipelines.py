@@ -48,8 +48,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 def check(plan: pipelines.Plan, referee: Referee, *, any_order: bool) -> None:
     """Both give the same elements, both fail or neither does, and what is known of their number agrees."""
     expected = referee.ask(plan)
-    if "MakeIterator" in (expected["error"] or ""):
-        return  # refused for static shapes that TensorFlow has worked out, before the first element
+    if expected is None or "MakeIterator" in (expected["error"] or ""):
+        return  # TensorFlow crashed, or refused static shapes that it has worked out, before the first element
     found = pipelines.answer(plan, OPTIONS)
     context = json.dumps(plan), expected["error"], found["error"]
     if any_order and expected["error"] is None:
@@ -86,6 +86,7 @@ def test_random_pipelines_give_what_tensorflow_gives(referee: Referee, files: di
         check(plan, referee, any_order=any_order)
 
     run()
+    assert referee.deaths <= samples(1, 25), "TensorFlow crashed too often to be a referee"
 
 
 def rotations(longest: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
@@ -111,7 +112,8 @@ def interleaved(lengths: tuple[int, ...], cycle: int, block: int) -> list[int]:
 def test_interleave_has_tensorflows_order(referee: Referee) -> None:
     """Every cycle_length, block_length and every combination of lengths up to a small number, empty ones included."""
     cases = list(rotations(samples(2, 4)))
-    expected = referee.ask({"op": "orders", "cases": cases})["orders"]
+    expected = referee.ask({"op": "orders", "cases": cases})
+    assert expected is not None
     with ad.Runtime(OPTIONS):
-        for case, order in zip(cases, expected, strict=True):
+        for case, order in zip(cases, expected["orders"], strict=True):
             assert interleaved(*case) == order, case
