@@ -74,7 +74,7 @@ def test_generators_begin_anew() -> None:
         calls += 1
         yield from range(n)
 
-    ds = D.from_generator(counting, (3,))
+    ds = D.from_generator(counting, args=(3,))
     assert list(ds) == list(ds) == [0, 1, 2]
     assert calls == 2
     with pytest.raises(TypeError, match="wrap it"):

@@ -16,6 +16,7 @@ from asyncdata.dataset.arguments import as_url
 from asyncdata.dataset.combining import Combining
 from asyncdata.dataset.fused import Fused
 from asyncdata.dataset.sequence import Sequential
+from asyncdata.dataset.signature import converted, signature_of
 from asyncdata.dataset.storing import Storing
 from asyncdata.dataset.whole import Whole
 from asyncdata.memory.structure import flatten, unflatten
@@ -127,13 +128,23 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
         return Dataset(sources.Items(items=(unflatten(structure, map(_frozen, leaves)),)))
 
     @staticmethod
-    def from_generator(generator: Callable[..., Any], args: Sequence[Any] = ()) -> Dataset:
+    def from_generator(
+        generator: Callable[..., Any],
+        output_types: Any = None,
+        output_shapes: Any = None,
+        args: Sequence[Any] | None = None,
+        output_signature: Any = None,
+    ) -> Dataset:
         """What a generator function yields; it is called anew for every iteration.
 
         Args:
             generator: A function that returns an iterable (run in a thread), or an async generator function (run on
                 the pipeline's loop).
+            output_types: dtypes, nested like the elements, to which their leaves are converted; ``str`` and ``bytes``
+                are left as they are. Unless given, elements come as they are yielded.
+            output_shapes: Shapes, nested in the same way, for `element_spec`.
             args: For the function.
+            output_signature: Both at once: `ArraySpec` and its like (or anything with a `shape` and a `dtype`).
 
         Example:
             >>> import asyncdata as ad
@@ -145,7 +156,10 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
                 f"from_generator needs a function that returns an iterable, not a {type(generator).__name__}; "
                 "wrap it: lambda: my_iterable"
             )
-        return Dataset(sources.Generator(function=generator, args=tuple(args)))
+        signature = signature_of(output_types, output_shapes, output_signature)
+        if signature is not None:
+            generator = converted(generator, signature)
+        return Dataset(sources.Generator(function=generator, args=tuple(args or ()), signature=signature))
 
     @staticmethod
     def range(start: int, stop: int | None = None, step: int = 1, output_type: Any = np.int64) -> Dataset:

@@ -43,12 +43,16 @@ class Items(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generator(Node):
-    """What a generator function yields; called anew for every iteration. The function may be async."""
+    """What a generator function yields; called anew for every iteration. The function may be async.
+
+    `signature` is the spec of its elements, where it was given.
+    """
 
     name: ClassVar[str] = "from_generator"
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
+    signature: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -110,7 +110,7 @@ def _items(node: sources.Items) -> Any:
 
 @element_spec.register
 def _generator(node: sources.Generator) -> Any:
-    return getattr(node, "signature", None)
+    return node.signature
 
 
 @element_spec.register(sources.ListFiles)

@@ -1,0 +1,118 @@
+"""What a generator's elements are said to be, in tf.data's three ways, and their conversion to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+
+from asyncdata.memory.structure import flatten, flatten_as, unflatten
+from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
+from asyncdata.runtime.stages.generator import is_async_generator
+
+_SPECS = (ArraySpec, BytesSpec, StrSpec, RaggedSpec, DatasetSpec)
+
+
+def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
+    """The spec of the elements, or None when nothing is said.
+
+    Raises:
+        TypeError: Both a signature and types are given, or shapes that do not nest like the types.
+    """
+    if signature is not None:
+        if types is not None or shapes is not None:
+            raise TypeError("output_signature says it all; output_types and output_shapes are another way to say it")
+        leaves, structure = flatten(signature)
+        return unflatten(structure, map(_spec, leaves))
+    if types is None:
+        if shapes is not None:
+            raise TypeError("output_shapes needs output_types")
+        return None
+    leaves, structure = flatten(types)
+    if shapes is None:
+        return unflatten(structure, (_typed(leaf, None) for leaf in leaves))
+    parts: list[Any] = []
+    # A shape is a tuple itself, so it is a leaf only where the types have one.
+    _shapes_as(types, shapes, parts)
+    return unflatten(structure, map(_typed, leaves, parts))
+
+
+def _shapes_as(types: Any, shapes: Any, parts: list[Any]) -> None:
+    if isinstance(types, tuple | dict):
+        if type(shapes) is not type(types) or len(shapes) != len(types):
+            raise TypeError(f"output_shapes {shapes!r} do not nest like output_types {types!r}")
+        keys: Any = range(len(types)) if isinstance(types, tuple) else types
+        for key in keys:
+            _shapes_as(types[key], shapes[key], parts)
+        return
+    parts.append(shapes)
+
+
+def _spec(leaf: Any) -> Any:
+    if isinstance(leaf, _SPECS):
+        return leaf
+    if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+        raise TypeError(f"output_signature takes ArraySpec, BytesSpec and StrSpec, not a {type(leaf).__name__}")
+    return _typed(leaf.dtype, leaf.shape)
+
+
+def _typed(dtype: Any, shape: Any) -> Any:
+    """The spec of a dtype of numpy's, or of TensorFlow's, which knows numpy's."""
+    dtype = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    if shape is not None and not isinstance(shape, tuple | list):
+        shape = shape.as_list() if getattr(shape, "rank", 0) is not None else None
+    if dtype.kind in "OS":
+        return BytesSpec(shape)
+    return StrSpec(shape) if dtype.kind == "U" else ArraySpec(shape, dtype)
+
+
+def converted(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+    """The generator function whose leaves are arrays of the dtypes that the signature says."""
+    return (_ConvertedLater if is_async_generator(function) else _Converted)(function, signature)
+
+
+class _Conversion:
+    """A generator function and what its elements are to be; a class, so that it can be pickled."""
+
+    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+        self.function = function
+        self.signature = signature
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+        self._specs, self._structure = flatten(signature)
+
+    def convert(self, element: Any) -> Any:
+        """One element."""
+        leaves: list[Any] = []
+        if not flatten_as(self._structure, element, leaves):
+            raise TypeError(f"the generator yielded {element!r}, which does not nest like its signature")
+        return unflatten(self._structure, map(_convert, leaves, self._specs))
+
+
+class _Converted(_Conversion):
+    def __call__(self, *args: Any) -> Iterator[Any]:
+        for element in self.function(*args):
+            yield self.convert(element)
+
+
+class _ConvertedLater(_Conversion):
+    async def __call__(self, *args: Any) -> AsyncIterator[Any]:
+        async with aclosing(self.function(*args)) as elements:
+            async for element in elements:
+                yield self.convert(element)
+
+
+def _convert(leaf: Any, spec: Any) -> Any:
+    if isinstance(spec, BytesSpec) and isinstance(leaf, str):
+        return leaf.encode()
+    if not isinstance(spec, ArraySpec) or spec.dtype is None:
+        return leaf
+    array = np.asarray(leaf, spec.dtype)
+    if spec.shape is not None and not _fits(array.shape, spec.shape):
+        raise TypeError(f"the generator yielded an array of shape {array.shape}; its signature says {spec.shape}")
+    return array[()] if array.ndim == 0 else array
+
+
+def _fits(shape: tuple[int, ...], said: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(said) and all(b is None or a == b for a, b in zip(shape, said, strict=True))

@@ -1,0 +1,77 @@
+"""What a generator's elements are said to be: in tf.data's words, converted, and checked."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from asyncdata import ArraySpec, BytesSpec, StrSpec
+
+D = ad.Dataset
+
+
+def pairs(count: int) -> Iterator[Any]:
+    """Pairs of a number and a list."""
+    for i in range(count):
+        yield i, [i] * 2
+
+
+async def pairs_later(count: int) -> AsyncIterator[Any]:
+    """The same."""
+    for pair in pairs(count):
+        yield pair
+
+
+@pytest.mark.parametrize("function", [pairs, pairs_later])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"output_signature": (ArraySpec((), np.float32), ArraySpec((2,), np.int16))},
+        {"output_types": (np.float32, "int16"), "output_shapes": ((), (2,))},
+    ],
+)
+def test_leaves_are_converted_to_what_was_said(function: Any, arguments: dict[str, Any]) -> None:
+    """Numbers and lists become arrays of the dtype; element_spec says so; the dataset travels."""
+    ds = pickle.loads(pickle.dumps(D.from_generator(function, args=(2,), **arguments)))
+    assert ds.element_spec == (ArraySpec((), np.float32), ArraySpec((2,), np.int16))
+    for i, (number, row) in enumerate(ds):
+        assert number == i
+        assert number.dtype == np.float32
+        assert row.dtype == np.int16
+        assert row.shape == (2,)
+
+
+def test_specs_of_others_are_understood() -> None:
+    """Whatever has a shape and a dtype will do, TensorFlow's specs among it."""
+    dtype = SimpleNamespace(as_numpy_dtype=np.int32)
+    foreign = SimpleNamespace(shape=SimpleNamespace(rank=1, as_list=lambda: [None]), dtype=dtype)
+    text = SimpleNamespace(shape=(), dtype=SimpleNamespace(as_numpy_dtype=object))
+    ds = D.from_generator(lambda: [([1, 2], "a")], output_signature=(foreign, text))
+    assert ds.element_spec == (ArraySpec((None,), np.int32), BytesSpec())
+    ((row, word),) = list(ds)
+    assert row.dtype == np.int32
+    assert word == b"a"
+    assert D.from_generator(lambda: ["a"], str).element_spec == StrSpec(None)
+    assert list(D.from_generator(lambda: ["a"], str)) == ["a"]
+
+
+def test_what_is_not_as_said_is_an_error() -> None:
+    """Other nests, other shapes, two ways at once."""
+    with pytest.raises(TypeError, match="nest"):
+        list(D.from_generator(lambda: [1], output_signature=(ArraySpec((), int),)))
+    with pytest.raises(TypeError, match="shape"):
+        list(D.from_generator(lambda: [[1, 2]], output_signature=ArraySpec((3,), int)))
+    with pytest.raises(TypeError, match="another way"):
+        D.from_generator(lambda: [1], int, output_signature=ArraySpec((), int))
+    with pytest.raises(TypeError, match="needs output_types"):
+        D.from_generator(lambda: [1], None, ())
+    with pytest.raises(TypeError, match="nest like"):
+        D.from_generator(lambda: [1], (int, int), ((), (), ()))
+    with pytest.raises(TypeError, match="ArraySpec"):
+        D.from_generator(lambda: [1], output_signature="int")
