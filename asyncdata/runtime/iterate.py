@@ -119,6 +119,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def stats(self) -> PipelineStats:
         """What the pipeline did so far, and what limits it; of an iterator that is closed, how it was at the end.
 
+        Takes well under a millisecond; of an isolated loader that is in user code a second, after which its part is empty.
+
         Example:
             >>> import asyncdata as ad
             >>> with ad.Dataset.range(10).batch(4).iterator() as it:

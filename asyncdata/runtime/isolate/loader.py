@@ -90,14 +90,18 @@ class Loader:
         Raises:
             OSError: The interpreter cannot be started, or descriptors have run out.
         """
-        pickled = dump_program(self._options, LOADER)
-        control, self._their_control = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
-        self._control = control
-        self._life, self._their_life = Channel.pair(stream=self._stream)
-        self._crash_fd = open_nameless_file("asyncdata-crash")
-        self.outbox = Outbox(control)
-        self._inquiry = Inquiry(control, self.outbox)
-        self._pickled_options = pickled
+        self._pickled_options = dump_program(self._options, LOADER)
+        with contextlib.ExitStack() as undo:
+            self._control, self._their_control = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
+            undo.callback(self._control.close)
+            undo.callback(self._their_control.close)
+            self._life, self._their_life = Channel.pair(stream=self._stream)
+            undo.callback(self._life.close)
+            undo.callback(self._their_life.close)
+            self._crash_fd = open_nameless_file("asyncdata-crash")
+            undo.pop_all()
+        self.outbox = Outbox(self._control)
+        self._inquiry = Inquiry(self._control, self.outbox)
         self._thread.start()
         self._started.wait()
         if self._start_error is not None:

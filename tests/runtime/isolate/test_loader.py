@@ -1,0 +1,65 @@
+"""Laws of starting a loader process: what fails leaves nothing, and a process that fails to work says why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import asyncdata as ad
+from asyncdata.runtime.isolate.loader import Loader
+
+
+@contextlib.contextmanager
+def few_descriptors(spare: int) -> Iterator[None]:
+    """Only so many more may be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(name) for name in os.listdir("/proc/self/fd")) + 10, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        for _ in range(spare):
+            os.close(taken.pop())
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("spare", range(7))
+def test_without_descriptors_nothing_is_left(spare: int) -> None:
+    """Whichever of them is the one that is missing."""
+    before = set(os.listdir("/proc/self/fd"))
+    loader = Loader(ad.Options(), 1, gone=lambda: None)
+    with few_descriptors(spare), pytest.raises(OSError, match="Too many open files"):
+        loader.start()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_interpreter_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error at once, not an iterator that waits."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(FileNotFoundError):
+        ad.Dataset.range(3).with_options(ad.Options(isolate=True)).iterator()
+
+
+def test_an_interpreter_that_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer hears how it ended."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ad.WorkerDiedError, match=r"the loader process \(pid \d+\) exited with code 1"):
+        list(ad.Dataset.range(3).with_options(ad.Options(isolate=True)))
+
+
+def test_a_runtime_that_cannot_start_there_says_why() -> None:
+    """Its own error, not only that its process is gone."""
+    dataset = ad.Dataset.range(3).with_options(ad.Options(isolate=True, memory_limit_bytes=1 << 62))
+    with pytest.raises((OSError, ValueError, OverflowError)) as caught:
+        list(dataset)
+    assert any("raised in the loader process" in note for note in caught.value.__notes__)
