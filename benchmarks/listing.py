@@ -278,6 +278,7 @@ def _starts(endpoint: str, root: Path, count: int) -> str:
 def start(endpoint: str, pattern: str, manifest: str) -> dict[str, Any]:
     """Until the first record."""
     options = Options(num_workers=0, storage={"gs": {"endpoint_url": endpoint, "token": "anon"}})
+    list(ad.Dataset.range(10).with_options(options))
     began = time.perf_counter()
     urls = ad.Dataset.list_files(pattern, seed=1) if pattern else ad.Dataset.from_manifest(manifest, seed=1)
     with urls.interleave(ad.TFRecordDataset, cycle_length=16).with_options(options).iterator() as iterator:

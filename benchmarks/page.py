@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "range_read": ("range_read", "--server", "nginx"),
     "end_to_end": ("end_to_end",),
     "noisy_trainer": ("noisy_trainer",),
+    "listing": ("listing",),
     "demo": ("demo",),
 }
 _WIDTH: Final = 120
