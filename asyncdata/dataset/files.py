@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.plan import sources
+from asyncdata.plan.spec import BytesSpec
 
 
 class TFRecordDataset(FilesDataset):
@@ -21,6 +22,7 @@ class TFRecordDataset(FilesDataset):
     """
 
     __slots__ = ()
+    __element_spec__ = BytesSpec()
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.plan import files
+from asyncdata.plan.spec import BytesSpec
 
 
 class TextLineDataset(FilesDataset):
@@ -26,6 +27,7 @@ class TextLineDataset(FilesDataset):
     """
 
     __slots__ = ()
+    __element_spec__ = BytesSpec()
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class FixedLengthRecordDataset(FilesDataset):
     """
 
     __slots__ = ()
+    __element_spec__ = BytesSpec()
 
     def __init__(
         self,

@@ -190,6 +190,9 @@ SPECS: dict[str, tuple[ad.Dataset, Any]] = {
     "rejection": (words.rejection_resample(zero, [1.0]), (I64, StrSpec())),
     "scan": (five.scan(0, lambda s, x: (s, x)), None),
     "files": (D.list_files(__file__), StrSpec()),
+    "lines": (ad.TextLineDataset([__file__, __file__]), BytesSpec()),
+    "lines of listed files": (D.list_files(__file__).interleave(ad.TextLineDataset), BytesSpec()),
+    "rows": (ad.CsvDataset([__file__] * 2, [0, ""]).take(0), (ArraySpec((), np.int32), BytesSpec())),
     "padded": (D.from_tensors(np.zeros(3)).padded_batch(2), ArraySpec((None, None), np.float64)),
 }
 
