@@ -214,12 +214,12 @@ class Deliverer:
 
     def _grown(self, block: Block, count: int) -> int:
         """By how much the consumer's slabs would grow with the first elements of a block."""
-        found: set[int] = set()
+        offsets: list[Rows] = []
         for column in block.columns:
             if isinstance(column, RefColumn):
                 part = column.pick(slice(count))
-                for rows in (part.rows, *part.tables()):
-                    found.update(self._budget.slabs.slabs_of(rows[:, 0]))
+                offsets += [rows[:, 0] for rows in (part.rows, *part.tables())]
+        found = self._budget.slabs.slabs_of(np.concatenate(offsets))
         return sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
 
     def _payload_bytes(self, block: Block, count: int) -> int:

@@ -31,7 +31,17 @@ from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.workers.failure import annotate, decode_failure
-from asyncdata.workers.tasks import DAMAGED, NO_SPAN, RAGGED, RaggedRows, Reply, Task, decode_failed, encode_shape
+from asyncdata.workers.tasks import (
+    DAMAGED,
+    NO_SPAN,
+    RAGGED,
+    RaggedRows,
+    Reply,
+    Task,
+    decode_failed,
+    decode_layout,
+    encode_shape,
+)
 
 
 class Executor(Protocol):
@@ -393,14 +403,16 @@ class Job:
                 "in map(), or use padded_batch or ragged_batch",
                 stage=self._label,
             )
-        layout: Layout = pickle.loads(bodies.pop())  # noqa: S301 -- from a worker process of this pipeline
-        return layout
+        return decode_layout(bodies.pop())
 
     def _hand_over(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
         """The results are held by their rows from now on, no longer by the job."""
-        for column in columns:
-            if isinstance(column, RefColumn):
-                column.hold()
+        refs = [column for column in columns if isinstance(column, RefColumn)]
+        offsets = [column.rows[:, 0] for column in refs]
+        offsets += [table[:, 0] for column in refs for table in column.tables()]
+        if offsets:
+            # All at once: they lie in a slab or two.
+            self._budget.slabs.hold_rows(np.concatenate(offsets))
         self.release()
         return columns
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from asyncdata.memory.layout import Layout
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import Shape
@@ -121,6 +122,13 @@ class RaggedRows:
 
     structure: Structure
     leaves: tuple[tuple[Leaf, ...], ...]
+
+
+@functools.lru_cache(maxsize=64)
+def decode_layout(body: bytes) -> Layout:
+    """The layout in the body of a reply; tasks of one stage bring the same one over and over."""
+    layout: Layout = pickle.loads(body)  # noqa: S301 -- from a worker process of this pipeline
+    return layout
 
 
 @functools.lru_cache(maxsize=64)
