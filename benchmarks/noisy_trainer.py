@@ -133,6 +133,7 @@ def train(training: Training) -> dict[str, float | list[float]]:
     steps: list[float] = []
     waits: list[float] = []
     with ad.Runtime(ad.Options(storage=storage, timeouts=limits, isolate=training.isolate), pipelines=1):
+        list(ad.Dataset.range(1))  # the Runtime has started, wherever it is
         cpu = tree_cpu_s(os.getpid())
         with ds.iterator() as batches:
             next(batches)
