@@ -119,7 +119,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def stats(self) -> PipelineStats:
         """What the pipeline did so far, and what limits it; of an iterator that is closed, how it was at the end.
 
-        Takes well under a millisecond; of an isolated loader that is in user code a second, after which its part is empty.
+        Takes well under a millisecond; a second where an isolated loader is in user code and does not answer.
 
         Example:
             >>> import asyncdata as ad
