@@ -11,7 +11,6 @@ from asyncdata.dataset.dataset import Dataset
 from asyncdata.plan import sources
 from asyncdata.plan.node import Node
 from asyncdata.planner.element_spec import element_spec
-from asyncdata.planner.element_spec import element_spec
 
 FileNames: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dataset"
 """What the datasets of files take: a URL, a list of URLs, or a Dataset of URLs."""
@@ -29,7 +28,6 @@ class OpenFile:
         self.kind = kind
         self.fields = fields
         self.__qualname__ = getattr(kind, "name", "")
-        self.__element_spec__ = element_spec(self.node(""))
         self.__element_spec__ = element_spec(self.node(""))
 
     def node(self, url: str) -> Node:
