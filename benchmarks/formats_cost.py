@@ -2,9 +2,9 @@
 
     python -m benchmarks.formats_cost [--tensorflow PYTHON] [--quick]
 
-Parsing stands beside ``tf.io.parse_example`` on the same records in blocks of the same size, both on one core: a round of
-the one, then a round of the other, medians of several. Without TensorFlow its column is empty; without numba (the extra
-``fast``) the compiled column is. Results of the two ways of this library are compared before the clock runs.
+Parsing stands beside ``tf.io.parse_example`` on the same records in blocks of the same size, both on one core: a round
+of the one, then a round of the other, medians of several. Without TensorFlow its column is empty; without numba (the
+extra ``fast``) the compiled column is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``tf.train.Example`` to numpy, without TensorFlow and without protobuf: ``parse_example(spec)``.
 
-The values are those of ``tf.io.parse_example`` and ``tf.io.parse_single_example`` on the same bytes: the last entry of a
-key counts, an entry without a value counts as absent, lists may be packed or not, int64 are two's complement varints,
+The values are those of ``tf.io.parse_example`` and ``tf.io.parse_single_example`` on the same bytes: the last entry of
+a key counts, an entry without a value counts as absent, lists may be packed or not, int64 are two's complement varints,
 values are never cast. Where TensorFlow lets a length reach beyond what encloses it, this parser reports a corrupt
 record. How lists are read says ``lists``, what is made of them ``outputs``.
 """

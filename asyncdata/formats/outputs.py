@@ -1,11 +1,11 @@
 """From the lists of the records to what a spec's features are: shapes, padding, rows.
 
-| feature                 | one record                                | a batch of n                                      |
-|-------------------------|-------------------------------------------|---------------------------------------------------|
-| FixedLenFeature         | a scalar, bytes, or an array of the shape | array (n, *shape); `BytesArray` of single strings |
-| VarLenFeature           | flat array                                | `RaggedArray`                                     |
-| RaggedFeature           | flat array, or rows (`RaggedArray`)       | `RaggedArray`, a level more per partition         |
-| FixedLenSequenceFeature | array (steps, *shape)                     | array (n, most steps, *shape), padded             |
+| feature                 | one record                          | a batch of n                                      |
+|-------------------------|-------------------------------------|---------------------------------------------------|
+| FixedLenFeature         | a scalar, bytes, or an array        | array (n, *shape); `BytesArray` of single strings |
+| VarLenFeature           | flat array                          | `RaggedArray`                                     |
+| RaggedFeature           | flat array, or rows (`RaggedArray`) | `RaggedArray`, a level more per partition         |
+| FixedLenSequenceFeature | array (steps, *shape)               | array (n, most steps, *shape), padded             |
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def of_stack(output: Output, columns: Sequence[Column]) -> Any:
     lengths = np.diff(column.splits)
     if isinstance(column.values, BytesArray) or output.cuts or not len(lengths) or (lengths != lengths[0]).any():
         raise ValueError(f"the values of feature {output.name!r} cannot be stacked")
-    shape = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
+    shape: Any = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
     return column.values.reshape(len(lengths), -1, *shape) if len(column.values) else _no_values(column, shape)
 
 

@@ -7,8 +7,8 @@
     entry           = field 1: key,  field 2: FeatureList
     FeatureList     = field 1, repeated: Feature, one per step
 
-The values are those of ``tf.io.parse_sequence_example`` and ``tf.io.parse_single_sequence_example``. Records are read one
-by one; the steps of all records of a batch are then put together as the records of a batch of Examples are.
+The values are those of ``tf.io.parse_sequence_example`` and ``tf.io.parse_single_sequence_example``. Records are read
+one by one; the steps of all records of a batch are then put together as the records of a batch of Examples are.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class SequenceExampleParser:
             places = self._scan(data)
         except (WireError, IndexError) as error:
             raise CorruptRecordError(f"the record is not a tf.train.SequenceExample: {words_of(error)}") from None
-        found = []
+        found: list[list[Any]] = []
         for slot, item in enumerate(self._wanted):
             place = places[slot]
             if place is None:

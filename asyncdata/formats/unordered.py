@@ -9,8 +9,8 @@ Records with anything unusual in them (fields in another order, damage) are left
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -93,8 +93,7 @@ class KeyTable:
             sizes: Length of each key, at most 255.
         """
         words = [head & self._masks[0][sizes]]
-        for word in range(1, self._count):
-            words.append(words_at(array, key + 8 * word) & self._masks[word][sizes])
+        words += [words_at(array, key + 8 * word) & self._masks[word][sizes] for word in range(1, self._count)]
         slots = self._slots[self._hash(words, self._factors, self._shift)]
         same: Mask = words[0] == self._words[0][slots]
         for word in range(1, self._count):
@@ -116,6 +115,9 @@ class _Entries(NamedTuple):
     head: WordArray
     begin: IntArray
     stop: IntArray
+
+
+_Read: TypeAlias = Callable[[ByteArray, _Entries, IntArray], tuple[npt.NDArray[Any], Mask]]
 
 
 def parse(array: ByteArray, rows: IntArray, table: KeyTable) -> tuple[Group, Mask]:
@@ -175,8 +177,8 @@ def _parse(array: ByteArray, rows: IntArray, table: KeyTable) -> tuple[Group, Ma
     else:
         kept = np.flatnonzero(same)
         grid[cells[kept]] = kept
-    grid = grid.reshape(len(table.wanted), len(rows))
-    values = _values(array, _Entries(value, at_value, begin, stop), grid, table.wanted, good)
+    entries = _Entries(value, at_value, begin, stop)
+    values = _values(array, entries, grid.reshape(len(table.wanted), len(rows)), table.wanted, good)
     return _picked(np.flatnonzero(good), values, every=bool(good.all())), good
 
 
@@ -232,55 +234,79 @@ def _values(
 ) -> dict[int, Any]:
     """The values of every list; ``grid`` says by slot and record which entry holds it, -1 for none."""
     values: dict[int, Any] = {}
-    numbers: dict[str, list[int]] = {"int64": [], "float32": []}
+    integers: list[int] = []
+    floats: list[int] = []
     for slot, item in enumerate(wanted):
         if item.single and item.kind != "bytes":
-            numbers[item.kind].append(slot)
-            continue
-        chosen = grid[slot]
-        absent = chosen < 0
-        if absent.any():
-            if item.default is None:
-                good &= ~absent
-            chosen = np.maximum(chosen, 0)
-        if not len(entries.begin):
-            continue
-        begin, stop = entries.begin[chosen], entries.stop[chosen]
-        if item.single:
-            begin = _string(array, begin, stop, absent, good)
-            stop = np.where(begin < 0, -1, stop)
+            (integers if item.kind == "int64" else floats).append(slot)
         else:
-            stop = np.where(absent, begin, stop)
-        values[slot] = Spans(begin, stop, message=not item.single)
-    for kind, read in (("int64", _integers), ("float32", _floats)):
-        slots = numbers[kind]
-        if not slots:
-            continue
-        chosen = grid if len(slots) == len(wanted) else grid[slots]
-        latest = int(chosen.max())
-        if latest < 0:
-            for slot in slots:
-                if wanted[slot].default is None:
-                    good[:] = False
-            continue
-        absent = chosen < 0
-        lacking = absent.any(axis=1).tolist()
-        if any(lacking):
-            # Read as another number, which is as good as any, and overwritten below.
-            chosen = np.where(absent, latest, chosen)
-        found, right = read(array, entries, chosen.reshape(-1))
-        column = found.reshape(chosen.shape)
-        if not right.all():
-            good &= (right.reshape(chosen.shape) | absent).all(axis=0)
-        if any(lacking):
-            defaults = [wanted[slot].default for slot in slots]
-            for row, default in enumerate(defaults):
-                if lacking[row] and default is None:
-                    good &= ~absent[row]
-            found_defaults = np.array([0 if default is None else default for default in defaults], kind)
-            np.copyto(column, found_defaults[:, None], where=absent)
-        values |= zip(slots, column, strict=True)
+            _note_places(array, entries, grid[slot], (slot, item), values, good)
+    for slots, read, kind in ((integers, _integers, "int64"), (floats, _floats, "float32")):
+        if slots:
+            found = _numbers(array, entries, grid if len(slots) == len(wanted) else grid[slots], read, good)
+            _fill_in(found, [wanted[slot].default for slot in slots], kind, good)
+            if found is not None:
+                values |= zip(slots, found[0], strict=True)
     return values
+
+
+def _note_places(
+    array: ByteArray,
+    entries: _Entries,
+    chosen: IntArray,
+    wanted: tuple[int, Wanted],
+    values: dict[int, Any],
+    good: Mask,
+) -> None:
+    """Where the byte string, or the Feature, of each record lies."""
+    slot, item = wanted
+    absent = chosen < 0
+    if absent.any():
+        if item.default is None:
+            good &= ~absent
+        chosen = np.maximum(chosen, 0)
+    if not len(entries.begin):
+        return
+    begin, stop = entries.begin[chosen], entries.stop[chosen]
+    if item.single:
+        begin = _string(array, begin, stop, absent, good)
+        stop = np.where(begin < 0, -1, stop)
+    else:
+        stop = np.where(absent, begin, stop)
+    values[slot] = Spans(begin, stop, message=not item.single)
+
+
+def _numbers(
+    array: ByteArray, entries: _Entries, chosen: IntArray, read: _Read, good: Mask
+) -> tuple[npt.NDArray[Any], Mask] | None:
+    """The numbers of some lists, by list and record, and which of them are absent; None if all are."""
+    latest = int(chosen.max())
+    if latest < 0:
+        return None
+    absent: Mask = chosen < 0
+    if absent.any():
+        # Read as another number, which is as good as any, and overwritten later.
+        chosen = np.where(absent, latest, chosen)
+    found, right = read(array, entries, chosen.reshape(-1))
+    if not right.all():
+        good &= (right.reshape(chosen.shape) | absent).all(axis=0)
+    return found.reshape(chosen.shape), absent
+
+
+def _fill_in(found: tuple[npt.NDArray[Any], Mask] | None, defaults: list[Any], kind: str, good: Mask) -> None:
+    """Defaults where numbers are absent; records that lack one without a default are not good."""
+    if found is None:
+        if None in defaults:
+            good[:] = False
+        return
+    numbers, absent = found
+    if not absent.any():
+        return
+    needed = np.array([default is None for default in defaults])
+    if needed.any():
+        good &= ~(absent & needed[:, None]).any(axis=0)
+    filling = np.array([0 if default is None else default for default in defaults], kind)
+    np.copyto(numbers, filling[:, None], where=absent)
 
 
 def _integers(array: ByteArray, entries: _Entries, chosen: IntArray) -> tuple[IntArray, Mask]:

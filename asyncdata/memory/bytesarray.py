@@ -41,7 +41,7 @@ class BytesArray(Sequence[Any]):
         self._text = text
 
     @classmethod
-    def from_items(cls, items: Sequence[bytes | str]) -> BytesArray:
+    def from_items(cls, items: Sequence[bytes | bytearray | memoryview | str]) -> BytesArray:
         """Copies byte strings, or texts, into one array."""
         text = len(items) > 0 and isinstance(items[0], str)
         raw: list[Any] = [item.encode() if isinstance(item, str) else item for item in items]

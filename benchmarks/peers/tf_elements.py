@@ -1,6 +1,7 @@
 """tf.data's side of ``benchmarks.elements``. Run by an interpreter that has TensorFlow: ``python tf_elements.py JSON``.
 
-For each line on standard input the pipeline runs once; CPU seconds of the whole process, and elements are printed. The clock stops before the iterator is dropped: that waits for a timer of tf.data's autotuning.
+For each line on standard input the pipeline runs once; CPU seconds of the whole process and elements are printed. The
+clock stops before the iterator is dropped: that waits for a timer of tf.data's autotuning.
 """
 
 from __future__ import annotations

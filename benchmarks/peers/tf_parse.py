@@ -6,6 +6,7 @@ of that many, and the CPU seconds it took are printed. The first round of each i
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -37,7 +38,7 @@ def prepared(folder: str, name: str, block: int) -> Callable[[], float]:
     with np.load(os.path.join(folder, f"{name}.npz")) as stored:
         data, splits = stored["data"].tobytes(), stored["splits"].tolist()
         spec = {key: feature(*parts) for key, parts in json.loads(str(stored["spec"])).items()}
-    records = [data[begin:end] for begin, end in zip(splits, splits[1:], strict=False)]
+    records = [data[begin:end] for begin, end in itertools.pairwise(splits)]
     blocks = [tf.constant(records[begin : begin + block]) for begin in range(0, len(records), block)]
 
     @tf.function(reduce_retracing=True)

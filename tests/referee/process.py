@@ -33,13 +33,14 @@ class Referee:
     What TensorFlow does not survive has no answer: another process takes the next question.
     """
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, program: str = "tf_pipelines.py") -> None:
         self._python = python
+        self._program = Path(__file__).with_name(program)
         self._process = self._start()
         self.deaths = 0
 
     def _start(self) -> subprocess.Popen[str]:
-        program = Path(__file__).with_name("tf_pipelines.py")
+        program = self._program
         environment = {
             **os.environ,
             "TF_CPP_MIN_LOG_LEVEL": "3",

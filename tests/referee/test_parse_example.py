@@ -17,32 +17,11 @@ from tests.samples import SOAK, samples
 PARTITIONS = ("RowLengths", "RowSplits", "RowStarts", "RowLimits", "ValueRowIds", "UniformRowLength")
 
 
-class Asker:
-    """TensorFlow, begun anew when a damaged record has killed it."""
-
-    def __init__(self) -> None:
-        self._python = interpreter()
-        self._running = Referee(self._python, "tf_examples.py")
-
-    def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Its answer; None if it died of the question."""
-        try:
-            return self._running.ask(question)
-        except (RuntimeError, BrokenPipeError):
-            self._running = Referee(self._python, "tf_examples.py")
-            return None
-
-    def close(self) -> None:
-        """Ends it."""
-        self._running.__exit__()
-
-
 @pytest.fixture(scope="module")
-def asker() -> Iterator[Asker]:
-    """A process with TensorFlow."""
-    running = Asker()
-    yield running
-    running.close()
+def asker() -> Iterator[Referee]:
+    """A process with TensorFlow, begun anew when a damaged record has killed it."""
+    with Referee(interpreter(), "tf_examples.py") as running:
+        yield running
 
 
 class Drawer:
@@ -233,7 +212,7 @@ def ours(question: dict[str, Any], *, compiled: bool | None) -> tuple[Any, str |
     return (found if isinstance(found, tuple) else (found,)), None
 
 
-def check(question: dict[str, Any], asker: Asker, *, compiled: bool | None = False) -> bool:
+def check(question: dict[str, Any], asker: Referee, *, compiled: bool | None = False) -> bool:
     """The same values, or an error of both that names the same record and feature; gives whether there were values."""
     expected = asker.ask(question)
     found, error = ours(question, compiled=compiled)
@@ -251,7 +230,7 @@ def check(question: dict[str, Any], asker: Asker, *, compiled: bool | None = Fal
     return True
 
 
-def check_error(question: dict[str, Any], theirs: str, error: str, asker: Asker) -> None:
+def check_error(question: dict[str, Any], theirs: str, error: str, asker: Referee) -> None:
     """Our error names a feature and a record. Where several are wrong, TensorFlow may name another of them."""
     named = re.search(r"feature '([^']*)'", error)
     index = re.search(r"record (\d+) of the", error)
@@ -273,7 +252,7 @@ def check_error(question: dict[str, Any], theirs: str, error: str, asker: Asker)
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if SOAK else 300)
 @pytest.mark.parametrize("compiled", [False, None])
-def test_examples_give_what_tensorflow_gives(asker: Asker, compiled: bool | None) -> None:
+def test_examples_give_what_tensorflow_gives(asker: Referee, compiled: bool | None) -> None:
     """Random specs over random records, alone and in batches: dtypes, shapes, splits and bits; defaults and lacks."""
     valued = 0
     for seed in range(samples(150, 6000)):
@@ -288,7 +267,7 @@ def test_examples_give_what_tensorflow_gives(asker: Asker, compiled: bool | None
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if SOAK else 300)
-def test_sequence_examples_give_what_tensorflow_gives(asker: Asker) -> None:
+def test_sequence_examples_give_what_tensorflow_gives(asker: Referee) -> None:
     """The same for contexts and sequences."""
     valued = 0
     for seed in range(samples(150, 6000)):

@@ -69,13 +69,15 @@ def answer(question: dict[str, Any]) -> Any:
 
 def main() -> None:
     """Answers line by line."""
-    print(json.dumps({"version": tf.__version__}), flush=True)
+    sys.stdout.write(json.dumps({"version": tf.__version__}) + "\n")
+    sys.stdout.flush()
     for line in sys.stdin:
         try:
             reply = {"values": answer(json.loads(line))}
         except (tf.errors.OpError, ValueError) as error:
             reply = {"error": str(error)[:1000]}
-        print(json.dumps(reply), flush=True)
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -10,19 +10,25 @@ seconds, loading it some 0.2 s.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
 from numba import types
 
-_jit: Final = numba.njit(nogil=True, boundscheck=False)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _jit(function: _F) -> _F:
+    compiled: Any = numba.njit(nogil=True, boundscheck=False)(function)
+    return cast("_F", compiled)
 
 
 @_jit
-def _length(array: Any, position: int, stop: int) -> tuple[int, int]:
+def _length(array: Any, position: Any, stop: Any) -> tuple[Any, Any]:
     """Begin and end of the field whose length is at ``position``; (-1, -1) unless it ends at or before ``stop``."""
-    size = 0
+    size: Any = 0
     for shift in range(0, 28, 7):
         if position >= stop:
             return -1, -1
@@ -37,14 +43,14 @@ def _length(array: Any, position: int, stop: int) -> tuple[int, int]:
 
 
 @_jit
-def _whole(array: Any, position: int, stop: int) -> int:
+def _whole(array: Any, position: Any, stop: Any) -> Any:
     """Where the field begins whose length is at ``position`` and that ends exactly at ``stop``; -1 if it does not."""
     begin, end = _length(array, position, stop)
     return begin if end == stop else -1
 
 
 @_jit
-def _same(array: Any, position: int, keys: Any, begin: int, size: int) -> bool:
+def _same(array: Any, position: Any, keys: Any, begin: Any, size: Any) -> bool:
     for at in range(size):
         if array[position + at] != keys[begin + at]:
             return False
@@ -52,7 +58,7 @@ def _same(array: Any, position: int, keys: Any, begin: int, size: int) -> bool:
 
 
 @_jit
-def _find(array: Any, position: int, size: int, keys: Any, bounds: Any, table: Any) -> int:
+def _find(array: Any, position: Any, size: Any, keys: Any, bounds: Any, table: Any) -> Any:
     """The slot of a key, by FNV-1a and linear probing; -1 for one that is not wanted."""
     found = np.uint64(0xCBF29CE484222325)
     for at in range(position, position + size):
@@ -70,7 +76,7 @@ def _find(array: Any, position: int, size: int, keys: Any, bounds: Any, table: A
 
 
 @_jit
-def _list(array: Any, begin: int, stop: int, tag: int) -> int:
+def _list(array: Any, begin: int, stop: int, tag: int) -> Any:
     """Where the list of a Feature begins, which must be of the kind and fill it; -1 if not."""
     if array[begin] != tag:
         return -1
@@ -78,7 +84,7 @@ def _list(array: Any, begin: int, stop: int, tag: int) -> int:
 
 
 @_jit
-def _packed(array: Any, position: int, stop: int) -> int:
+def _packed(array: Any, position: int, stop: int) -> Any:
     """Where the packed numbers of a list begin, which must fill it; -1 if not."""
     return _whole(array, position + 1, stop)
 
@@ -475,15 +481,16 @@ def load(directory: str | None) -> tuple[Any, ...]:
     Args:
         directory: Where compiled code is kept; None compiles for this process alone.
     """
-    before = numba.config.CACHE_DIR
+    config: Any = numba.config
+    before = config.CACHE_DIR
     for kernel, signature in SIGNATURES:
         if directory is not None:
             # Read by numba when caching is switched on, and nowhere else.
-            numba.config.CACHE_DIR = directory
+            config.CACHE_DIR = directory
             try:
                 kernel.enable_caching()
             finally:
-                numba.config.CACHE_DIR = before
+                config.CACHE_DIR = before
         kernel.compile(signature)
         kernel.disable_compile()
     return tuple(kernel for kernel, _ in SIGNATURES)
