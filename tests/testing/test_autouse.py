@@ -114,7 +114,7 @@ def test_a_hanging_test_ends_on_every_loop(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(hook, encoding="utf-8")
     source = (
         "import pytest\n\n"
-        "@pytest.mark.timeout(4)\n"
+        "@pytest.mark.timeout(2, func_only=True)\n"
         "async def test_hangs():\n"
         "    await asyncio.Event().wait()\n\n"
         "def test_next():\n"
