@@ -22,7 +22,6 @@ from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.types import Element
 
-
 _ROWS_AT_A_TIME: Final = 64
 """Rows that iteration copies before it gives them out."""
 
