@@ -156,11 +156,17 @@ def test_batches_give_what_the_records_give_alone(compiled: bool) -> None:
 
 def check_stacked(parse: ExampleParser, view: memoryview, rows: Any, alone: list[dict[str, Any]]) -> None:
     """Single records are stacked if they are alike, and refused if not."""
-    alike = all(
-        len({np.shape(found[name]) for found in alone}) == 1
-        and not (isinstance(found := alone[0][name], np.ndarray) and found.dtype == object and isinstance(f, VarLen))
-        for name, f in parse.spec.items()
-    ) if alone else False
+    alike = (
+        all(
+            len({np.shape(found[name]) for found in alone}) == 1
+            and not (
+                isinstance(found := alone[0][name], np.ndarray) and found.dtype == object and isinstance(f, VarLen)
+            )
+            for name, f in parse.spec.items()
+        )
+        if alone
+        else False
+    )
     if not alike:
         return
     stacked = parse.rows(view, rows)
