@@ -97,7 +97,8 @@ class JsonLinesDataset(FilesDataset):
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one value each; None: one file after the other.
         num_parallel_calls: None parses in a thread of this process. Otherwise, or with `AUTOTUNE`, the worker processes
-            parse, in one step with a `map` that follows with the same `num_parallel_calls` and a `batch`.
+            parse, in one step with a `map` that follows with the same `num_parallel_calls` and a `batch`. What comes
+            from there is what comes from any `map`: numbers are numpy scalars, lists of numbers arrays.
 
     Raises:
         CorruptRecordError: While iterating, when a line is no JSON text.

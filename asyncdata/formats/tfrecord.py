@@ -53,7 +53,7 @@ _SIGNATURES: Final = (
     (b"\x78\x5e", "it looks like zlib: pass compression_type='ZLIB'"),
     (b"\x78\x9c", "it looks like zlib: pass compression_type='ZLIB'"),
     (b"\x78\xda", "it looks like zlib: pass compression_type='ZLIB'"),
-    (b"\x28\xb5\x2f\xfd", "it looks like zstd"),
+    (b"\x28\xb5\x2f\xfd", "it looks like zstd: pass compression_type='ZSTD'"),
     (b"PK\x03\x04", "it looks like a zip archive"),
     (b"PAR1", "it looks like Parquet"),
     (b"\xff\xd8\xff", "it looks like a JPEG image"),

@@ -67,6 +67,7 @@ def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = F
         sources=services.sources,
         threads=services.threads,
         guard=scope.guard(node.label),
+        at_once=isinstance(node, files.WholeFile),
     )
 
 

@@ -52,6 +52,7 @@ class FramedStage(Stage):
         sources: Where the object is entered.
         threads: Where framers run that take long.
         guard: Says whether a record that is wrong by itself may be left out; None lets none.
+        at_once: The object is one record: where it is known to be larger than a chunk, it is received in one piece.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class FramedStage(Stage):
         sources: SourceTable,
         threads: Offload,
         guard: Guard | None = None,
+        at_once: bool = False,
     ) -> None:
         super().__init__(label)
         self.url = url
@@ -86,6 +88,7 @@ class FramedStage(Stage):
         self._sources = sources
         self._threads = threads
         self._guard = guard
+        self._at_once = at_once
         self._number: int | None = None
         self._chunk: Chunk | None = None
         self._apart: Slab | None = None
@@ -138,6 +141,8 @@ class FramedStage(Stage):
             if block is not None or self._error is not None or self._ended or self._framer.in_thread:
                 return block
             if self._chunk is None and not self._last:
+                if self._comes_at_once:
+                    return None
                 self._chunk = self._chunks.take_ready()
                 if self._chunk is None:
                     return None
@@ -235,10 +240,23 @@ class FramedStage(Stage):
             self._leave_chunk()
         return Block.empty(Advance(0, origin))
 
+    @property
+    def _comes_at_once(self) -> bool:
+        remaining = self._remaining()
+        return self._at_once and not self._offset and remaining is not None and remaining > self._chunks.data_bytes
+
     async def _next_chunk(self) -> None:
-        self._chunk = await self._chunks.next()
-        if self._chunk is None:
-            self._last = True
+        if self._comes_at_once:
+            remaining = self._remaining()
+            assert remaining is not None
+            slab = self._apart = await self._take(remaining)
+            filled = await self._chunks.fill(slab, 0, remaining)
+            self._apart = None
+            self._chunk = Chunk(slab, slab.offset, slab.offset + filled, 0, 0)
+        else:
+            self._chunk = await self._chunks.next()
+            if self._chunk is None:
+                self._last = True
         self._enter_source()
 
     def _enter_source(self) -> None:

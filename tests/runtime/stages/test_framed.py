@@ -67,6 +67,7 @@ def reading(
             downstream=bench.rows,
             sources=bench.sources,
             threads=bench,
+            at_once=make is WholeFramer,
         )
 
     return stage
