@@ -22,14 +22,14 @@ class ProcessExecutor:
     Args:
         pool: The worker processes.
         start: Starts them; called before the first task.
-        program: What to do with every element.
+        program: What to do with every element; see `dump`.
     """
 
-    def __init__(self, pool: WorkerPool, start: Callable[[], Awaitable[None]], program: Program) -> None:
+    def __init__(self, pool: WorkerPool, start: Callable[[], Awaitable[None]], program: bytes) -> None:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(_dump(program))
+        self._program_id = pool.register(program)
 
     async def warm(self) -> None:
         """Starts the worker processes before the first task; what goes wrong is raised by that one."""
@@ -48,7 +48,7 @@ class ProcessExecutor:
         return await self._pool.run(self._program_id, payload, grant=grant, restart=restart)
 
 
-def _dump(program: Program) -> bytes:
+def dump(program: Program) -> bytes:
     """The program's bytes. An error names the user's function that is in the way, not what it is wrapped in."""
     try:
         return dump_program(program)

@@ -14,7 +14,7 @@ from asyncdata.memory.accounts import Account, Kind
 from asyncdata.observe.snapshot import SkippedStats
 from asyncdata.options import AUTOTUNE, ErrorPolicy, Options
 from asyncdata.runtime.budget import Budget
-from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor
+from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.manifest import Manifest
 from asyncdata.runtime.occupancy import Occupancy
@@ -28,6 +28,10 @@ from asyncdata.runtime.tasks import Executor
 from asyncdata.workers.program import Program
 
 _OPEN_S: Final = 10.0
+
+
+_MOST_EXECUTORS: Final = 256
+"""Functions that are recognized without being pickled again."""
 
 
 class Services:
@@ -60,7 +64,8 @@ class Services:
         self.manifest = Manifest(runtime.io)
         self._accounts: dict[str, Account] = {}
         self._occupants: dict[str, int] = {}
-        self._executors: dict[str, Executor] = {}
+        self._executors: dict[tuple[str | int, ...], tuple[Executor, tuple[Callable[..., Any], ...]]] = {}
+        self._by_program: dict[tuple[str, bytes], ProcessExecutor] = {}
         self._programs: list[ProcessExecutor] = []
         self._cold: list[ProcessExecutor] = []
         self._records_come = False
@@ -128,23 +133,47 @@ class Services:
         for key in [key for key in self._accounts if key.startswith(inside)]:
             self.budget.close(self._accounts.pop(key))
 
-    def executor(self, place: str, kind: str, make: Callable[[], Program]) -> Executor:
-        """What runs the tasks of the stage at this place; the program is sent to the workers once."""
-        executor = self._executors.get(place)
-        if executor is None:
-            if kind == "process":
-                program = make()
-                process = ProcessExecutor(self.runtime.pool, self.runtime.start_pool, program)
-                self._programs.append(process)
-                if program.functions or self._records_come:
-                    self.spawn(process.warm())
-                else:
-                    self._cold.append(process)
-                executor = process
-            else:
-                executor = ThreadExecutor(self.threads, self.runtime.arena, make())
-            self._executors[place] = executor
+    def executor(
+        self, place: str, kind: str, make: Callable[[], Program], functions: tuple[Callable[..., Any], ...]
+    ) -> Executor:
+        """What runs the tasks of a stage at this place.
+
+        Inner datasets at one place may differ in their functions, or in what these have closed over; each program is
+        sent to the workers once.
+
+        Args:
+            place: Of the stage.
+            kind: ``process`` or ``thread``.
+            make: Makes the program.
+            functions: Those of the program.
+        """
+        key: tuple[str | int, ...] = (place, *map(id, functions))
+        known = self._executors.get(key)
+        if known is not None:
+            return known[0]
+        executor: Executor
+        if kind == "process":
+            executor = self._process_executor(place, make())
+        else:
+            executor = ThreadExecutor(self.threads, self.runtime.arena, make())
+        # The functions are kept with it: as long as they live no other function has their ids.
+        self._executors[key] = executor, functions
+        if len(self._executors) > _MOST_EXECUTORS:
+            del self._executors[next(iter(self._executors))]
         return executor
+
+    def _process_executor(self, place: str, program: Program) -> ProcessExecutor:
+        body = dump(program)
+        process = self._by_program.get((place, body))
+        if process is None:
+            process = ProcessExecutor(self.runtime.pool, self.runtime.start_pool, body)
+            self._by_program[place, body] = process
+            self._programs.append(process)
+            if program.functions or self._records_come:
+                self.spawn(process.warm())
+            else:
+                self._cold.append(process)
+        return process
 
     def records_come(self) -> None:
         """Records that must be checked will be read: the workers start while their first bytes are on their way.

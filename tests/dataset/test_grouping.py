@@ -291,9 +291,9 @@ def test_functions_of_groups() -> None:
     assert ints(ds) == [1, 0, -1, 0, 1]
     assert asked == [1, 0, -1]
     with pytest.raises(TypeError, match="integer"):
-        list(D.range(3).group_by_window(lambda _: "a", lambda _, w: w, window_size=1))  # type: ignore[arg-type,return-value]  # wrong on purpose
+        list(D.range(3).group_by_window(lambda _: "a", lambda _, w: w, window_size=1))
     with pytest.raises(TypeError, match="group_by_window must return a Dataset"):
-        list(D.range(3).group_by_window(int, lambda *_: 5, window_size=1))  # type: ignore[arg-type,return-value]  # wrong on purpose
+        list(D.range(3).group_by_window(int, lambda *_: 5, window_size=1))  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="window_size_func"):
         D.range(3).group_by_window(int, lambda _, w: w)
     with pytest.raises(ValueError, match="window_size_func"):
@@ -369,3 +369,18 @@ def test_records_are_checked_before_they_are_shown(records: tuple[str, list[byte
         with pytest.raises(ad.CorruptRecordError) as caught:
             list(shown.with_options(INLINE))
         assert caught.value.record == 7
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_functions_that_close_over_what_made_them(executor: str) -> None:
+    """Inner datasets stand at one place of the plan, yet each runs its own function."""
+    ds = D.range(6).group_by_window(
+        lambda x: x % 2,
+        lambda key, window: window.map(lambda x: int(x) + 100 * key, num_parallel_calls=1, executor=executor),
+        window_size=2,
+    )
+    assert list(ds.with_options(ad.Options(num_workers=1))) == [0, 2, 101, 103, 4, 105]
+    ds = D.range(0, 300, 100).flat_map(
+        lambda i: D.range(2).map(lambda x: int(x) + int(i), num_parallel_calls=1, executor=executor).batch(2)
+    )
+    assert ints(ds.with_options(ad.Options(num_workers=1))) == [[0, 1], [100, 101], [200, 201]]

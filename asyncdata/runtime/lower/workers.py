@@ -156,7 +156,7 @@ def _worker_stage(
         collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder)
         first_rows = max(1, -(-node.size // workers))
     try:
-        executor = services.executor(scope.place, kind, program)
+        executor = services.executor(scope.place, kind, program, _functions(node))
     except FunctionTransferError as error:
         error.stage = label
         raise
@@ -180,6 +180,12 @@ def _worker_stage(
         first_rows=first_rows,
         guard=None if outcome == "batch" else scope.guard(label),
     )
+
+
+def _functions(node: Any) -> tuple[Callable[..., Any], ...]:
+    if isinstance(node, transformations.MapBatch):
+        return node.functions
+    return (node.function,) if isinstance(node, transformations.Map) else ()
 
 
 register(transformations.Map, _map)
