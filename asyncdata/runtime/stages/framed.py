@@ -1,11 +1,6 @@
 """The records of one object of any framed format, as references into the slabs they were received into.
 
-    chunks ──▶ Framer.frame(arena, start, stop) ──▶ columns of a block
-       ▲          └ a cut-off tail: in front of the next chunk, or into a slab of its own
-
-A record is always contiguous. The cut-off tail of a chunk is copied in front of the next one, into its headroom; what
-does not fit there gets a larger slab of its own: of the size that the framer vouches for, or, where a record does not
-say how long it is (a line), twice what is there already, until it is whole or the memory limit is reached.
+    chunks ──▶ Contiguous ──▶ Framer.frame(arena, start, stop) ──▶ columns of a block
 
 Framing goes on block by block, so that a chunk of a million small records does not hold the loop; formats that do more
 per record than look for its end are framed in a thread.
@@ -24,9 +19,8 @@ from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
-from asyncdata.runtime.chunks import Chunk
+from asyncdata.runtime.contiguous import Contiguous
 from asyncdata.runtime.offload import Offload
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
@@ -77,30 +71,21 @@ class FramedStage(Stage):
         super().__init__(label)
         self.url = url
         self._path = path
-        self._chunks = chunks
+        self._bytes = Contiguous(chunks, budget, account, downstream, compressed=compressed, at_once=at_once)
         self._framer = framer
-        self._compressed = compressed
         self._budget = budget
         self._account = account
         self._reserve_bytes = reserve_bytes
         self._any_order = any_order
-        self._downstream = downstream
         self._sources = sources
         self._threads = threads
         self._guard = guard
-        self._at_once = at_once
         self._number: int | None = None
-        self._chunk: Chunk | None = None
-        self._apart: Slab | None = None
         self._ready: Block | None = None
         self._error: DataError | None = None
         self._behind_error: tuple[int, int] | None = None
         self._index = 0
-        self._offset = 0
         self._line = 1
-        self._cut_off = False
-        self._need = 0
-        self._last = False
         self._ended = False
         self._started = False
         self._closed = False
@@ -108,12 +93,12 @@ class FramedStage(Stage):
 
     def prepare(self) -> None:
         """Asks for the first chunk as read-ahead."""
-        self._chunks.prepare()
+        self._bytes.prepare()
 
     @property
     def draining(self) -> bool:
         """Whether the last bytes have been asked for."""
-        return self._closed or self._chunks.draining
+        return self._closed or self._bytes.draining
 
     async def pull(self, limit: int) -> Block | None:
         if self._closed:
@@ -125,6 +110,8 @@ class FramedStage(Stage):
         try:
             return await self._next_block(limit)
         except AsyncdataError as error:
+            if isinstance(error, MemoryLimitError) and error.record is None:
+                error.record = self._index
             error.url = error.url or self.url
             error.stage = error.stage or self.label
             raise
@@ -140,18 +127,12 @@ class FramedStage(Stage):
             block = self._next_ready(limit)
             if block is not None or self._error is not None or self._ended or self._framer.in_thread:
                 return block
-            if self._chunk is None and not self._last:
-                if self._comes_at_once:
-                    return None
-                self._chunk = self._chunks.take_ready()
-                if self._chunk is None:
-                    return None
-                self._enter_source()
-            if self._cut_off:
-                if not self._join_ready():
-                    return None
-            else:
+            if not self._bytes.is_short:
                 self._accept_frames(self._framing(limit)())
+            elif self._bytes.take_ready():
+                self._enter_source()
+            else:
+                return None
 
     def _begin(self) -> None:
         if not self._started:
@@ -170,111 +151,80 @@ class FramedStage(Stage):
             if self._ended:
                 return None
             await self._pause()
-            if self._cut_off:
-                await self._join()
-            elif self._chunk is None and not self._last:
-                await self._next_chunk()
+            if self._bytes.is_short:
+                await self._bytes.take()
+                self._enter_source()
             else:
                 framing = self._framing(limit)
                 self._accept_frames(await self._threads.run(framing) if self._framer.in_thread else framing())
 
     def _framing(self, limit: int) -> Callable[[], Frames]:
-        """Frames what is in the chunk, or says that there is nothing more."""
-        chunk = self._chunk
-        start, stop = (0, 0) if chunk is None else (chunk.start, chunk.stop)
-        remaining = self._remaining()
-        self._last = self._last or remaining == stop - start
+        """Frames the bytes that are here, or says that there are no more."""
+        run = self._bytes
+        start, stop = run.bounds
+        remaining = run.remaining
+        run.last = run.last or remaining == stop - start
         return partial(
             self._framer.frame,
-            self._budget.slabs.arena.view,
+            run.view,
             start,
             stop,
             limit=limit,
             remaining=remaining,
-            last=self._last,
+            last=run.last,
             place=self._place(),
         )
 
     def _accept_frames(self, frames: Frames) -> None:
         """Takes over what was framed, and notes what comes next: more of it, an error, the end, or more bytes."""
-        chunk = self._chunk
-        start, stop = (0, 0) if chunk is None else (chunk.start, chunk.stop)
+        run = self._bytes
+        start, stop = run.bounds
         self._error = frames.error
-        self._ended = frames.ended or (self._last and frames.stop == stop)
+        self._ended = frames.ended or (run.last and frames.stop == stop)
         self._accept(frames, start)
-        self._offset += frames.stop - start
         self._line = frames.next_line
+        run.use(frames.stop)
         if frames.ended:
-            self._chunks.close()
-        if chunk is None:
-            return
-        chunk.start = frames.stop
+            run.stop()
         if frames.error is not None and frames.resume >= 0 and self._guard is not None:
             self._behind_error = frames.resume, frames.resume_line
-        elif self._ended or self._error is not None or chunk.start == chunk.stop:
-            self._leave_chunk()
-        elif not len(frames.starts):
-            self._cut_off, self._need = True, frames.need
-            if self._last:
-                self._error = self._truncated()
+        elif self._ended or frames.error is not None:
+            run.leave()
+        elif not len(frames.starts) and frames.stop < stop:
+            run.cut_off(frames.need)
+            if run.last:
+                self._error = self._truncated(frames.need)
 
     def _leave_out(self, error: DataError) -> Block:
         """Goes on behind a record that is wrong by itself, if it may be left out; raises the error if not."""
         if self._guard is None or self._behind_error is None:
             raise error
         (behind, line), self._behind_error = self._behind_error, None
-        chunk = self._chunk
-        assert chunk is not None
         error.stage = error.stage or self.label
-        origin = self._origin(np.array([self._offset], np.int64))
+        origin = self._origin(np.array([self._bytes.offset], np.int64))
         over = self._guard.skip(error, origin[0])
         if over is not None:
             raise over
         self._error = None
-        self._offset += behind - chunk.start
         self._line = line
         self._index += 1
-        chunk.start = behind
-        if chunk.start == chunk.stop:
-            self._ended = self._last
-            self._leave_chunk()
+        _, stop = self._bytes.bounds
+        self._ended = self._bytes.last and behind == stop
+        self._bytes.use(behind)
         return Block.empty(Advance(0, origin))
-
-    @property
-    def _comes_at_once(self) -> bool:
-        remaining = self._remaining()
-        return self._at_once and not self._offset and remaining is not None and remaining > self._chunks.data_bytes
-
-    async def _next_chunk(self) -> None:
-        if self._comes_at_once:
-            remaining = self._remaining()
-            assert remaining is not None
-            slab = self._apart = await self._take(remaining)
-            filled = await self._chunks.fill(slab, 0, remaining)
-            self._apart = None
-            self._chunk = Chunk(slab, slab.offset, slab.offset + filled, 0, 0)
-        else:
-            self._chunk = await self._chunks.next()
-            if self._chunk is None:
-                self._last = True
-        self._enter_source()
 
     def _enter_source(self) -> None:
         if self._number is None:
-            info = self._chunks.info
+            info = self._bytes.info
             version = info.version if info is not None else None
             self._number = self._sources.add(self._path, self.url, version, is_file=True)
 
-    def _remaining(self) -> int | None:
-        info = self._chunks.info
-        return None if self._compressed or info is None else info.size - self._offset
-
     def _place(self) -> Place:
-        info = self._chunks.info
+        info = self._bytes.info
         return Place(
             url=self.url,
             version=info.version if info is not None else None,
-            offset=self._offset,
+            offset=self._bytes.offset,
             record=self._index,
             line=self._line,
         )
@@ -286,7 +236,7 @@ class FramedStage(Stage):
         count = len(frames.starts)
         if not count:
             return
-        origin = self._origin(frames.starts + (self._offset - start))
+        origin = self._origin(frames.starts + (self._bytes.offset - start))
         marks = self._marks(origin, frames.lines)
         columns = tuple(self._column(values) for values in frames.values)
         self._index += count
@@ -324,110 +274,9 @@ class FramedStage(Stage):
             return column
         return ArrayColumn(values) if isinstance(values, np.ndarray) else ObjectColumn(values)
 
-    # --- chunks ------------------------------------------------------------------------------------------------
-
-    def _leave_chunk(self) -> None:
-        """The chunk is framed: its slab now belongs to the rows, and to whoever collects them."""
-        chunk, self._chunk = self._chunk, None
-        assert chunk is not None
-        slabs = self._budget.slabs
-        if slabs.holds(chunk.slab) > 1:
-            self._budget.move(chunk.slab, self._downstream)
-        slabs.drop(chunk.slab)
-
-    @property
-    def _fits_in_front(self) -> bool:
-        """Whether the tail goes in front of the next chunk, and is likely to be whole there."""
-        chunk = self._chunk
-        assert chunk is not None
-        tail = chunk.stop - chunk.start
-        return tail <= self._chunks.room and self._need <= tail + self._chunks.data_bytes
-
-    def _join_ready(self) -> bool:
-        """The tail in front of the next chunk, if that is at hand."""
-        if not self._fits_in_front:
-            return False
-        following = self._chunks.take_ready()
-        if following is None:
-            return False
-        self._put_in_front(self._tail(), following)
-        return True
-
-    async def _join(self) -> None:
-        """Brings more of the record that is cut off at the end of the chunk to its beginning."""
-        if not self._fits_in_front:
-            await self._receive_apart()
-            return
-        rest = self._tail()
-        self._leave_chunk()
-        following = await self._chunks.next()
-        if following is None:
-            self._last = True
-            await self._put_apart(rest)
-        else:
-            self._put_in_front(rest, following)
-
-    def _tail(self) -> bytes:
-        chunk = self._chunk
-        assert chunk is not None
-        return bytes(self._budget.slabs.arena.view[chunk.start : chunk.stop])
-
-    def _put_in_front(self, rest: bytes, following: Chunk) -> None:
-        if self._chunk is not None:
-            self._leave_chunk()
-        start = following.start - len(rest)
-        self._budget.slabs.arena.view[start : following.start] = rest
-        following.start = start
-        self._set_chunk(following)
-
-    def _set_chunk(self, chunk: Chunk) -> None:
-        """A chunk that begins with what was cut off."""
-        self._chunk = chunk
-        self._cut_off, self._need = False, 0
-
-    async def _put_apart(self, rest: bytes) -> None:
-        """The last bytes of an object whose size was not known, in a slab of their own."""
-        slab = await self._take(len(rest))
-        self._budget.slabs.arena.view[slab.offset : slab.offset + len(rest)] = rest
-        self._set_chunk(Chunk(slab, slab.offset, slab.offset + len(rest), self._offset, 0))
-
-    async def _receive_apart(self) -> None:
-        """The tail and what follows it in a slab of its own, which takes the chunk's place."""
-        chunk = self._chunk
-        assert chunk is not None
-        tail = chunk.stop - chunk.start
-        size = self._need or max(2 * tail, tail + self._chunks.data_bytes)
-        remaining = self._remaining()
-        if remaining is not None:
-            size = min(size, remaining)
-        view = self._budget.slabs.arena.view
-        # A tail that was one chunk is not held while more is asked for: readers of other objects need the room. A
-        # larger one, which never came in one piece, is.
-        rest = None
-        if tail <= self._chunks.data_bytes:
-            rest = self._tail()
-            self._leave_chunk()
-        slab = self._apart = await self._take(size)
-        view[slab.offset : slab.offset + tail] = view[chunk.start : chunk.stop] if rest is None else rest
-        if rest is None:
-            self._leave_chunk()
-        filled = tail + await self._chunks.fill(slab, tail, size - tail)
-        if filled < size:
-            self._last = True
-        self._apart = None
-        self._set_chunk(Chunk(slab, slab.offset, slab.offset + filled, self._offset, 0))
-
-    async def _take(self, size: int) -> Slab:
-        try:
-            return await self._budget.take(self._account, size)
-        except MemoryLimitError as error:
-            place = self._place()
-            error.url, error.version, error.offset, error.record = place.url, place.version, place.offset, place.record
-            raise
-
-    def _truncated(self) -> BrokenFrameError:
+    def _truncated(self, need: int) -> BrokenFrameError:
         place = self._place()
-        missing = f": it has {self._need} bytes" if self._need else ""
+        missing = f": it has {need} bytes" if need else ""
         return BrokenFrameError(
             f"the data ends inside a record{missing}",
             url=place.url,
@@ -440,12 +289,8 @@ class FramedStage(Stage):
         if self._closed:
             return
         self._closed = True
-        for slab in (self._apart, self._chunk.slab if self._chunk is not None else None):
-            if slab is not None:
-                self._budget.slabs.drop(slab)
-        self._apart = self._chunk = None
         if self._ready is not None:
             self._ready.release()
             self._ready = None
-        self._chunks.close()
+        self._bytes.close()
         self._budget.close(self._account)

@@ -61,13 +61,13 @@ class TarStage(FramedStage):
                 continue
             if self._pending is None or part.key != self._pending.key:
                 self._finish()
-                self._pending = _Sample(part.key, self._offset + at - start)
+                self._pending = _Sample(part.key, self._bytes.offset + at - start)
             sample = self._pending
             if part.extension in sample.parts or part.extension == KEY:
                 self._error = CorruptRecordError(
                     f"the sample {sample.key!r} has two members with the extension {part.extension!r}",
                     version=self._place().version,
-                    offset=self._offset + at - start,
+                    offset=self._bytes.offset + at - start,
                     record=self._index + len(self._samples),
                 )
                 break
