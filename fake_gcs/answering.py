@@ -214,7 +214,8 @@ class Answering:
         """Make a new generation of the object whose old one is being sent."""
         catalogue = self._serving.service.catalogue
         version = catalogue.find(entry.bucket, entry.object)
-        if version is None:
+        if version is None or entry.status not in (200, 206):
+            # What is being sent is not the object: an error, say.
             return
         writer = catalogue.new_body()
         try:

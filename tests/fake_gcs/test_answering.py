@@ -131,6 +131,15 @@ def test_an_object_is_replaced_while_it_is_read() -> None:
         assert int(second.headers["x-goog-generation"]) > int(first.headers["x-goog-generation"])
 
 
+def test_an_error_is_not_stored_as_an_object() -> None:
+    """A replacement that strikes an answer without the object leaves the object as it is."""
+    with weather(Rule(fault=Fault(kind="replace", content="same"))) as server:
+        missing = ask(server, "GET", "/bkt/x?generation=12345")
+        assert missing.status == 404
+        assert missing.body != DATA
+        assert server.read("bkt", "x") == DATA
+
+
 def test_a_drip_is_slow() -> None:
     """The rest of the body comes at the pace of the drip."""
     with weather(only(Fault(kind="drip", after_bytes=len(DATA) - 3000, bytes_per_s=10_000))) as server:
