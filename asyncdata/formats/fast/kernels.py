@@ -84,12 +84,6 @@ def _list(array: Any, begin: int, stop: int, tag: int) -> Any:
 
 
 @_jit
-def _packed(array: Any, position: int, stop: int) -> Any:
-    """Where the packed numbers of a list begin, which must fill it; -1 if not."""
-    return _whole(array, position + 1, stop)
-
-
-@_jit
 def _varint(array: Any, position: int, stop: int) -> tuple[np.int64, int]:
     """An int64 and the position behind it; position -1 if it is cut off or too long."""
     byte = np.uint64(array[position])
@@ -294,7 +288,7 @@ def _integers(array: Any, begins: Any, ends: Any, count: int, default: Any, out:
             continue
         found = 0
         if position < stop and array[position] == 0x0A:
-            position = _packed(array, position, stop)
+            position = _whole(array, position + 1, stop)
             if position >= 0 and position < stop and array[stop - 1] >= 0x80:
                 position = -1
             while 0 <= position < stop and found < count:
@@ -324,7 +318,7 @@ def _floats(array: Any, begins: Any, ends: Any, count: int, default: Any, out: A
             good[record] = False
             continue
         if position < stop and array[position] == 0x0A:
-            position = _packed(array, position, stop)
+            position = _whole(array, position + 1, stop)
             if position < 0 or stop - position != 4 * count:
                 good[record] = False
                 continue
@@ -364,7 +358,7 @@ def _count(array: Any, begins: Any, ends: Any, tag: int, multiple: int, counts: 
                 _, position = _length(array, position + 1, stop)
                 found += 1
         elif position < stop and array[position] == 0x0A:
-            position = _packed(array, position, stop)
+            position = _whole(array, position + 1, stop)
             if position < 0:
                 good[record] = False
                 continue
@@ -403,7 +397,7 @@ def _fill_integers(array: Any, begins: Any, ends: Any, splits: Any, out: Any) ->
         position = _list(array, begins[record], stop, 0x1A)
         packed = array[position] == 0x0A
         if packed:
-            position = _packed(array, position, stop)
+            position = _whole(array, position + 1, stop)
         while at < limit:
             if packed:
                 out[at], position = _ended_varint(array, position)
@@ -425,7 +419,7 @@ def _fill_floats(array: Any, begins: Any, ends: Any, splits: Any, out: Any) -> b
         stop = ends[record]
         position = _list(array, begins[record], stop, 0x12)
         if array[position] == 0x0A:
-            position = _packed(array, position, stop)
+            position = _whole(array, position + 1, stop)
             for byte in range(limit - at):
                 out[at + byte] = array[position + byte]
             continue
