@@ -111,7 +111,7 @@ def _write_structure(structure: Structure) -> Any:
         if not all(isinstance(key, str | int) for key in structure.keys):
             raise UnwritableError("a dict with keys other than str and int cannot be written to a file")
         return {"keys": list(structure.keys), "dict": [_write_structure(child) for child in structure.children]}
-    raise UnwritableError(f"elements nested in a {type(structure).__name__} cannot be written to a file")
+    raise UnwritableError("a registered dataclass cannot be written to a file; turn it into a dict or a tuple in map()")
 
 
 # --- reading -------------------------------------------------------------------------------------------------------

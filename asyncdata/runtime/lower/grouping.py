@@ -140,6 +140,7 @@ def _group_by_window(node: grouping.GroupByWindow, scope: Scope) -> Stage:
         evacuate=Evacuator(services.budget, rows),
         budget=services.budget,
         rows_account=rows,
+        guard=scope.guard(label),
     )
 
 

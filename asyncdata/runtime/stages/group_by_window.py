@@ -28,9 +28,10 @@ from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.contents import Contents
+from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.stage import MARK_EVERY, Pause, Stage, close_all
 from asyncdata.runtime.stages.shuffle import Evacuate, from_history, with_history
-from asyncdata.runtime.usercode import call_rows
+from asyncdata.runtime.usercode import call_rows, leave_out
 from asyncdata.types import Element
 
 _EVACUATE_EVERY = 1024
@@ -98,6 +99,7 @@ class GroupByWindowStage(Stage):
         evacuate: Called now and then with the references in the groups.
         budget: Told when the stage waits for input.
         rows_account: Charged with the rows that wait.
+        guard: Decides what becomes of elements without a key; None: they are errors.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class GroupByWindowStage(Stage):
         evacuate: Evacuate,
         budget: Budget,
         rows_account: Account,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
@@ -120,6 +123,7 @@ class GroupByWindowStage(Stage):
         self._evacuate = evacuate
         self._budget = budget
         self._rows_account = rows_account
+        self._guard = guard
         self._sizes: dict[int, int] = {}
         self._groups: dict[int, _Group] = {}
         self._pending: Block | None = None
@@ -193,7 +197,7 @@ class GroupByWindowStage(Stage):
                     return True
                 self._put_away()
             elif self._error is not None:
-                raise self._error
+                self._leave_out(self._error)
             elif self._pending is not None:
                 self._find_keys()
             elif self._ended:
@@ -248,17 +252,30 @@ class GroupByWindowStage(Stage):
             self._pending = block
             self._since_evacuation += len(block)
 
+    def _leave_out(self, error: Exception) -> None:
+        """Goes on without the element for which the key function failed, or raises its error."""
+        assert self._pending is not None
+        head = self._pending.advance.split(1)[0]
+        gone, rest = leave_out(self._pending, error, self._guard)
+        self._error = self._pending = None
+        self._fold.feed(head)
+        used = Advance(0, gone.advance.used_rows)
+        if len(rest):
+            rest.advance = Advance.concat([used, rest.advance])
+            self._pending = rest
+        else:
+            self._late = Advance.concat([used, self._late])
+
     def _find_keys(self) -> None:
         """Asks for the keys of some rows that were read; an error is raised when those before it are reduced."""
         block = self._pending
         assert block is not None
         keys, self._error = call_rows(self._key, block, len(block))
+        if self._guard is not None:
+            self._guard.passed(len(keys))
         self._pending = None
         if len(keys) < len(block):
-            block, self._pending = block.split(len(keys))
-            if self._error is not None:
-                self._pending.release()
-                self._pending = None
+            block, self._pending = block.split(len(keys)) if keys else (block, block)
         if keys:
             self._block, self._keys, self._at, self._gone = block, keys, 0, []
             self._structure, self._history = block.structure, with_history(block)

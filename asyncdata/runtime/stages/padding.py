@@ -6,20 +6,26 @@ Shapes and padding values are given nested like the elements; here they are brou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.structure import DictOf, RaggedOf, Structure, TupleOf, leaf_count, leaf_names
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, leaf_count, leaf_names
 from asyncdata.runtime.stage import Pause
 from asyncdata.runtime.stages.uneven import Loose, Part, Plan, Stored, strings_part
 from asyncdata.runtime.stages.values import Numbers, StringLists, Strings, Values
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 """Per axis the length, None for the longest of the batch; None for this with every axis."""
+
+
+_SCALARS: Final = (type(None), bool, int, float, complex, bytes, str, np.generic, np.ndarray)
+"""A padding value for all leaves, not a nest of values."""
+
+_MISSING: Final = object()
 
 
 class Padding:
@@ -74,7 +80,7 @@ class Padding:
             if self._shapes is not None:
                 shapes = [as_shape(shape) for shape in arranged(structure, self._shapes, "padded_shapes")]
             paddings = [self._values] * leaf_count(structure)
-            if isinstance(self._values, tuple | list | dict):
+            if structure is not LEAF and not isinstance(self._values, _SCALARS):
                 paddings = list(arranged(structure, self._values, "padding_values"))
             known = self._known = (structure, shapes, paddings)
         return known[1], known[2]
@@ -96,6 +102,12 @@ def arranged(structure: Structure, given: Any, what: str) -> Iterable[Any]:
             raise UnbatchableError(f"{what} must be nested like the elements: a dict with keys {list(structure.keys)}")
         for key, child in zip(structure.keys, structure.children, strict=True):
             yield from arranged(child, given[key], what)
+    elif isinstance(structure, RecordOf):
+        for field, child in zip(structure.fields, structure.children, strict=True):
+            part = given.get(field, _MISSING) if isinstance(given, dict) else getattr(given, field, _MISSING)
+            if part is _MISSING:
+                raise UnbatchableError(f"{what} must be nested like the elements: a dict with {list(structure.fields)}")
+            yield from arranged(child, part, what)
     else:
         yield given
 
@@ -114,7 +126,7 @@ def as_shape(given: Any) -> Shape:
 def _refuse_ragged(structure: Structure) -> None:
     if isinstance(structure, RaggedOf):
         raise UnbatchableError("padded_batch takes no RaggedArray; call to_dense() in map(), or use ragged_batch")
-    if isinstance(structure, TupleOf | DictOf):
+    if isinstance(structure, TupleOf | DictOf | RecordOf):
         for child in structure.children:
             _refuse_ragged(child)
 

@@ -9,6 +9,7 @@ not depend on which elements happen to meet in it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, leaf_names
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, leaf_names
 from asyncdata.runtime.stage import Pause
 from asyncdata.runtime.stages.uneven import Part, Plan, Stack, Stored, strings_part
 from asyncdata.runtime.stages.values import Numbers, StringLists, Strings, Values
@@ -54,18 +55,10 @@ class Ragging:
         ranks: Any,
         parts: list[Part],
     ) -> Structure:
-        if isinstance(structure, TupleOf):
-            known = isinstance(ranks, tuple) and len(ranks) == len(structure.children)
-            inner = ranks if known else (None,) * len(structure.children)
-            pairs = zip(structure.children, inner, strict=True)
-            return TupleOf(
-                tuple(self._walk(child, values, names, rank, parts) for child, rank in pairs), structure.make
-            )
-        if isinstance(structure, DictOf):
-            given = ranks if isinstance(ranks, dict) else {}
-            parts_of = zip(structure.keys, structure.children, strict=True)
-            children = tuple(self._walk(child, values, names, given.get(key), parts) for key, child in parts_of)
-            return DictOf(structure.keys, children)
+        if isinstance(structure, TupleOf | DictOf | RecordOf):
+            pairs = zip(structure.children, _ranks_of(structure, ranks), strict=True)
+            children = tuple(self._walk(child, values, names, rank, parts) for child, rank in pairs)
+            return dataclasses.replace(structure, children=children)
         name = next(names)
         rank = ranks if isinstance(ranks, int) else None
         try:
@@ -129,11 +122,20 @@ class Ragging:
         return Stored(Leaf("array", self._dtype.str, splits.shape), _Array(splits))
 
 
+def _ranks_of(structure: TupleOf | DictOf | RecordOf, ranks: Any) -> list[Any]:
+    """What is known of each child; None where nothing is."""
+    if isinstance(structure, TupleOf):
+        known = isinstance(ranks, tuple) and len(ranks) == len(structure.children)
+        return list(ranks) if known else [None] * len(structure.children)
+    names = structure.keys if isinstance(structure, DictOf) else structure.fields
+    return [ranks.get(name) if isinstance(ranks, dict) else None for name in names]
+
+
 def _levels(shapes: npt.NDArray[np.int64], rank: int | None) -> int:
     """How many axes become ragged."""
     axes = shapes.shape[1]
     if rank is None or rank > axes:
-        return axes
+        return int(axes)
     differ = np.flatnonzero((shapes != shapes[0]).any(axis=0))
     if len(differ) and int(differ[-1]) >= rank:
         raise UnbatchableError(

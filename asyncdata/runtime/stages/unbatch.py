@@ -12,6 +12,7 @@ Batches that are alike are taken apart together. A row's provenance is its batch
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
 from asyncdata.memory.leaf import BYTES, STR, Leaf
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, flatten
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, flatten
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage
 from asyncdata.workers.failure import annotate
@@ -122,7 +123,7 @@ def _alike(block: Block) -> bool:
 
 
 def _is_ragged(structure: Structure) -> bool:
-    if isinstance(structure, TupleOf | DictOf):
+    if isinstance(structure, TupleOf | DictOf | RecordOf):
         return any(map(_is_ragged, structure.children))
     return isinstance(structure, RaggedOf)
 
@@ -167,7 +168,7 @@ def _lengths(structure: Structure, columns: tuple[Column, ...]) -> list[int]:
 
 def _levels(structure: Structure) -> list[int]:
     """Ragged levels of every leaf."""
-    if isinstance(structure, TupleOf | DictOf):
+    if isinstance(structure, TupleOf | DictOf | RecordOf):
         return [levels for child in structure.children for levels in _levels(child)]
     return [structure.levels if isinstance(structure, RaggedOf) else 0]
 
@@ -195,12 +196,10 @@ def _length(column: Column) -> int:
 
 def _apart(structure: Structure, columns: Any) -> tuple[Structure, list[Column]]:
     """The structure and the columns of the rows."""
-    if isinstance(structure, TupleOf):
+    if isinstance(structure, TupleOf | DictOf | RecordOf):
         children = [_apart(child, columns) for child in structure.children]
-        return TupleOf(tuple(s for s, _ in children), structure.make), [c for _, part in children for c in part]
-    if isinstance(structure, DictOf):
-        children = [_apart(child, columns) for child in structure.children]
-        return DictOf(structure.keys, tuple(s for s, _ in children)), [c for _, part in children for c in part]
+        nest = dataclasses.replace(structure, children=tuple(s for s, _ in children))
+        return nest, [column for _, part in children for column in part]
     if isinstance(structure, RaggedOf):
         return _ragged_apart([next(columns) for _ in range(1 + structure.levels)])
     return LEAF, [_column_apart(next(columns))]
