@@ -123,6 +123,10 @@ def _of_items(items: list[Any]) -> Values:
         array = np.array(items)
         if array.dtype.kind not in _NO_NUMBERS:
             return Numbers(array, array.dtype, 0)
+    if kinds == {np.ndarray}:
+        dtypes, ranks = {item.dtype for item in items}, {item.ndim for item in items}
+        if len(dtypes) == len(ranks) == 1 and (dtype := dtypes.pop()).kind not in _NO_NUMBERS:
+            return Numbers(items, dtype, ranks.pop())
     found = [_read(item, row) for row, item in enumerate(items)]
     first = next((value for value in found if value is not None), None)
     if first is None:
