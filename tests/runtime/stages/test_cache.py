@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from asyncdata.errors import BrokenFrameError, DataError, MemoryLimitError, Pipe
 from asyncdata.memory.accounts import Kind
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.cache import CacheStage
+from asyncdata.runtime.stages.snapshot import SnapshotStage
 from asyncdata.runtime.stored import Charges, MemoryCell, MemoryStore
 from tests.runtime.stages.laws import (
     Bench,
@@ -79,6 +81,44 @@ def test_laws(make: Callable[[Kinds], Callable[[Bench], Stage]], kind: Kinds) ->
     assert trace.origins == plainly.origins
     check_closing(stage)
     check_cancelling(stage, steps=range(0, 40, samples(8, 1)))
+
+
+@pytest.mark.parametrize("kind", ["array", "nests"])
+def test_laws_of_a_snapshot_that_is_written(kind: Kinds, tmp_path: Path) -> None:
+    """Any blocking and leases while shards are written; what is given up leaves no file."""
+    numbers = itertools.count()
+
+    def make(bench: Bench) -> Stage:
+        return SnapshotStage(
+            "snapshot",
+            str(tmp_path / str(next(numbers))),
+            lambda _element, origin: int(origin[1]) % 3,
+            lambda: Scripted(bench, script(COUNT), kind),
+            lambda _files: pytest.fail("nothing is read"),
+            bench,
+            300,
+        )
+
+    trace = check_any_blocking(make, seeds=range(samples(2, 50)))
+    plainly = asyncio.run(Bench().observe(lambda bench: Scripted(bench, script(COUNT), kind)))
+    assert trace.elements == plainly.elements
+    check_closing(make)
+    check_cancelling(make, steps=range(0, 40, samples(8, 1)))
+    complete = [path for path in tmp_path.iterdir() if (path / "snapshot.json").exists()]
+    assert len(complete) >= 3
+    assert all(len(list(path.iterdir())) == 4 for path in complete)
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    """What the system says about the place is raised as it is."""
+    (tmp_path / "file").write_bytes(b"")
+    for ds in (
+        ad.Dataset.range(3).cache(tmp_path / "file" / "c"),
+        ad.Dataset.range(3).snapshot(tmp_path / "file" / "s"),
+    ):
+        with pytest.raises(OSError, match="file"):
+            list(ds)
 
 
 def elements() -> list[Any]:
