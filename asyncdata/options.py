@@ -152,7 +152,7 @@ class Options:
         chunk_bytes: Size of one ranged read. Larger hides more latency per request and holds more memory.
         max_requests_in_flight: Upper limit of ranged reads at a time, over all shards. ``AUTOTUNE`` finds, from the
             first-byte times and rates it measures, the number that fills the link and no more; see
-            ``Runtime.stats().fetch``. A number is kept as it is.
+            ``stats().fetch`` of an iterator. A number is kept as it is.
         max_bytes_in_flight: Upper limit of their bytes together; ``AUTOTUNE`` takes the memory limit.
         check_crc: Verify the CRC-32C of every TFRecord payload (in the workers where there are any).
         check_object_crc: Verify the CRC-32C that the store keeps of each object (``gs``), once all its bytes were read.

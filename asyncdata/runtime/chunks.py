@@ -73,7 +73,7 @@ class ChunkReader:
         account: The source's account.
         source: What is read: a listed object, or the URL of one about which nothing is known.
         slab_bytes: Size of a slab: headroom and data.
-        window: Chunks on their way or waiting at a time, while the source is being read.
+        window: Tells how many chunks may be on their way or waiting at a time, while the source is being read.
         order: Place of the source among its siblings, for who is served first.
         opened: Called when an unknown object turns out to be what.
     """
@@ -86,7 +86,7 @@ class ChunkReader:
         source: ObjectInfo | str,
         *,
         slab_bytes: int,
-        window: int,
+        window: Callable[[], int],
         order: int,
         opened: Callable[[ObjectInfo], None],
     ) -> None:
@@ -130,7 +130,7 @@ class ChunkReader:
             return rest
         if not self._pending and not await self._read_needed():
             return None
-        self._read_ahead(self._window)
+        self._read_ahead(self._window())
         while True:
             head = self._pending[0]
             if not self._budget.is_kept(head.slab):
@@ -165,7 +165,7 @@ class ChunkReader:
         if not head.length:
             self._budget.slabs.drop(head.slab)
             return None
-        self._read_ahead(self._window)
+        self._read_ahead(self._window())
         start = head.slab.offset + head.room
         return Chunk(head.slab, start, start + head.length, head.position, head.room)
 
@@ -173,7 +173,7 @@ class ChunkReader:
         """Reads ahead again after memory was short."""
         self._awaits_room = False
         if not self._closed:
-            self._read_ahead(self._window if self._active else 1)
+            self._read_ahead(self._window() if self._active else 1)
 
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """Receives the next `length` bytes into another slab, those that are on their way included.
@@ -207,7 +207,7 @@ class ChunkReader:
         self._direct = True
         try:
             while length or reads:
-                if length and len(reads) < max(self._window, 1):
+                if length and len(reads) < max(self._window(), 1):
                     count = min(length, self.data_bytes)
                     priority = (_SOON, len(reads), self._order)
                     reads.append(self._io.read(self._budget.slabs, slab, start, count, self.info, self._next, priority))

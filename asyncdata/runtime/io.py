@@ -205,10 +205,9 @@ class Io:
         """Runs a coroutine on the I/O loop; cancelling cancels it."""
         return await asyncio.wrap_future(self.thread.submit(coroutine))
 
-    @property
-    def window(self) -> int:
-        """Requests that are in flight at a time, as things are."""
-        return self.fetcher.window
+    def chunks_ahead(self, in_turn: int) -> int:
+        """Chunks each of so many files that are read in turn should ask for, so that together they fill the window."""
+        return max(2, -(-self.fetcher.window // max(1, in_turn)))
 
     def check(self, info: ObjectInfo, start: int, data: memoryview) -> None:
         """A range is complete; on the I/O loop.

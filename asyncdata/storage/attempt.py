@@ -56,6 +56,7 @@ class Attempt:
         connect_s: How long a new connection took; negative where a kept one served.
         asked_at: When the request was sent, on the loop's clock; negative before.
         first_byte_at: When the head of the answer had come, on the loop's clock; negative before.
+        received: Bytes it had put into the caller's buffer when it ended.
         resends: Requests that were sent again at once, for the server had closed a kept connection.
     """
 
@@ -64,4 +65,5 @@ class Attempt:
     connect_s: float = -1.0
     asked_at: float = -1.0
     first_byte_at: float = -1.0
+    received: int = 0
     resends: int = 0

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from asyncdata.errors import TransientStorageError
 from asyncdata.storage.failures import TIMEOUT_CAUSES, FailureCause, ReadFailedError
+from asyncdata.storage.window import WindowStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,9 @@ class FetchStats:
         retries: Attempts that followed a failure. Many, with few bytes per request, betray a failing or throttling
             server; see ``failures``.
         resumes: Those of them that went on in the middle of a range.
+        resends: Requests sent again at once because the server had closed a kept connection; not among the retries.
+        hedges: Second attempts at silent reads; among the requests.
+        hedges_won: Those that were ahead. Many betray a server, or a network, that stalls.
         wasted_bytes: Bytes received and thrown away.
         failures: Failed attempts by cause.
         timeouts: Those of them that were time limits, by kind.
@@ -30,6 +34,7 @@ class FetchStats:
         peak_in_flight: The most that ever ran.
         waiting: Reads that wait for their turn; above zero for long, the limit of requests is the bottleneck.
         limit: The limit of requests in flight.
+        window: How that limit was found, and why it is what it is; None where it was given.
         restarts: Files that were begun again because their object was replaced (``Options.on_change``).
         fallbacks: Bodies that were asked for by aiohttp instead of the range client, by reason: ``proxy``, ``unframed``
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
@@ -41,6 +46,9 @@ class FetchStats:
     bytes: int = 0
     retries: int = 0
     resumes: int = 0
+    resends: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
     wasted_bytes: int = 0
     failures: Mapping[FailureCause, int] = field(default_factory=dict)
     timeouts: Mapping[FailureCause, int] = field(default_factory=dict)
@@ -49,6 +57,7 @@ class FetchStats:
     peak_in_flight: int = 0
     waiting: int = 0
     limit: int = 0
+    window: WindowStats | None = None
     restarts: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
 
@@ -62,12 +71,37 @@ class FetchCounters:
         self._bytes = 0
         self._retries = 0
         self._resumes = 0
+        self._resends = 0
+        self._hedges = 0
+        self._hedges_won = 0
         self._wasted = 0
         self._backoff_s = 0.0
         self._in_flight = 0
         self._peak = 0
         self._restarts = 0
         self._failures: Counter[FailureCause] = Counter()
+
+    @property
+    def requests(self) -> int:
+        """Attempts at a body so far."""
+        return self._requests
+
+    def resent(self, count: int) -> None:
+        """Requests were sent again over another connection."""
+        self._resends += count
+
+    def hedged(self) -> None:
+        """A second attempt begins."""
+        self._requests += 1
+        self._hedges += 1
+        self._in_flight += 1
+        self._peak = max(self._peak, self._in_flight)
+
+    def hedge_ended(self, *, won: bool, wasted: int) -> None:
+        """It is over, or the first one is because of it; so many bytes were received in vain."""
+        self._in_flight -= 1
+        self._hedges_won += won
+        self._wasted += wasted
 
     def began(self, *, resumed: bool = False) -> None:
         """An attempt at a body begins."""
@@ -106,7 +140,7 @@ class FetchCounters:
         """A file is begun again."""
         self._restarts += 1
 
-    def snapshot(self, *, waiting: int, limit: int) -> FetchStats:
+    def snapshot(self, *, waiting: int, limit: int, window: WindowStats | None = None) -> FetchStats:
         """The numbers as they are now."""
         failures = dict(self._failures)
         return FetchStats(
@@ -115,6 +149,9 @@ class FetchCounters:
             bytes=self._bytes,
             retries=self._retries,
             resumes=self._resumes,
+            resends=self._resends,
+            hedges=self._hedges,
+            hedges_won=self._hedges_won,
             wasted_bytes=self._wasted,
             failures=MappingProxyType(failures),
             timeouts=MappingProxyType({cause: failures[cause] for cause in TIMEOUT_CAUSES if cause in failures}),
@@ -123,5 +160,6 @@ class FetchCounters:
             peak_in_flight=self._peak,
             waiting=waiting,
             limit=limit,
+            window=window,
             restarts=self._restarts,
         )

@@ -8,7 +8,7 @@
 
 One Fetcher per Runtime, on its I/O loop. It opens one reader per URL scheme when it is first needed, and closes all.
 A cancelled read leaves no trace and nothing that writes into its buffer. Attempts of one read follow one another;
-they never share the buffer.
+they never share the buffer. A second attempt at a read that fell silent has memory of its own (see ``hedge``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ import asyncio
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
-from asyncdata.options import AUTOTUNE, Environment, Options
-from asyncdata.storage.counters import FetchCounters, FetchStats
+from asyncdata.options import Environment, Options
+from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.attempts import Attempts
+from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.failures import ReadFailedError
-from asyncdata.storage.gate import Gate
+from asyncdata.storage.hedge import Again, Racing
+from asyncdata.storage.ranges import ByteRange, CoalescedRange, coalesce_ranges
 from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.registry import spec_for
 from asyncdata.storage.retry import next_delay_s
@@ -35,29 +38,29 @@ from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
 
-FIRST_WINDOW: Final = 32
+COALESCE_GAP_BYTES: Final = 64 << 10
+"""A gap of this many bytes costs about as much as a request."""
+COALESCE_SPAN_BYTES: Final = 8 << 20
 
 
 class Fetcher:
     """See the module's text.
 
     Args:
-        options: ``retry``, ``timeouts``, ``max_requests_in_flight`` and ``storage`` are used.
+        options: ``storage``, ``retry``, and what ``Attempts`` uses.
         environment: What was read of the environment when the Runtime started.
     """
 
     def __init__(self, options: Options, environment: Environment) -> None:
         self._options = options
         self._environment = environment
-        limit = options.max_requests_in_flight
-        self._gate = Gate(FIRST_WINDOW if limit == AUTOTUNE else limit)
+        self._attempts = Attempts(options)
         self._readers: dict[str, RangeReader] = {}
-        self._counters = FetchCounters()
         self._random = random.Random()
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Fetcher {self._gate!r} {list(self._readers.values())!r}>"
+        return f"<Fetcher {self._attempts!r} {list(self._readers.values())!r}>"
 
     async def stat(self, url: str) -> ObjectInfo:
         """Size and version of one object, with retries."""
@@ -86,9 +89,51 @@ class Fetcher:
         if start < 0 or (info.size >= 0 and start + len(whole) > info.size):
             raise ValueError(f"[{start}, {start + len(whole)}) lies outside of {info.url} ({info.size} bytes)")
         if whole:
-            await self._read_rest(
-                info, start, whole, filled=0, priority=priority, attempts=_Attempts(self._loop_time())
-            )
+            await self._read_rest(info, start, whole, filled=0, priority=priority, tries=_Tries(self._loop_time()))
+
+    async def read_many(
+        self,
+        info: ObjectInfo,
+        parts: Sequence[tuple[int, memoryview]],
+        *,
+        priority: Priority = 0,
+        max_gap_bytes: int = COALESCE_GAP_BYTES,
+        max_span_bytes: int = COALESCE_SPAN_BYTES,
+    ) -> None:
+        """Fills several buffers from one object; ranges that lie near one another are one request.
+
+        A request for several ranges is received into memory of its own, at most ``max_span_bytes``, and copied.
+
+        Args:
+            info: The object, from ``stat``, ``glob`` or ``open_read``.
+            parts: (offset of the first byte, buffer), in any order; they may overlap.
+            priority: Smaller is sooner needed.
+            max_gap_bytes: Bytes between two ranges that are read and dropped rather than asked around.
+            max_span_bytes: The longest request for several ranges.
+
+        Raises:
+            StorageError: As ``read``; the first one ends the other requests.
+        """
+        views = [_bytes_view(buffer) for _, buffer in parts]
+        wanted = [ByteRange(start, start + len(view)) for (start, _), view in zip(parts, views, strict=True)]
+        joined = coalesce_ranges(wanted, max_gap_bytes=max_gap_bytes, max_span_bytes=max_span_bytes)
+
+        async def read_one(request: CoalescedRange) -> None:
+            if len(request.parts) == 1:
+                await self.read(info, request.span.start, views[request.parts[0]], priority=priority)
+                return
+            span = memoryview(bytearray(request.span.size))
+            await self.read(info, request.span.start, span, priority=priority)
+            for index in request.parts:
+                at = wanted[index].start - request.span.start
+                views[index][:] = span[at : at + len(views[index])]
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for request in joined:
+                    group.create_task(read_one(request))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def open_read(self, url: str, buffer: memoryview, *, priority: Priority = 0) -> tuple[ObjectInfo, int]:
         """Reads the beginning of an object about which nothing is known, without asking for its metadata first.
@@ -98,43 +143,46 @@ class Fetcher:
         """
         reader = self._reader(url)
         whole = _bytes_view(buffer)
-        attempts = _Attempts(self._loop_time())
+        tries = _Tries(self._loop_time())
         while True:
-            info, filled = None, 0
-            ticket = await self._gate.enter(priority)
-            self._counters.began()
+            info: ObjectInfo | None = None
+            filled = 0
+            ticket = await self._attempts.enter(priority, len(whole))
+            racing = self._attempts.begin(len(whole), _open_again(reader, url))
             try:
-                info, filled = await reader.open_read(url, whole)
-                self._counters.received(filled)
+                info, filled = await reader.open_read(url, whole, racing.attempt)
+                self._attempts.ended_well(racing, filled)
                 return info, filled
             except TransientStorageError as error:
-                filled = self._failed(error)
-                if isinstance(error, ReadFailedError) and error.info is not None:
+                filled = self._attempts.failed(error, racing)
+                if isinstance(error, ReadFailedError):
                     info = error.info
-                else:
-                    self._counters.wasted(filled)
-                delay = self._delay_s(error, attempts)
+                if racing.info is not None and (info is None or info.version == racing.info.version):
+                    # The second attempt opened it; what the first had received before its head is nothing.
+                    info, filled = racing.info, self._attempts.take_won(racing, whole, filled)
+                if info is None:
+                    self._attempts.counters.wasted(filled)
+                delay = self._delay_s(error, racing, tries)
             except StorageError as error:
-                error.attempts = attempts.made + 1
+                error.attempts = tries.made + 1
                 raise
             finally:
-                self._counters.ended()
-                self._gate.leave(ticket)
+                self._attempts.end(racing, ticket)
             await asyncio.sleep(delay)
             if info is not None:
                 # The head was seen: what follows is a resume, pinned to the version that it named.
                 size = min(info.size, len(whole))
-                await self._read_rest(info, 0, whole[:size], filled=filled, priority=priority, attempts=attempts)
+                await self._read_rest(info, 0, whole[:size], filled=filled, priority=priority, tries=tries)
                 return info, size
 
     @property
     def window(self) -> int:
         """The limit of requests in flight, as it is now."""
-        return self._gate.limit
+        return self._attempts.limit
 
     def note_restart(self) -> None:
         """A file is begun again, for its object was replaced."""
-        self._counters.restarted()
+        self._attempts.counters.restarted()
 
     def stats(self) -> FetchStats:
         """What was done so far."""
@@ -142,14 +190,14 @@ class Fetcher:
         for reader in self._readers.values():
             fallbacks.update(getattr(reader, "fallbacks", {}))
         return dataclasses.replace(
-            self._counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit),
+            self._attempts.stats(),
             fallbacks=MappingProxyType(dict(fallbacks)),
         )
 
     async def aclose(self) -> None:
         """Refuses waiting reads and closes every reader; running reads should have been cancelled before."""
         self._closed = True
-        self._gate.close()
+        await self._attempts.aclose()
         readers, self._readers = list(self._readers.values()), {}
         errors = [
             error
@@ -173,73 +221,65 @@ class Fetcher:
         return reader
 
     async def _read_rest(
-        self,
-        info: ObjectInfo,
-        start: int,
-        buffer: memoryview,
-        *,
-        filled: int,
-        priority: Priority,
-        attempts: _Attempts,
+        self, info: ObjectInfo, start: int, buffer: memoryview, *, filled: int, priority: Priority, tries: _Tries
     ) -> None:
         reader = self._reader(info.url)
         size = len(buffer)
         while filled < size:
-            ticket = await self._gate.enter(priority)
-            self._counters.began(resumed=filled > 0)
+            left = buffer[filled:] if filled else buffer
+            ticket = await self._attempts.enter(priority, len(left))
+            racing = self._attempts.begin(len(left), _read_again(reader, info, start + filled), resumed=filled > 0)
             try:
-                await reader.read_into(info, start + filled, buffer[filled:] if filled else buffer)
-                self._counters.received(size - filled)
+                await reader.read_into(info, start + filled, left, racing.attempt)
+                self._attempts.ended_well(racing, len(left))
                 return
             except TransientStorageError as error:
-                filled += self._failed(error)
-                delay = self._delay_s(error, attempts)
+                got = self._attempts.failed(error, racing)
+                filled += self._attempts.take_won(racing, left, got)
+                delay = self._delay_s(error, racing, tries)
             except StorageError as error:
-                error.attempts = attempts.made + 1
+                error.attempts = tries.made + 1
                 raise
             finally:
-                self._counters.ended()
-                self._gate.leave(ticket)
-            await asyncio.sleep(delay)
+                self._attempts.end(racing, ticket)
+            if delay:
+                await asyncio.sleep(delay)
 
     async def _retried(self, ask: Callable[[], Awaitable[T]], url: str) -> T:
-        attempts = _Attempts(self._loop_time())
+        tries = _Tries(self._loop_time())
         while True:
             try:
-                self._counters.asked()
+                self._attempts.counters.asked()
                 return await ask()
             except TransientStorageError as error:
                 if error.url is None:
                     error.url = url
-                self._counters.failed(error)
-                delay = self._delay_s(error, attempts)
+                self._attempts.counters.failed(error)
+                delay = self._delay_s(error, None, tries)
             except StorageError as error:
                 if not isinstance(error, ObjectNotFoundError):
-                    error.attempts = attempts.made + 1
+                    error.attempts = tries.made + 1
                 raise
             await asyncio.sleep(delay)
 
-    def _failed(self, error: TransientStorageError) -> int:
-        """Books a failed attempt; returns how many bytes it left."""
-        self._counters.failed(error)
-        filled = error.filled if isinstance(error, ReadFailedError) else 0
-        self._counters.received(filled)
-        return filled
-
-    def _delay_s(self, error: TransientStorageError, attempts: _Attempts) -> float:
+    def _delay_s(self, error: TransientStorageError, racing: Racing | None, tries: _Tries) -> float:
         """Seconds until the next attempt; raises the error when there is none."""
-        attempts.made += 1
+        tries.made += 1
+        if racing is not None and racing.won_at >= 0:
+            # Overtaken by an attempt that runs well: there is nothing to wait for, and no failure to give up after.
+            self._attempts.counters.retried(0.0)
+            return 0.0
         delay = next_delay_s(
             error,
-            attempt=attempts.made,
-            elapsed_s=self._loop_time() - attempts.began,
+            attempt=tries.made,
+            elapsed_s=self._loop_time() - tries.began,
             options=self._options.retry,
             draw=self._random.random,
         )
         if delay is None:
-            error.attempts = attempts.made
+            error.attempts = tries.made
             raise error
-        self._counters.retried(delay)
+        self._attempts.counters.retried(delay)
         return delay
 
     @staticmethod
@@ -247,7 +287,7 @@ class Fetcher:
         return asyncio.get_running_loop().time()
 
 
-class _Attempts:
+class _Tries:
     """How often one operation was tried, and since when."""
 
     __slots__ = ("began", "made")
@@ -261,3 +301,21 @@ def _bytes_view(buffer: memoryview) -> memoryview:
     if buffer.readonly:
         raise ValueError("the buffer is read-only")
     return buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
+
+
+def _read_again(reader: RangeReader, info: ObjectInfo, start: int) -> Again:
+    async def read(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
+        await reader.read_into(info, start + offset, buffer, attempt)
+        return None
+
+    return read
+
+
+def _open_again(reader: RangeReader, url: str) -> Again:
+    async def read(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
+        if offset:
+            raise StorageError("an object whose head was seen is read on, not opened again", url=url)
+        info, _ = await reader.open_read(url, buffer, attempt)
+        return info
+
+    return read

@@ -13,10 +13,10 @@ from asyncdata.storage.schedule import Priority, RequestQueue, Ticket
 
 
 class Gate:
-    """Lets at most ``limit`` requests through at a time, the most urgent first."""
+    """Lets at most ``limit`` requests, of ``most_bytes`` together, through at a time, the most urgent first."""
 
-    def __init__(self, limit: int) -> None:
-        self._queue = RequestQueue(limit)
+    def __init__(self, limit: int, most_bytes: int = 1 << 62) -> None:
+        self._queue = RequestQueue(limit, most_bytes)
         self._futures: dict[Ticket, asyncio.Future[None]] = {}
         self._closed = False
 
@@ -38,11 +38,11 @@ class Gate:
         """The most requests in flight."""
         return self._queue.limit
 
-    async def enter(self, priority: Priority) -> Ticket:
+    async def enter(self, priority: Priority, size: int = 0) -> Ticket:
         """Waits for a slot. The ticket must be given to ``leave``, whatever happens."""
         if self._closed:
             raise PipelineClosedError("the storage layer was closed")
-        ticket = self._queue.enter(priority)
+        ticket = self._queue.enter(priority, size)
         if ticket.granted:
             return ticket
         future = asyncio.get_running_loop().create_future()
@@ -54,7 +54,7 @@ class Gate:
             if ticket.granted:
                 self.leave(ticket)
             elif not ticket.withdrawn:
-                self._queue.withdraw(ticket)
+                self._wake(self._queue.withdraw(ticket))
             raise
         finally:
             self._futures.pop(ticket, None)

@@ -30,7 +30,8 @@ _BACKENDS: Final = {
     "webhdfs": "asyncdata.storage.webhdfs.reader",
     "swebhdfs": "asyncdata.storage.webhdfs.reader",
 }
-_MOST_CONNECTIONS: Final = 256
+# The largest window, and the second attempts.
+_MOST_CONNECTIONS: Final = 256 + 8
 _ANY_FSSPEC: Final = "asyncdata.storage.fsspec"
 _OBSTORE: Final = "asyncdata.storage.obstore"
 

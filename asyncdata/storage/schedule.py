@@ -1,9 +1,12 @@
-"""Which request goes next: a limit and a priority queue, without clock or task.
+"""Which request goes next: two limits and a priority queue, without clock or task.
 
 ::
 
-    enter(priority) ──▶ granted at once while fewer than `limit` hold a slot and nobody waits
-                    └─▶ queued; leave() and resize() return the tickets that now hold a slot, most urgent first
+    enter(priority, size) ──▶ granted at once while fewer than `limit` hold a slot and nobody waits
+                          └─▶ queued; leave() and resize() return the tickets that now hold a slot, most urgent first
+
+Requests in flight are limited, and so are their bytes: the most urgent waits until its bytes fit, and nobody smaller
+passes it. One request alone always goes, however large.
 
 The lowest priority value is the most urgent; equals keep their order of arrival. A ticket that is withdrawn leaves no
 trace. ``resize`` is there for a window that follows measurements: shrinking takes nothing away from holders.
@@ -26,11 +29,13 @@ class Ticket:
 
     Attributes:
         key: The priority as a tuple, then the order of arrival.
+        size: Bytes it asks for.
         granted: It holds a slot.
         withdrawn: It gave up waiting; skipped when its turn comes.
     """
 
     key: tuple[tuple[int, ...], int]
+    size: int = 0
     granted: bool = False
     withdrawn: bool = False
 
@@ -41,11 +46,15 @@ class RequestQueue:
 
     Attributes:
         limit: How many may hold a slot.
+        most_bytes: How many bytes these may ask for together.
         held: How many do.
+        held_bytes: What they ask for.
     """
 
     limit: int
+    most_bytes: int = 1 << 62
     held: int = 0
+    held_bytes: int = 0
     _waiting: list[tuple[tuple[tuple[int, ...], int], Ticket]] = field(default_factory=list)
     _arrivals: itertools.count[int] = field(default_factory=itertools.count)
     _withdrawn: int = 0
@@ -55,13 +64,12 @@ class RequestQueue:
         """How many tickets wait for a slot."""
         return len(self._waiting) - self._withdrawn
 
-    def enter(self, priority: Priority) -> Ticket:
+    def enter(self, priority: Priority, size: int = 0) -> Ticket:
         """Takes a slot or a place in the queue."""
         key = (priority if isinstance(priority, tuple) else (priority,), next(self._arrivals))
-        ticket = Ticket(key)
-        if self.held < self.limit and not self.waiting:
-            ticket.granted = True
-            self.held += 1
+        ticket = Ticket(key, size)
+        if self._fits(size) and not self.waiting:
+            self._admit(ticket)
         else:
             heapq.heappush(self._waiting, (key, ticket))
         return ticket
@@ -72,14 +80,19 @@ class RequestQueue:
             raise ValueError("only a granted ticket can leave")
         ticket.granted = False
         self.held -= 1
+        self.held_bytes -= ticket.size
         return self._grant()
 
-    def withdraw(self, ticket: Ticket) -> None:
-        """Gives up a place in the queue; a ticket that was granted must ``leave`` instead."""
+    def withdraw(self, ticket: Ticket) -> list[Ticket]:
+        """Gives up a place in the queue; returns the tickets that it alone held up.
+
+        A ticket that was granted must ``leave`` instead.
+        """
         if ticket.granted or ticket.withdrawn:
             raise ValueError("only a waiting ticket can be withdrawn")
         ticket.withdrawn = True
         self._withdrawn += 1
+        return self._grant()
 
     def resize(self, limit: int) -> list[Ticket]:
         """Sets the limit; returns the tickets granted by that."""
@@ -90,12 +103,22 @@ class RequestQueue:
 
     def _grant(self) -> list[Ticket]:
         granted: list[Ticket] = []
-        while self._waiting and (self.held < self.limit or self._waiting[0][1].withdrawn):
-            ticket = heapq.heappop(self._waiting)[1]
+        while self._waiting:
+            ticket = self._waiting[0][1]
+            if not ticket.withdrawn and not self._fits(ticket.size):
+                break
+            heapq.heappop(self._waiting)
             if ticket.withdrawn:
                 self._withdrawn -= 1
                 continue
-            ticket.granted = True
-            self.held += 1
+            self._admit(ticket)
             granted.append(ticket)
         return granted
+
+    def _fits(self, size: int) -> bool:
+        return self.held < self.limit and (not self.held or self.held_bytes + size <= self.most_bytes)
+
+    def _admit(self, ticket: Ticket) -> None:
+        ticket.granted = True
+        self.held += 1
+        self.held_bytes += ticket.size

@@ -38,7 +38,7 @@ async def test_recalled_chunks_leave_no_gap() -> None:
         account,
         info,
         slab_bytes=CHUNK,
-        window=40,
+        window=lambda: 40,
         order=0,
         opened=lambda _info: None,
     )

@@ -26,7 +26,7 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
         account,
         services.manifest.get(node.url, node.url),
         slab_bytes=sizes.chunk_bytes,
-        window=max(2, services.io.window // in_turn),
+        window=lambda: services.io.chunks_ahead(in_turn),
         order=services.next_order(),
         opened=lambda info: services.manifest.__setitem__(info.url, info),
     )

@@ -37,7 +37,7 @@ def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = F
         account,
         services.manifest.get(node.url, node.url),
         slab_bytes=sizes.chunk_bytes,
-        window=max(2, services.io.window // max(1, scope.shards)),
+        window=lambda: services.io.chunks_ahead(scope.shards),
         order=services.next_order(),
         opened=lambda info: services.manifest.__setitem__(info.url, info),
     )

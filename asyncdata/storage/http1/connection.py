@@ -404,7 +404,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._waiter = None
         self._answer_head = None
         if self._attempt is not None:
-            self._attempt.wire = None
+            self._attempt.wire, self._attempt.received = None, self.filled
             self._attempt = None
         self._head_size = 0
         if self._aside:

@@ -1,0 +1,130 @@
+"""The books of attempts: each is counted, watched, learned from, and given its place in the window.
+
+``begin`` and ``end`` embrace one attempt that holds a ticket of the gate; between them comes ``ended_well`` or
+``failed``. What is learned here sets the limits of the next attempts, their number, and when they are hedged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from asyncdata.errors import TransientStorageError
+from asyncdata.options import AUTOTUNE, Options
+from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.counters import FetchCounters, FetchStats
+from asyncdata.storage.failures import FailureCause, ReadFailedError
+from asyncdata.storage.gate import Gate
+from asyncdata.storage.hedge import Again, Hedger, Racing
+from asyncdata.storage.limits import Observations
+from asyncdata.storage.schedule import Priority, Ticket
+from asyncdata.storage.window import Sample, Window
+
+_LEAST_S = 1e-6
+_REFUSED = frozenset({FailureCause.THROTTLED, FailureCause.SERVER_ERROR})
+_BEFORE_THE_HEAD = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.OVERTAKEN})
+
+
+class Attempts:
+    """See the module's text; on one loop.
+
+    Args:
+        options: ``timeouts``, ``hedge``, ``max_requests_in_flight`` and ``max_bytes_in_flight`` are used.
+    """
+
+    def __init__(self, options: Options) -> None:
+        limit, most_bytes = options.max_requests_in_flight, options.max_bytes_in_flight
+        self._window = Window() if limit == AUTOTUNE else None
+        self._gate = Gate(
+            limit if self._window is None else self._window.limit,
+            options.memory_limit_bytes if most_bytes == AUTOTUNE else most_bytes,
+        )
+        self.counters = FetchCounters()
+        self._observed = Observations(options.timeouts, options.hedge)
+        self._hedger = Hedger(options.hedge, self.counters)
+
+    def __repr__(self) -> str:
+        return repr(self._gate)
+
+    @property
+    def limit(self) -> int:
+        """The limit of requests in flight, as it is now."""
+        return self._gate.limit
+
+    async def enter(self, priority: Priority, size: int) -> Ticket:
+        """Waits for a place; the ticket is to be given to ``end``."""
+        return await self._gate.enter(priority, size)
+
+    def begin(self, size: int, again: Again, *, resumed: bool = False) -> Racing:
+        """An attempt at so many bytes begins; ``again`` asks for some of them a second time."""
+        self.counters.began(resumed=resumed)
+        racing = Racing(
+            Attempt(limits=self._observed.limits(size)),
+            size,
+            again,
+            began=asyncio.get_running_loop().time(),
+            after_s=self._observed.hedge_after_s(size),
+        )
+        self._hedger.watch(racing)
+        return racing
+
+    def end(self, racing: Racing, ticket: Ticket) -> None:
+        """It is over, in whatever way."""
+        self._hedger.forget(racing)
+        if racing.attempt.resends:
+            self.counters.resent(racing.attempt.resends)
+        self.counters.ended()
+        self._gate.leave(ticket)
+        if self._window is not None and self._window.limit != self._gate.limit:
+            self._gate.resize(self._window.limit)
+
+    def ended_well(self, racing: Racing, size: int) -> None:
+        """All its bytes are there."""
+        self.counters.received(size)
+        attempt, now = racing.attempt, asyncio.get_running_loop().time()
+        first_byte_s = -1.0
+        if attempt.first_byte_at >= 0:
+            first_byte_s = max(attempt.first_byte_at - attempt.asked_at, _LEAST_S)
+            self._observed.first_byte(racing.size, first_byte_s)
+            self._observed.body(size, now - attempt.first_byte_at)
+        if attempt.connect_s >= 0:
+            self._observed.connect(attempt.connect_s)
+        if self._window is not None and size:
+            # A program asks for the next range only when it has got one: a few places may be free for a moment.
+            full = self._gate.held >= self._gate.limit - self._gate.limit // 16
+            self._window.done(Sample(now, racing.began, size, first_byte_s, full))
+
+    def failed(self, error: TransientStorageError, racing: Racing) -> int:
+        """It failed, and another one may succeed; returns how many bytes it left."""
+        self.counters.failed(error)
+        cause, filled = FailureCause.BACKEND, 0
+        if isinstance(error, ReadFailedError):
+            cause, filled = error.cause, error.filled
+        self.counters.received(filled)
+        attempt, now = racing.attempt, asyncio.get_running_loop().time()
+        if cause in _BEFORE_THE_HEAD and attempt.first_byte_at < 0 <= attempt.asked_at:
+            self._observed.first_byte(racing.size, max(now - attempt.asked_at, _LEAST_S), censored=True)
+        if cause is FailureCause.SLOW:
+            self._observed.body(filled, now - attempt.first_byte_at)
+        if self._window is not None and cause in _REFUSED:
+            self._window.refused(now=now, began=racing.began, throttled=cause is FailureCause.THROTTLED)
+        return filled
+
+    def take_won(self, racing: Racing, buffer: memoryview, filled: int) -> int:
+        """Copies what a second attempt brought behind what the first one left; returns how far the bytes now go."""
+        at, won = racing.won_at, racing.won
+        if not 0 <= at <= filled < at + len(won):
+            return filled
+        fresh = memoryview(won)[filled - at :]
+        buffer[filled : filled + len(fresh)] = fresh
+        self.counters.received(len(fresh))
+        return filled + len(fresh)
+
+    def stats(self) -> FetchStats:
+        """What was done so far."""
+        window = None if self._window is None else self._window.stats()
+        return self.counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit, window=window)
+
+    async def aclose(self) -> None:
+        """Refuses whoever waits, and ends second attempts."""
+        self._gate.close()
+        await self._hedger.aclose()

@@ -1,0 +1,201 @@
+"""Second attempts at reads that fell silent.
+
+::
+
+    first attempt   ──request──▶ . . . . . silence . . . . . . . . ✗ overtaken ─▶ copies the bytes, reads the rest
+    second attempt                        ──request──▶ its own small buffer ─▶ complete: ahead of the first?
+
+One timer looks at all running attempts; a read starts neither timer nor task. An attempt is hedged when it was silent
+for longer than its tail estimate, when the kernel holds nothing for it either, and when this process was not itself
+late. A second attempt that falls silent too is replaced. It asks for the next bytes only, into memory of its own. If
+it is complete while the first is not yet that far, the first is ended, its buffer let go, and the bytes copied; else
+it is dropped. So never two copies are delivered, and never do two attempts write to one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from asyncdata.errors import StorageError
+from asyncdata.options import HedgeOptions
+from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.counters import FetchCounters
+from asyncdata.storage.failures import FailureCause, read_failed
+from asyncdata.types import ObjectInfo
+
+TICK_S: Final = 0.05
+_PATIENCE: Final = 4.0
+
+Again: TypeAlias = Callable[[int, memoryview, Attempt], Awaitable[ObjectInfo | None]]
+"""Fills a buffer from an offset (relative to the read) on; tells the object where that was unknown."""
+
+
+class HedgeBudget:
+    """How many requests hedging may add: a fraction of all that were sent. Pure."""
+
+    def __init__(self, options: HedgeOptions) -> None:
+        self._options = options
+        self._spent = 0
+
+    def spend(self, requests: int, cost: int, at_once: int) -> bool:
+        """Whether a hedge of `cost` requests may start, given all `requests` so far and those hedges that run."""
+        if at_once >= self._options.max_at_once or self._spent + cost > self._options.max_extra * requests:
+            return False
+        self._spent += cost
+        return True
+
+
+class Racing:
+    """An attempt as the hedger sees it.
+
+    Attributes:
+        attempt: What its reader tells.
+        size: Bytes it wants.
+        again: How to ask for some of them once more.
+        began: When it began, on the loop's clock.
+        after_s: How long it may be silent before it is hedged.
+        won_at: Where the bytes of the second attempt belong, relative to the first's beginning; -1 where none won.
+        won: They.
+        info: What the second attempt learned about an unknown object.
+    """
+
+    __slots__ = (
+        "after_s",
+        "again",
+        "attempt",
+        "began",
+        "hedged_at",
+        "info",
+        "quiet_since",
+        "seen",
+        "size",
+        "task",
+        "won",
+        "won_at",
+    )
+
+    def __init__(self, attempt: Attempt, size: int, again: Again, *, began: float, after_s: float) -> None:
+        self.attempt = attempt
+        self.size = size
+        self.again = again
+        self.began = began
+        self.after_s = after_s
+        self.seen = -1
+        self.quiet_since = 0.0
+        self.hedged_at = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self.won_at = -1
+        self.won = bytearray()
+        self.info: ObjectInfo | None = None
+
+    def is_silent(self, now: float) -> bool:
+        """Whether nothing came for as long as it takes; to be asked at every look."""
+        attempt = self.attempt
+        if attempt.wire is None:
+            self.seen = -1
+            return False
+        progress = attempt.wire.filled + (attempt.first_byte_at >= 0)
+        if progress != self.seen:
+            self.quiet_since = now if self.seen >= 0 else attempt.asked_at
+            self.seen = progress
+        return now - self.quiet_since >= self.after_s
+
+
+class Hedger:
+    """See the module's text; on one loop.
+
+    Args:
+        options: When, and how much.
+        counters: Where hedges are counted.
+    """
+
+    def __init__(self, options: HedgeOptions, counters: FetchCounters) -> None:
+        self._options = options
+        self._counters = counters
+        self._budget = HedgeBudget(options)
+        self._running: set[Racing] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def watch(self, racing: Racing) -> None:
+        """An attempt begins."""
+        if not self._options.enabled:
+            return
+        self._running.add(racing)
+        if self._timer is None:
+            self._arm(asyncio.get_running_loop())
+
+    def forget(self, racing: Racing) -> None:
+        """It is over; a second attempt that is still running has lost."""
+        self._running.discard(racing)
+        if racing.task is not None and not racing.task.done():
+            racing.task.cancel()
+
+    async def aclose(self) -> None:
+        """Ends second attempts that still run."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = loop.time() + TICK_S
+        self._timer = loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._running:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = now - self._due > TICK_S
+        self._arm(loop)
+        for racing in self._running:
+            if not racing.is_silent(now) or late:
+                continue
+            if racing.task is not None:
+                if not racing.task.done() and now - racing.hedged_at < _PATIENCE * racing.after_s:
+                    continue
+                racing.task.cancel()  # it fell silent as well
+                racing.task = None
+            wire = racing.attempt.wire
+            if wire is not None and not wire.has_input():
+                self._hedge(racing, wire.filled, now)
+
+    def _hedge(self, racing: Racing, offset: int, now: float) -> None:
+        size = min(racing.size - offset, self._options.probe_bytes)
+        if size <= 0:
+            return
+        cost = 1 if offset + size == racing.size else 2
+        if self._budget.spend(self._counters.requests, cost, len(self._tasks)):
+            task = asyncio.get_running_loop().create_task(self._race(racing, offset, size), name="asyncdata hedge")
+            racing.task, racing.hedged_at = task, now
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _race(self, racing: Racing, offset: int, size: int) -> None:
+        buffer = bytearray(size)
+        limits = racing.attempt.limits
+        second = Attempt(limits=limits)
+        self._counters.hedged()
+        try:
+            info = await racing.again(offset, memoryview(buffer), second)
+        except StorageError:
+            self._counters.hedge_ended(won=False, wasted=second.received)
+            return  # the first attempt stands, and tells by itself what is wrong
+        except asyncio.CancelledError:
+            self._counters.hedge_ended(won=False, wasted=second.received)
+            raise
+        wire = racing.attempt.wire
+        if racing not in self._running or wire is None or wire.filled >= offset + size:
+            self._counters.hedge_ended(won=False, wasted=size)
+            return
+        self._counters.hedge_ended(won=True, wasted=wire.filled - offset)
+        # An object that is opened may be smaller than what was asked for.
+        racing.won_at, racing.won, racing.info = offset, buffer if info is None else buffer[: info.size], info
+        wire.fail(read_failed("a second attempt was ahead", FailureCause.OVERTAKEN))

@@ -1,0 +1,130 @@
+"""Time limits from what was observed, by size of the range. Pure: the caller brings the times.
+
+    first byte   10 x the 90th percentile of first-byte times
+    idle         twice that, for a body pauses less often than a server thinks
+    connect      10 x the 90th percentile of connects
+    pace         a hundredth of the pace nine of ten bodies have, at most 16 KiB/s: a link may become slow for all
+
+all of them between ``floor_s`` and the options' own values, which hold until enough was seen. A read is hedged sooner:
+after ``tail_factor`` times the 90th percentile. The 90th is an estimate that rare stalls cannot teach; what was given
+up or overtaken enters as cut short. Large ranges and small ones are told apart by their power of eight.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from asyncdata.options import HedgeOptions, TimeoutOptions
+from asyncdata.storage.attempt import ReadLimits
+from asyncdata.storage.quantiles import Quantiles
+
+ENOUGH: Final = 20
+_REFRESH: Final = 32
+_FACTOR: Final = 10.0
+_PERCENTILE: Final = 0.9
+_LEAST_BODY: Final = 64 << 10
+_PACE_PART: Final = 1 / 100
+_MOST_PACE: Final = 16 << 10
+
+
+class Observations:
+    """See the module's text.
+
+    Args:
+        timeouts: The longest the limits become, and the floor.
+        hedge: When a read is hedged.
+    """
+
+    def __init__(self, timeouts: TimeoutOptions, hedge: HedgeOptions) -> None:
+        self._timeouts = timeouts
+        self._hedge = hedge
+        self._first: dict[int, Quantiles] = {}
+        self._any_first = Quantiles()
+        self._connects = Quantiles()
+        self._s_per_byte = Quantiles()
+        self._news = 0
+        self._limits: dict[int, tuple[ReadLimits, float]] = {}
+
+    def first_byte(self, size: int, seconds: float, *, censored: bool = False) -> None:
+        """The head of an answer came, or had not come when the attempt was given up."""
+        kind = _kind(size)
+        own = self._first.get(kind)
+        if own is None:
+            own = self._first[kind] = Quantiles()
+        own.add(seconds, censored=censored)
+        self._any_first.add(seconds, censored=censored)
+        self._told()
+
+    def body(self, size: int, seconds: float) -> None:
+        """So many bytes of a body came in this time."""
+        if size >= _LEAST_BODY:
+            self._s_per_byte.add(max(seconds, 1e-6) / size * _LEAST_BODY)
+
+    def connect(self, seconds: float) -> None:
+        """A connection was made."""
+        self._connects.add(seconds)
+
+    def limits(self, size: int) -> ReadLimits:
+        """For an attempt at so many bytes."""
+        return self._of(size)[0]
+
+    def hedge_after_s(self, size: int) -> float:
+        """How long an attempt at so many bytes is silent before a second one is worth it."""
+        return self._of(size)[1]
+
+    @property
+    def first_byte_p90_s(self) -> float | None:
+        """Nine of ten heads came within this; None before enough was seen."""
+        return self._any_first.at(_PERCENTILE) if self._any_first.count >= ENOUGH else None
+
+    def _told(self) -> None:
+        self._news += 1
+        if self._news >= _REFRESH or len(self._limits) > 100:
+            self._news = 0
+            self._limits.clear()
+
+    def _of(self, size: int) -> tuple[ReadLimits, float]:
+        kind = _kind(size)
+        known = self._limits.get(kind)
+        if known is None:
+            known = self._limits[kind] = self._learn(kind)
+        return known
+
+    def _learn(self, kind: int) -> tuple[ReadLimits, float]:
+        most, hedge = self._timeouts, self._hedge
+        own = self._first.get(kind)
+        tail = _tail(own) if own is not None else None
+        if tail is None:
+            tail = _tail(self._any_first)
+        first_byte_s, idle_s, after_s = most.first_byte_s, most.idle_s, hedge.most_delay_s
+        if tail is not None:
+            first_byte_s = _between(_FACTOR * tail, most.floor_s, most.first_byte_s)
+            idle_s = _between(2 * _FACTOR * tail, most.floor_s, most.idle_s)
+            after_s = _between(hedge.tail_factor * tail, hedge.least_delay_s, hedge.most_delay_s)
+        connect = _tail(self._connects)
+        pace = _tail(self._s_per_byte)
+        return (
+            ReadLimits(
+                connect_s=most.connect_s
+                if connect is None
+                else _between(_FACTOR * connect, most.floor_s, most.connect_s),
+                first_byte_s=first_byte_s,
+                idle_s=idle_s,
+                least_bytes_per_s=most.least_bytes_per_s
+                if pace is None or not most.least_bytes_per_s
+                else max(most.least_bytes_per_s, min(_MOST_PACE, _PACE_PART * _LEAST_BODY / pace)),
+            ),
+            after_s,
+        )
+
+
+def _kind(size: int) -> int:
+    return size.bit_length() // 3
+
+
+def _tail(seen: Quantiles) -> float | None:
+    return seen.at(_PERCENTILE) if seen.count >= ENOUGH else None
+
+
+def _between(value: float, floor: float, cap: float) -> float:
+    return min(max(value, floor), cap)

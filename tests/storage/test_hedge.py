@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
+from asyncdata.storage import Fetcher
+from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.hedge import HedgeBudget, Racing
+from asyncdata.types import ObjectInfo
+from fake_gcs import FakeGCS, Fault, Profile, Rule
+
+SIZE = 300_000
+DATA = random.Random(3).randbytes(200 * SIZE)
+URL = "gs://bucket/x"
+# Nothing but hedging may mend a stall within the time of a test.
+PATIENT = TimeoutOptions(connect_s=60, first_byte_s=60, idle_s=60, floor_s=60)
+EAGER = HedgeOptions(least_delay_s=0.1, most_delay_s=0.2, probe_bytes=64 << 10)
+
+
+@given(
+    max_extra=st.floats(0, 0.2),
+    costs=st.lists(st.tuples(st.integers(0, 30), st.sampled_from([1, 2])), max_size=60),
+)
+def test_hedging_adds_no_more_requests_than_allowed(max_extra: float, costs: list[tuple[int, int]]) -> None:
+    """At every moment what was spent is at most the allowed part of all requests."""
+    budget = HedgeBudget(HedgeOptions(max_extra=max_extra, max_at_once=1))
+    requests = spent = 0
+    for more, cost in costs:
+        requests += more
+        assert not budget.spend(requests, cost, 1)
+        if budget.spend(requests, cost, 0):
+            spent += cost
+        assert spent <= max_extra * requests
+
+
+class Line:
+    """A wire that shows what it is told to."""
+
+    def __init__(self) -> None:
+        self.filled = 0
+
+    def has_input(self) -> bool:
+        """Nothing waits."""
+        return False
+
+    def fail(self, error: Exception) -> None:
+        """Not used."""
+
+
+def test_silence_is_counted_from_the_last_sign_of_life() -> None:
+    """From the request on, then from the head, then from the last byte; without a wire there is none."""
+
+    async def again(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
+        raise AssertionError
+
+    attempt = Attempt()
+    racing = Racing(attempt, 100, again, began=0.0, after_s=1.0)
+    assert not racing.is_silent(50.0)
+    line = Line()
+    attempt.wire, attempt.asked_at = line, 50.0
+    assert not racing.is_silent(50.9)
+    assert racing.is_silent(51.0)
+    attempt.first_byte_at = 51.2
+    assert not racing.is_silent(51.3)
+    line.filled = 10
+    assert not racing.is_silent(52.2)
+    assert not racing.is_silent(53.1)
+    assert racing.is_silent(53.2)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when a condition holds; fails when it does not within a generous time."""
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to that")
+
+
+@asynccontextmanager
+async def fetching(server: FakeGCS, hedge: HedgeOptions, limit: int = 16) -> AsyncIterator[tuple[Fetcher, ObjectInfo]]:
+    """A Fetcher that has read enough to afford second attempts, and what it reads."""
+    options = Options(
+        retry=RetryOptions(initial_delay_s=0.001), timeouts=PATIENT, hedge=hedge, max_requests_in_flight=limit
+    )
+    fetcher = Fetcher(options, Environment(storage_emulator_host=server.url))
+    try:
+        info = await fetcher.stat(URL)
+        assert await read_all(fetcher, info, 0, 60) == DATA[: 60 * SIZE]
+        yield fetcher, info
+    finally:
+        await fetcher.aclose()
+
+
+async def read_all(fetcher: Fetcher, info: ObjectInfo, first: int, last: int) -> bytes:
+    """Ranges of the object, many at a time."""
+    buffer = bytearray((last - first) * SIZE)
+    view = memoryview(buffer)
+    async with asyncio.TaskGroup() as group:
+        for number in range(first, last):
+            at = (number - first) * SIZE
+            group.create_task(fetcher.read(info, number * SIZE, view[at : at + SIZE], priority=number))
+    return bytes(buffer)
+
+
+@pytest.mark.parametrize("fault", [Fault(kind="stall"), Fault(kind="stall", after_fraction=(0.0, 1.0))], ids=str)
+async def test_stalled_reads_are_overtaken(fault: Fault) -> None:
+    """Stalls that would last for ever cost a fraction of a second; every byte is right, and is counted once."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        async with fetching(server, EAGER) as (fetcher, info):
+            before = fetcher.stats()
+            server.profile = Profile(rules=(Rule(fault=fault, every=47, limit=3, media_only=True),))
+            assert await asyncio.wait_for(read_all(fetcher, info, 60, 200), 30) == DATA[60 * SIZE :]
+            stats = fetcher.stats()
+            assert stats.hedges_won >= 1
+            assert stats.hedges <= 0.05 * stats.requests
+            assert stats.bytes - before.bytes == 140 * SIZE
+            assert stats.in_flight == 0
+            assert not stats.timeouts
+
+
+async def test_without_hedging_time_limits_do_it() -> None:
+    """Switched off, no second attempt is made, and the limits of time end the stall."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA[:SIZE])
+        options = Options(
+            retry=RetryOptions(initial_delay_s=0.001),
+            timeouts=TimeoutOptions(first_byte_s=0.5, idle_s=0.5, floor_s=0.5),
+            hedge=HedgeOptions(enabled=False),
+        )
+        fetcher = Fetcher(options, Environment(storage_emulator_host=server.url))
+        try:
+            info = await fetcher.stat(URL)
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), nth=(1,), media_only=True),))
+            assert await read_all(fetcher, info, 0, 1) == DATA[:SIZE]
+            stats = fetcher.stats()
+            assert stats.hedges == 0
+            assert sum(stats.timeouts.values()) == 1
+        finally:
+            await fetcher.aclose()
+
+
+async def test_a_stalled_opening_read_is_overtaken() -> None:
+    """An unknown object smaller than a second attempt asks for: nothing beyond its end is touched."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        generation = server.put("bucket", "small", DATA[:1000])
+        async with fetching(server, EAGER) as (fetcher, _):
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), nth=(1,), media_only=True),))
+            buffer = bytearray(b"\xa5" * 5000)
+            info, filled = await asyncio.wait_for(fetcher.open_read("gs://bucket/small", memoryview(buffer)), 30)
+            assert info == ObjectInfo(url="gs://bucket/small", size=1000, version=str(generation))
+            assert filled == 1000
+            assert buffer == DATA[:1000] + b"\xa5" * 4000
+            assert fetcher.stats().hedges_won == 1
+
+
+async def test_a_cancelled_read_ends_its_second_attempt() -> None:
+    """Nothing is left running, and nothing writes into the buffer any more."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        async with fetching(server, EAGER) as (fetcher, info):
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), media_only=True),))
+            buffer = bytearray(SIZE)
+            task = asyncio.create_task(fetcher.read(info, 0, memoryview(buffer)))
+            await until(lambda: fetcher.stats().in_flight == 2)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await until(lambda: fetcher.stats().in_flight == 0)
+            assert fetcher.stats().hedges == 1
+            assert fetcher.stats().hedges_won == 0
+            assert not any(buffer)
