@@ -78,10 +78,10 @@ class Flow(Handle):
     def ignore_errors(self, log_warning: bool = False) -> Dataset:
         """Leaves out the elements that fail in the steps before this one, however many they are.
 
-        A record whose checksum does not hold, an element for which ``map``, ``filter`` or a parser raises: that element.
-        A file that cannot be read on (damaged framing, missing, replaced): the rest of that file. A step of which
-        10,000 elements in a row fail ends the pipeline all the same, with ``TooManyErrorsError``. For a quota and a
-        list of what was left out, see ``Options.errors``.
+        A record whose checksum does not hold, an element for which ``map``, ``filter`` or a parser raises: that
+        element. A file that cannot be read on (damaged framing, missing, replaced): the rest of that file. A step of
+        which 10,000 elements in a row fail ends the pipeline all the same, with ``TooManyErrorsError``. For a quota and
+        a list of what was left out, see ``Options.errors``.
 
         Args:
             log_warning: Whether every failure is logged.

@@ -230,7 +230,8 @@ def read_table(arena: npt.NDArray[np.uint8], offset: int, count: int) -> Rows:
 def read_tables(arena: npt.NDArray[np.uint8], offsets: Rows, count: int) -> Rows:
     """The rows of tables of equal length, end to end, as a copy."""
     words = arena.view(np.int64)
-    return words[(offsets >> 3)[:, None] + np.arange(2 * count)].reshape(-1, 2)
+    rows: Rows = words[(offsets >> 3)[:, None] + np.arange(2 * count)].reshape(-1, 2)
+    return rows
 
 
 def read_leaf(arena: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf) -> Any:

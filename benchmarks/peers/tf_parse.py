@@ -41,7 +41,7 @@ def prepared(folder: str, name: str, block: int) -> Callable[[], float]:
     records = [data[begin:end] for begin, end in itertools.pairwise(splits)]
     blocks = [tf.constant(records[begin : begin + block]) for begin in range(0, len(records), block)]
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def parse(serialized: Any) -> Any:
         return tf.io.parse_example(serialized, spec)
 

@@ -21,7 +21,7 @@ def received(ds: ad.Dataset) -> tuple[list[Any], Exception]:
     with ds.iterator() as elements:
         try:
             for element in elements:
-                found.append(element)
+                found.append(element)  # noqa: PERF402 -- what came before an error is wanted
         except Exception as error:  # noqa: BLE001 -- what is looked at
             return found, error
     raise AssertionError("no error was raised")

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.edge import Edge
 from asyncdata.runtime.running import options_of
 from asyncdata.runtime.runtime import Runtime
 
@@ -19,6 +20,7 @@ def test_the_finalizer_waits_for_nobody() -> None:
     next(iterator)
     running = iterator._running
     assert running is not None
+    assert isinstance(running.edge, Edge)
     done = threading.Event()
 
     def collect() -> None:

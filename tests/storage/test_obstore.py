@@ -168,7 +168,7 @@ async def test_objects_that_are_kept_compressed_are_read_as_they_are_kept() -> N
         info = await reader.stat("gs://bucket/z")
         buffer = bytearray(50)
         assert await reader.read_into(info, 20, memoryview(buffer)) == 50
-        assert (info.size, buffer) == (len(stored), stored[20:70])
+        assert (info.size, bytes(buffer)) == (len(stored), stored[20:70])
 
 
 async def test_an_untrusted_certificate_is_an_error_at_once() -> None:
