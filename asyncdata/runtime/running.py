@@ -26,6 +26,8 @@ _OF_THE_RUNTIME: Final = (
     "num_workers",
     "num_threads",
     "max_requests_in_flight",
+    "max_bytes_in_flight",
+    "hedge",
     "close_timeout_s",
     "isolate",
     "retry",

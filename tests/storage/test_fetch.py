@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from asyncdata.errors import (
 )
 from asyncdata.options import Environment, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher, split_range
+from asyncdata.storage.failures import read_failed
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
 from tests.samples import samples
@@ -337,3 +339,62 @@ async def test_one_fetcher_serves_every_scheme() -> None:
                 await fetcher.read(info, 0, memoryview(bytearray(10)))
             assert await fetcher.glob("memory://nothing/*") == []
             assert repr(fetcher).count("Reader") == 3
+
+
+async def test_small_ranges_that_lie_near_one_another_are_one_request() -> None:
+    """Many ranges of one object, in any order, overlapping and empty ones too: exact bytes by few requests."""
+    draw = random.Random(8)
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        async with fetching(server) as fetcher:
+            info = await fetcher.stat(URL)
+            starts = [draw.randrange(200_000) for _ in range(100)] + [2_900_000, 2_900_010, 0, 5]
+            parts = [(start, bytearray(draw.randrange(3000))) for start in starts]
+            await fetcher.read_many(info, [(start, memoryview(buffer)) for start, buffer in parts])
+            for start, buffer in parts:
+                assert buffer == DATA[start : start + len(buffer)]
+            assert fetcher.stats().requests == 2
+            await fetcher.read_many(info, [])
+            separate = [(start, memoryview(bytearray(10))) for start in range(0, 100_000, 20_000)]
+            await fetcher.read_many(info, separate, max_gap_bytes=0)
+            assert fetcher.stats().requests == 2 + 5
+
+
+async def test_one_of_many_ranges_that_cannot_be_read_is_the_error_itself() -> None:
+    """Not a group of errors; the others are ended."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        async with fetching(server) as fetcher:
+            info = await fetcher.stat(URL)
+            server.delete("bucket", "x")
+            parts = [(start, memoryview(bytearray(10))) for start in (0, 1_000_000, 2_000_000)]
+            with pytest.raises(ObjectChangedError):
+                await fetcher.read_many(info, parts)
+            assert fetcher.stats().in_flight == 0
+
+
+async def test_a_body_that_drips_is_given_up_and_resumed() -> None:
+    """It never falls silent, but comes too slowly: what came is kept, the rest comes over another connection."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        drip = Fault(kind="drip", after_bytes=100_000, bytes_per_s=500)
+        timeouts = TimeoutOptions(connect_s=20, first_byte_s=20, idle_s=0.6, least_bytes_per_s=5000)
+        async with fetching(server, timeouts=timeouts) as fetcher:
+            info = await fetcher.stat(URL)
+            server.profile = Profile(rules=(Rule(fault=drip, nth=(1,), media_only=True),))
+            assert await asyncio.wait_for(read_all(fetcher, info, len(DATA)), 30) == DATA
+            stats = fetcher.stats()
+            assert stats.failures == {FailureCause.SLOW: 1}
+            assert (stats.requests, stats.resumes, stats.wasted_bytes) == (2, 1, 0)
+
+
+async def test_what_an_attempt_left_survives_the_way_to_another_process() -> None:
+    """The server's wish to be left alone, and how far the bytes are good, are pickled with the error."""
+    error = read_failed("busy", FailureCause.THROTTLED, filled=7, retry_after_s=3.5, url=URL, offset=10)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.cause, copy.filled, copy.retry_after_s, copy.place()) == (
+        FailureCause.THROTTLED,
+        7,
+        3.5,
+        {"url": URL, "offset": 17},
+    )

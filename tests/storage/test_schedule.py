@@ -97,3 +97,21 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ValueError, match="limit"):
         queue.resize(0)
     assert queue.leave(first) == []
+
+
+def test_bytes_in_flight_are_limited_and_nobody_smaller_passes() -> None:
+    """The most urgent waits until its bytes fit; one request alone always goes."""
+    queue = RequestQueue(limit=10, most_bytes=100)
+    large = queue.enter(0, 500)
+    assert large.granted
+    first, second = queue.enter(1, 90), queue.enter(2, 5)
+    assert not first.granted
+    assert not second.granted
+    assert queue.leave(large) == [first, second]
+    assert (queue.held, queue.held_bytes) == (2, 95)
+    third, fourth = queue.enter(1, 50), queue.enter(2, 1)
+    assert not fourth.granted
+    assert queue.withdraw(third) == [fourth]
+    for ticket in (first, second, fourth):
+        queue.leave(ticket)
+    assert (queue.held, queue.held_bytes) == (0, 0)

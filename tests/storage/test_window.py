@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from asyncdata.storage.window import Sample, Window
+from tests.samples import samples
+from tests.storage.simulated_link import Link, Run, draw_link
+
+READS = 8000
+SWEEP = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def best_of_sweep(link: Link, seed: int) -> float:
+    """The rate of the best fixed window, once a run is in full flow."""
+    return max(Run(link, window, reads=3000, seed=seed).run().steady_rate for window in SWEEP)
+
+
+def test_the_window_is_found_on_all_sorts_of_networks() -> None:
+    """Without being told anything: 95 % of the best fixed window on nearly every link, and never far from it."""
+    ratios: dict[int, float] = {}
+    for seed in range(samples(8, 1000)):
+        link = draw_link(seed)
+        ratios[seed] = Run(link, Window(), reads=READS, seed=seed).run().steady_rate / best_of_sweep(link, seed)
+    worst = sorted(ratios.items(), key=lambda item: item[1])
+    assert worst[0][1] > 0.75, f"seeds and ratios: {worst[:10]}"
+    assert sum(ratio >= 0.95 for ratio in ratios.values()) >= 0.87 * len(ratios), f"seeds and ratios: {worst[:200]}"
+
+
+@pytest.mark.parametrize(
+    ("link", "needed"),
+    [
+        (Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=500e6), 13),
+        (Link(first_byte_s=0.12, sigma=0.5, stream_bytes_per_s=25e6, total_bytes_per_s=2.5e9), 137),
+        (Link(first_byte_s=0.0005, sigma=0.0, stream_bytes_per_s=3e9, places=2), 2),
+    ],
+    ids=["capped", "far", "near"],
+)
+def test_the_window_fills_the_link_and_no_more(link: Link, needed: int) -> None:
+    """It ends near bandwidth times latency over the size of a range: neither far below nor far above."""
+    window = Window()
+    Run(link, window, reads=20_000, seed=1).run()
+    assert 0.75 * needed <= window.limit <= 2.2 * needed + 4, window
+
+
+def test_it_backs_off_from_a_server_that_says_429_and_stays_near_what_it_grants() -> None:
+    """Hardly any request is refused once the limit is known, and what is granted is used."""
+    link = Link(first_byte_s=0.02, sigma=0.2, stream_bytes_per_s=100e6, requests_per_s=1000, size=1 << 20)
+    window = Window()
+    outcome = Run(link, window, reads=20_000, seed=2).run()
+    assert window.stats().backoffs >= 1
+    assert outcome.throttled < 0.08 * 20_000
+    assert outcome.steady_rate > 0.9 * 1000 * (1 << 20) * 0.95
+
+
+@pytest.mark.parametrize("errors", [0.01, 0.05])
+def test_errors_that_have_nothing_to_do_with_the_load_do_not_shrink_it(errors: float) -> None:
+    """A server that fails at random is read as fast as one that does not."""
+    healthy = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=2e9)
+    failing = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=2e9, errors=errors)
+    rates = [Run(link, Window(), reads=READS, seed=4).run().steady_rate for link in (healthy, failing)]
+    assert rates[1] > 0.9 * rates[0]
+
+
+def test_a_program_that_asks_for_less_moves_nothing() -> None:
+    """The window stays where it was, and says why; nothing is learned from reads that it did not hold back."""
+    link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6)
+    window = Window()
+    outcome = Run(link, window, reads=3000, seed=3, demand=10).run()
+    assert window.limit == 32
+    assert set(outcome.windows) == {32}
+
+
+def test_a_window_grows_slot_by_slot() -> None:
+    """Never by a burst: one finished read, at most one slot more."""
+    link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6)
+    windows = Run(link, Window(), reads=3000, seed=3).run().windows
+    assert max(after - before for before, after in itertools.pairwise(windows)) == 1
+    assert max(windows) == 256
+
+
+def test_it_tells_what_it_chose_and_why() -> None:
+    """Numbers as measured, and a sentence."""
+    window = Window()
+    Run(Link(first_byte_s=0.04, sigma=0.0, stream_bytes_per_s=50e6), window, reads=2000, seed=3).run()
+    stats = window.stats()
+    assert stats.limit == window.limit
+    assert 0.039 < stats.first_byte_s < 0.041
+    assert 45e6 < stats.stream_bytes_per_s < 55e6
+    assert stats.bytes_per_s > 1e9
+    assert stats.reason in repr(window)
+
+
+def test_samples_without_a_first_byte_or_time_do_no_harm() -> None:
+    """Readers without a wire tell neither; and a clock may stand still."""
+    window = Window(first=4)
+    for _ in range(1000):
+        window.done(Sample(now=1.0, began=1.0, size=10, first_byte_s=-1.0, limited=True))
+        window.refused(now=1.0, began=1.0, throttled=False)
+    assert 2 <= window.limit <= 256
