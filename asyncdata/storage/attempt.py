@@ -46,9 +46,8 @@ class Wire(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
 class Attempt:
-    """See the module's text.
+    """See the module's text. A plain class with defaults of its own: one is made per read, and most stay as they are.
 
     Attributes:
         limits: None for the reader's own.
@@ -67,3 +66,6 @@ class Attempt:
     first_byte_at: float = -1.0
     received: int = 0
     resends: int = 0
+
+    def __init__(self, limits: ReadLimits | None = None) -> None:
+        self.limits = limits

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from asyncdata.errors import TransientStorageError
 from asyncdata.options import AUTOTUNE, Options
-from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.counters import FetchCounters, FetchStats
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.gate import Gate
@@ -19,9 +19,11 @@ from asyncdata.storage.limits import Observations
 from asyncdata.storage.schedule import Priority, Ticket
 from asyncdata.storage.window import Sample, Window
 
-_LEAST_S = 1e-6
-_REFUSED = frozenset({FailureCause.THROTTLED, FailureCause.SERVER_ERROR})
-_BEFORE_THE_HEAD = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.OVERTAKEN})
+_LEAST_S: Final = 1e-6
+_ALL_OF_THE_FIRST: Final = 200
+_ONE_IN: Final = 8
+_REFUSED: Final = frozenset({FailureCause.THROTTLED, FailureCause.SERVER_ERROR})
+_BEFORE_THE_HEAD: Final = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.OVERTAKEN})
 
 
 class Attempts:
@@ -40,6 +42,7 @@ class Attempts:
         )
         self.counters = FetchCounters()
         self._observed = Observations(options.timeouts, options.hedge)
+        self._unseen = 0
         self._hedger = Hedger(options.hedge, self.counters)
 
     def __repr__(self) -> str:
@@ -57,21 +60,16 @@ class Attempts:
     def begin(self, size: int, again: Again, *, resumed: bool = False) -> Racing:
         """An attempt at so many bytes begins; ``again`` asks for some of them a second time."""
         self.counters.began(resumed=resumed)
-        racing = Racing(
-            Attempt(limits=self._observed.limits(size)),
-            size,
-            again,
-            began=asyncio.get_running_loop().time(),
-            after_s=self._observed.hedge_after_s(size),
-        )
+        limits, after_s = self._observed.for_size(size)
+        racing = Racing(limits, size, again, began=asyncio.get_running_loop().time(), after_s=after_s)
         self._hedger.watch(racing)
         return racing
 
     def end(self, racing: Racing, ticket: Ticket) -> None:
         """It is over, in whatever way."""
         self._hedger.forget(racing)
-        if racing.attempt.resends:
-            self.counters.resent(racing.attempt.resends)
+        if racing.resends:
+            self.counters.resent(racing.resends)
         self.counters.ended()
         self._gate.leave(ticket)
         if self._window is not None and self._window.limit != self._gate.limit:
@@ -80,14 +78,21 @@ class Attempts:
     def ended_well(self, racing: Racing, size: int) -> None:
         """All its bytes are there."""
         self.counters.received(size)
-        attempt, now = racing.attempt, asyncio.get_running_loop().time()
+        # Where nothing depends on every read, a sample of them is looked at.
+        self._unseen -= 1
+        if self._unseen >= 0 and self._window is None and racing.connect_s < 0:
+            return
+        now = asyncio.get_running_loop().time()
         first_byte_s = -1.0
-        if attempt.first_byte_at >= 0:
-            first_byte_s = max(attempt.first_byte_at - attempt.asked_at, _LEAST_S)
-            self._observed.first_byte(racing.size, first_byte_s)
-            self._observed.body(size, now - attempt.first_byte_at)
-        if attempt.connect_s >= 0:
-            self._observed.connect(attempt.connect_s)
+        if racing.first_byte_at >= 0:
+            first_byte_s = max(racing.first_byte_at - racing.asked_at, _LEAST_S)
+            if self._unseen < 0:
+                weight = 1 if self.counters.requests < _ALL_OF_THE_FIRST else _ONE_IN
+                self._unseen = weight - 1
+                self._observed.first_byte(racing.size, first_byte_s, weight=weight)
+                self._observed.body(size, now - racing.first_byte_at)
+        if racing.connect_s >= 0:
+            self._observed.connect(racing.connect_s)
         if self._window is not None and size:
             # A program asks for the next range only when it has got one: a few places may be free for a moment.
             full = self._gate.held >= self._gate.limit - self._gate.limit // 16
@@ -100,11 +105,11 @@ class Attempts:
         if isinstance(error, ReadFailedError):
             cause, filled = error.cause, error.filled
         self.counters.received(filled)
-        attempt, now = racing.attempt, asyncio.get_running_loop().time()
-        if cause in _BEFORE_THE_HEAD and attempt.first_byte_at < 0 <= attempt.asked_at:
-            self._observed.first_byte(racing.size, max(now - attempt.asked_at, _LEAST_S), censored=True)
+        now = asyncio.get_running_loop().time()
+        if cause in _BEFORE_THE_HEAD and racing.first_byte_at < 0 <= racing.asked_at:
+            self._observed.first_byte(racing.size, max(now - racing.asked_at, _LEAST_S), censored=True)
         if cause is FailureCause.SLOW:
-            self._observed.body(filled, now - attempt.first_byte_at)
+            self._observed.body(filled, now - racing.first_byte_at)
         if self._window is not None and cause in _REFUSED:
             self._window.refused(now=now, began=racing.began, throttled=cause is FailureCause.THROTTLED)
         return filled

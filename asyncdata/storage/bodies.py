@@ -7,6 +7,7 @@ ignore ranges, heads that are not quite in order. `Fallback` remembers who neede
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -33,7 +34,7 @@ from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.statuses import status_error
-from asyncdata.storage.urls import parse_http_url
+from asyncdata.storage.urls import Origin, parse_http_url
 
 MAX_REDIRECTS: Final = 10
 
@@ -59,6 +60,8 @@ class Bodies:
         self._limits = limits
         self._client = RangeClient(limits=limits, max_connections=max_connections, tls_context=tls_context)
         self._proxies = proxies
+        # Many ranges of one object follow one another.
+        self._taken_apart = functools.lru_cache(maxsize=4096)(_take_apart)
         self.fallback = Fallback()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -112,9 +115,8 @@ class Bodies:
             skip_allowed: A server that ignores ranges is borne with, by reading up to ``start`` and dropping it.
             attempt: Limits, and where to tell what was seen.
         """
-        origin, target = parse_http_url(url)
+        origin, target, key = self._taken_apart(url)
         proxy = self._proxies.choose(origin)
-        key = urlsplit(url)._replace(query="").geturl()
         why = Why.PROXY if proxy is not None else self.fallback.reason(origin, key)
         if why is None:
             try:
@@ -202,6 +204,12 @@ class Bodies:
             raise read_failed(f"the body broke off: {error}", FailureCause.SHORT_BODY, filled=filled) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise client_failure(error, filled=filled) from None
+
+
+def _take_apart(url: str) -> tuple[Origin, str, str]:
+    """(origin, request target, the URL without its query) of an absolute http or https URL."""
+    origin, target = parse_http_url(url)
+    return origin, target, urlsplit(url)._replace(query="").geturl()
 
 
 def head_of(response: aiohttp.ClientResponse) -> ResponseHead:

@@ -150,7 +150,7 @@ class Fetcher:
             ticket = await self._attempts.enter(priority, len(whole))
             racing = self._attempts.begin(len(whole), _open_again(reader, url))
             try:
-                info, filled = await reader.open_read(url, whole, racing.attempt)
+                info, filled = await reader.open_read(url, whole, racing)
                 self._attempts.ended_well(racing, filled)
                 return info, filled
             except TransientStorageError as error:
@@ -230,7 +230,7 @@ class Fetcher:
             ticket = await self._attempts.enter(priority, len(left))
             racing = self._attempts.begin(len(left), _read_again(reader, info, start + filled), resumed=filled > 0)
             try:
-                await reader.read_into(info, start + filled, left, racing.attempt)
+                await reader.read_into(info, start + filled, left, racing)
                 self._attempts.ended_well(racing, len(left))
                 return
             except TransientStorageError as error:

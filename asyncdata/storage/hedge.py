@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from asyncdata.errors import StorageError
 from asyncdata.options import HedgeOptions
-from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.counters import FetchCounters
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.types import ObjectInfo
@@ -47,58 +47,43 @@ class HedgeBudget:
         return True
 
 
-class Racing:
-    """An attempt as the hedger sees it.
+class Racing(Attempt):
+    """An attempt that may be hedged.
 
     Attributes:
-        attempt: What its reader tells.
         size: Bytes it wants.
         again: How to ask for some of them once more.
         began: When it began, on the loop's clock.
         after_s: How long it may be silent before it is hedged.
+        task: The second attempt, while it runs and after.
         won_at: Where the bytes of the second attempt belong, relative to the first's beginning; -1 where none won.
         won: They.
         info: What the second attempt learned about an unknown object.
     """
 
-    __slots__ = (
-        "after_s",
-        "again",
-        "attempt",
-        "began",
-        "hedged_at",
-        "info",
-        "quiet_since",
-        "seen",
-        "size",
-        "task",
-        "won",
-        "won_at",
-    )
+    seen: int = -1
+    quiet_since: float = 0.0
+    hedged_at: float = 0.0
+    task: asyncio.Task[None] | None = None
+    won_at: int = -1
+    won: bytes | bytearray = b""
+    info: ObjectInfo | None = None
 
-    def __init__(self, attempt: Attempt, size: int, again: Again, *, began: float, after_s: float) -> None:
-        self.attempt = attempt
+    def __init__(self, limits: ReadLimits | None, size: int, again: Again, *, began: float, after_s: float) -> None:
+        self.limits = limits
         self.size = size
         self.again = again
         self.began = began
         self.after_s = after_s
-        self.seen = -1
-        self.quiet_since = 0.0
-        self.hedged_at = 0.0
-        self.task: asyncio.Task[None] | None = None
-        self.won_at = -1
-        self.won = bytearray()
-        self.info: ObjectInfo | None = None
 
     def is_silent(self, now: float) -> bool:
         """Whether nothing came for as long as it takes; to be asked at every look."""
-        attempt = self.attempt
-        if attempt.wire is None:
+        if self.wire is None:
             self.seen = -1
             return False
-        progress = attempt.wire.filled + (attempt.first_byte_at >= 0)
+        progress = self.wire.filled + (self.first_byte_at >= 0)
         if progress != self.seen:
-            self.quiet_since = now if self.seen >= 0 else attempt.asked_at
+            self.quiet_since = now if self.seen >= 0 else self.asked_at
             self.seen = progress
         return now - self.quiet_since >= self.after_s
 
@@ -163,7 +148,7 @@ class Hedger:
                     continue
                 racing.task.cancel()  # it fell silent as well
                 racing.task = None
-            wire = racing.attempt.wire
+            wire = racing.wire
             if wire is not None and not wire.has_input():
                 self._hedge(racing, wire.filled, now)
 
@@ -180,7 +165,7 @@ class Hedger:
 
     async def _race(self, racing: Racing, offset: int, size: int) -> None:
         buffer = bytearray(size)
-        limits = racing.attempt.limits
+        limits = racing.limits
         second = Attempt(limits=limits)
         self._counters.hedged()
         try:
@@ -191,7 +176,7 @@ class Hedger:
         except asyncio.CancelledError:
             self._counters.hedge_ended(won=False, wasted=second.received)
             raise
-        wire = racing.attempt.wire
+        wire = racing.wire
         if racing not in self._running or wire is None or wire.filled >= offset + size:
             self._counters.hedge_ended(won=False, wasted=size)
             return

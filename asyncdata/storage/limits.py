@@ -45,14 +45,14 @@ class Observations:
         self._news = 0
         self._limits: dict[int, tuple[ReadLimits, float]] = {}
 
-    def first_byte(self, size: int, seconds: float, *, censored: bool = False) -> None:
-        """The head of an answer came, or had not come when the attempt was given up."""
+    def first_byte(self, size: int, seconds: float, *, censored: bool = False, weight: int = 1) -> None:
+        """The head of an answer came, or had not come when the attempt was given up; it stands for so many."""
         kind = _kind(size)
         own = self._first.get(kind)
         if own is None:
             own = self._first[kind] = Quantiles()
-        own.add(seconds, censored=censored)
-        self._any_first.add(seconds, censored=censored)
+        own.add(seconds, censored=censored, weight=weight)
+        self._any_first.add(seconds, censored=censored, weight=weight)
         self._told()
 
     def body(self, size: int, seconds: float) -> None:
@@ -64,13 +64,18 @@ class Observations:
         """A connection was made."""
         self._connects.add(seconds)
 
+    def for_size(self, size: int) -> tuple[ReadLimits, float]:
+        """For an attempt at so many bytes: its limits, and how long it is silent before a second one is worth it."""
+        kind = size.bit_length() // 3
+        return self._limits.get(kind) or self._limits.setdefault(kind, self._learn(kind))
+
     def limits(self, size: int) -> ReadLimits:
         """For an attempt at so many bytes."""
-        return self._of(size)[0]
+        return self.for_size(size)[0]
 
     def hedge_after_s(self, size: int) -> float:
         """How long an attempt at so many bytes is silent before a second one is worth it."""
-        return self._of(size)[1]
+        return self.for_size(size)[1]
 
     @property
     def first_byte_p90_s(self) -> float | None:
@@ -82,13 +87,6 @@ class Observations:
         if self._news >= _REFRESH or len(self._limits) > 100:
             self._news = 0
             self._limits.clear()
-
-    def _of(self, size: int) -> tuple[ReadLimits, float]:
-        kind = _kind(size)
-        known = self._limits.get(kind)
-        if known is None:
-            known = self._limits[kind] = self._learn(kind)
-        return known
 
     def _learn(self, kind: int) -> tuple[ReadLimits, float]:
         most, hedge = self._timeouts, self._hedge

@@ -26,12 +26,12 @@ class Quantiles:
         self._cut = [0.0] * _CLASSES
         self.count = 0.0
 
-    def add(self, value: float, *, censored: bool = False) -> None:
-        """Takes one value above 0, or the value at which one was cut short."""
+    def add(self, value: float, *, censored: bool = False, weight: int = 1) -> None:
+        """Takes one value above 0, or the value at which one was cut short; it stands for so many."""
         place = int((math.log2(value) - _LOWEST) * _PER_DOUBLING) if value > 0 else 0
         place = min(max(place, 0), _CLASSES - 1)
-        (self._cut if censored else self._seen)[place] += 1
-        self.count += 1
+        (self._cut if censored else self._seen)[place] += weight
+        self.count += weight
         if self.count > _MEMORY:
             self._seen = [each / 2 for each in self._seen]
             self._cut = [each / 2 for each in self._cut]

@@ -60,14 +60,13 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
     async def again(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
         raise AssertionError
 
-    attempt = Attempt()
-    racing = Racing(attempt, 100, again, began=0.0, after_s=1.0)
+    racing = Racing(None, 100, again, began=0.0, after_s=1.0)
     assert not racing.is_silent(50.0)
     line = Line()
-    attempt.wire, attempt.asked_at = line, 50.0
+    racing.wire, racing.asked_at = line, 50.0
     assert not racing.is_silent(50.9)
     assert racing.is_silent(51.0)
-    attempt.first_byte_at = 51.2
+    racing.first_byte_at = 51.2
     assert not racing.is_silent(51.3)
     line.filled = 10
     assert not racing.is_silent(52.2)

@@ -8,9 +8,8 @@ from typing import Final
 
 MAX_HEAD_BYTES: Final = 64 << 10
 
-_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\x00]*))?")
-_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_FORBIDDEN: Final = re.compile(rb"[\x00\r\n]")
+_STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([^\r\n\x00]*))?")
+_HEADER: Final = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\x00\r\n]*)")
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(?:(\d{1,19})|\*)")
 
 
@@ -99,18 +98,19 @@ def parse_head(raw: bytes) -> ResponseHead:
     Raises:
         MalformedHeadError: It is not well formed.
     """
-    lines = raw.split(b"\r\n")
-    status = _STATUS_LINE.fullmatch(lines[0])
+    first, *lines = raw.decode("latin-1").split("\r\n")
+    status = _STATUS_LINE.fullmatch(first)
     if status is None:
-        raise MalformedHeadError(f"the status line is {lines[0][:80]!r}")
+        raise MalformedHeadError(f"the status line is {first[:80]!r}")
     headers: dict[str, str] = {}
-    for line in lines[1:]:
-        name, colon, value = line.partition(b":")
-        if not colon or _NAME.fullmatch(name) is None or _FORBIDDEN.search(value) is not None:
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
             raise MalformedHeadError(f"a header line is {line[:80]!r}")
-        key = name.decode("ascii").lower()
-        text = value.strip(b" \t").decode("latin-1")
+        name, value = found.groups()
+        key = name.lower()
+        text = value.strip(" \t")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     connection = headers.get("connection", "").lower()
-    keep_alive = "close" not in connection and (status[1] == b"1" or "keep-alive" in connection)
-    return ResponseHead(int(status[2]), (status[3] or b"").decode("latin-1"), headers, keep_alive)
+    keep_alive = "close" not in connection and (status[1] == "1" or "keep-alive" in connection)
+    return ResponseHead(int(status[2]), status[3] or "", headers, keep_alive)
