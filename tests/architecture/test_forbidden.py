@@ -26,7 +26,7 @@ MAY_POLL = {"asyncdata/testing/leaks.py"}
 READS_ENVIRONMENT = {"asyncdata/options.py", "asyncdata/workers/spawn.py"}
 
 # A table that registration fills while modules are imported; and what a hook of the whole process must find after fork.
-MAY_HOLD_STATE = {"asyncdata/runtime/lower/registry.py", "asyncdata/runtime/runtime.py"}
+MAY_HOLD_STATE = {"asyncdata/runtime/lower/registry.py", "asyncdata/runtime/ends.py"}
 
 _NOQA = re.compile(r"noqa(?!: [A-Z]+[0-9]+(, ?[A-Z]+[0-9]+)* -- \S)", re.IGNORECASE)
 _TYPE_IGNORE = re.compile(r"type:\s*ignore(?!\[[a-z-]+(, ?[a-z-]+)*\]  # \S)")
