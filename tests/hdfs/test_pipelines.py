@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 from collections.abc import Callable
@@ -65,6 +66,34 @@ def test_an_isolated_loader_has_clients_of_its_own(cluster: Cluster, shards: str
             elements = list(dataset)
             assert [size for size, _ in elements] == [_SIZE] * (_SHARDS * _RECORDS)
             assert os.getpid() not in {pid for _, pid in elements}
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+async def test_window_counters_and_error_policy_are_those_of_every_store(
+    cluster: Cluster, shards: str, isolate: bool
+) -> None:
+    """The window is found from what HDFS's reads tell; a damaged record and a broken file are left out and named."""
+    damaged, cut = bytearray(shard_bytes(records(7, 20, _SIZE))), shard_bytes(records(8, 20, _SIZE))
+    damaged[3 * (_SIZE + 16) + 100] ^= 0xFF
+    writer = Writer(cluster)
+    await writer.put(f"{shards}/train-7.tfrecord", bytes(damaged))
+    await writer.put(f"{shards}/train-8.tfrecord", cut[: 10 * (_SIZE + 16) + 5])
+    files = ad.Dataset.list_files(cluster.url(f"{shards}/train-*.tfrecord"), shuffle=False)
+    settings = options(errors=ad.ErrorPolicy(max_skipped=2), isolate=isolate, num_workers=1)
+    dataset = ad.TFRecordDataset(files).with_options(settings)
+
+    def read() -> tuple[list[bytes], ad.PipelineStats]:
+        with dataset.iterator() as elements:
+            return [bytes(element) for element in elements], elements.stats()
+
+    found, stats = await asyncio.to_thread(read)
+    good = [record for shard in range(_SHARDS) for record in records(shard, _RECORDS, _SIZE)]
+    assert found == [*good, *records(7, 20, _SIZE)[:3], *records(7, 20, _SIZE)[4:], *records(8, 20, _SIZE)[:10]]
+    assert (stats.skipped.elements, stats.skipped.shards) == (1, 1)
+    assert "train-8" in stats.skipped.last
+    assert stats.fetch["requests"] >= _SHARDS * _RECORDS * _SIZE // (256 << 10)
+    assert stats.fetch["bytes"] >= _SHARDS * _RECORDS * _SIZE
+    assert stats.fetch["window"] is not None
 
 
 def test_a_killed_datanode_costs_no_record(whole_cluster: Cluster, shards: str) -> None:
