@@ -17,6 +17,8 @@ BENCHMARKS: Final = (
     "elements",
     "memory",
     "range_read",
+    "window",
+    "stragglers",
     "latency_hiding",
     "end_to_end",
     "remote",

@@ -57,6 +57,8 @@ class Work:
         memory: Whether memory is sampled.
         bare: Whether a bare ``preadv`` of the same local files is measured after every epoch.
         memory_limit_bytes: See ``Options``.
+        hedge: Whether silent reads get a second attempt.
+        requests: ``max_requests_in_flight``, see ``Options``.
     """
 
     kind: str
@@ -73,6 +75,8 @@ class Work:
     memory: bool = False
     bare: bool = False
     memory_limit_bytes: int = 1024 * MIB
+    hedge: bool = True
+    requests: int = ad.AUTOTUNE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +145,13 @@ def run(work: Work) -> list[Epoch]:
         RuntimeError: A record is missing, or came more often than it should.
     """
     storage = {"gs": {"endpoint_url": work.endpoint, "token": "anon"}} if work.endpoint else {}
-    options = ad.Options(deterministic=work.deterministic, storage=storage, memory_limit_bytes=work.memory_limit_bytes)
+    options = ad.Options(
+        deterministic=work.deterministic,
+        storage=storage,
+        memory_limit_bytes=work.memory_limit_bytes,
+        hedge=ad.HedgeOptions(enabled=work.hedge),
+        max_requests_in_flight=work.requests,
+    )
     ds = pipeline(work)
     epochs = []
     place = Path(work.pattern)

@@ -1,0 +1,143 @@
+"""``python -m benchmarks.window [--quick]``: the window that is found, against the best of those that are given.
+
+8 MiB ranges of large objects, read by the storage layer alone, as many at a time as the window lets through. On each
+network a sweep of fixed windows comes first; the best of them is then run again against the adaptive one, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from asyncdata.options import AUTOTUNE, Environment, Options
+from asyncdata.storage.fetch import Fetcher
+from benchmarks.conditions import conditions
+from benchmarks.launch import run_json
+from benchmarks.measure import in_turn
+from benchmarks.servers import Server, fake_gcs
+from benchmarks.table import markdown, median_cell, ratio_cell
+
+RANGE_BYTES: Final = 8 << 20
+_OBJECT_BYTES: Final = 256 << 20
+_SWEEP: Final = (4, 8, 16, 32, 64, 128)
+_MOST: Final = 256
+# The last three of these have no faults: a stall of 20 s would hide what the window does.
+_NETWORKS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "zero": {"name": "zero"},
+    "regional": {"extends": "regional", "rules": []},
+    "far": {"extends": "far", "rules": []},
+    "40 ms, 50 MB/s a stream": {"latency": {"kind": "fixed", "median_s": 0.04}, "stream_bytes_per_s": 50e6},
+    "500 MB/s in all": {
+        "latency": {"kind": "fixed", "median_s": 0.04},
+        "stream_bytes_per_s": 50e6,
+        "total_bytes_per_s": 500e6,
+    },
+}
+_HEAD: Final = ("network", "best of the sweep", "its MB/s", "adaptive MB/s", "x best", "windows it came to")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints one table; with ``--read`` it is the process that reads."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one round of short runs: whether it runs at all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of one measurement; a quarter is left out first")
+    parser.add_argument("--only", nargs="*", default=list(_NETWORKS), help="networks")
+    parser.add_argument("--read", nargs=3, metavar=("URL", "WINDOW", "SECONDS"), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.read:
+        url, window, seconds = given.read
+        print(json.dumps(uvloop.run(_read(url, int(window), float(seconds)))))
+        return 0
+    rounds, seconds = (1, 1.0) if given.quick else (given.rounds, given.seconds)
+    print(f"{conditions(packages=('asyncdata', 'uvloop'))}\n")
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="benchmark-window-") as home:
+        root = Path(home)
+        (root / "data").mkdir()
+        (root / "data" / "0.bin").write_bytes(os.urandom(1 << 20) * (_OBJECT_BYTES >> 20))
+        with fake_gcs(root) as server:
+            _run(server, 4, 1.0)  # The object's checksum is computed, its pages are touched.
+            for name in given.only:
+                server.change_profile(_NETWORKS[name])
+                rows.append(_row(name, server, rounds, seconds))
+    print(markdown(_HEAD, rows))
+    return 0
+
+
+def _row(name: str, server: Server, rounds: int, seconds: float) -> list[str]:
+    sweep = in_turn(1, {str(window): _runs(server, window, seconds / 2) for window in _SWEEP}, _note)
+    best = max(_SWEEP, key=lambda window: sweep[str(window)][0]["rate"])
+    measured = in_turn(
+        rounds, {"fixed": _runs(server, best, seconds), "adaptive": _runs(server, AUTOTUNE, seconds)}, _note
+    )
+    rates = {who: [one["rate"] / 1e6 for one in results] for who, results in measured.items()}
+    windows = sorted(one["window"] for one in measured["adaptive"])
+    return [
+        name,
+        str(best),
+        median_cell(rates["fixed"], 0),
+        median_cell(rates["adaptive"], 0),
+        ratio_cell(rates["adaptive"], rates["fixed"]),
+        f"{windows[0]:.0f}-{windows[-1]:.0f}",
+    ]
+
+
+def _runs(server: Server, window: int, seconds: float) -> Callable[[], dict[str, float]]:
+    return lambda: _run(server, window, seconds)
+
+
+def _run(server: Server, window: int, seconds: float) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.window", "--read", server.url, str(window), str(seconds)]
+    values: dict[str, float] = run_json(command)
+    return values
+
+
+async def _read(url: str, window: int, seconds: float) -> dict[str, float]:
+    """Reads ranges for so long; the first quarter is not counted."""
+    fetcher = Fetcher(
+        Options(max_requests_in_flight=window, memory_limit_bytes=1 << 40), Environment(storage_emulator_host=url)
+    )
+    info = await fetcher.stat("gs://data/0.bin")
+    began = time.perf_counter()
+    counted_from = began + seconds / 4
+    until = began + seconds
+    ranges = info.size // RANGE_BYTES
+    received = 0
+    slab = memoryview(bytearray(RANGE_BYTES))
+
+    async def read_on(number: int) -> None:
+        # All write to one place: what arrives is not looked at, and memory is not what is measured.
+        nonlocal received
+        while time.perf_counter() < until and number < max(fetcher.window, 1):
+            await fetcher.read(info, number * 7 % ranges * RANGE_BYTES, slab)
+            if counted_from <= time.perf_counter() < until:
+                received += RANGE_BYTES
+            while len(running) < min(fetcher.window, _MOST):
+                running.append(group.create_task(read_on(len(running))))
+
+    running: list[asyncio.Task[None]] = []
+    async with asyncio.TaskGroup() as group:
+        for number in range(fetcher.window):
+            running.append(group.create_task(read_on(number)))
+    chosen = fetcher.window
+    await fetcher.aclose()
+    return {"rate": received / (until - counted_from), "window": chosen}
+
+
+def _note(text: str) -> None:
+    print(f"  {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
