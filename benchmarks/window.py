@@ -30,7 +30,6 @@ from benchmarks.table import markdown, median_cell, ratio_cell
 RANGE_BYTES: Final = 8 << 20
 _OBJECT_BYTES: Final = 256 << 20
 _SWEEP: Final = (4, 8, 16, 32, 64, 128)
-_MOST: Final = 256
 # The last three of these have no faults: a stall of 20 s would hide what the window does.
 _NETWORKS: Final[Mapping[str, Mapping[str, Any]]] = {
     "zero": {"name": "zero"},
@@ -116,20 +115,27 @@ async def _read(url: str, window: int, seconds: float) -> dict[str, float]:
     received = 0
     slab = memoryview(bytearray(RANGE_BYTES))
 
+    reading = 0
+
     async def read_on(number: int) -> None:
         # All write to one place: what arrives is not looked at, and memory is not what is measured.
-        nonlocal received
-        while time.perf_counter() < until and number < max(fetcher.window, 1):
+        nonlocal received, reading
+        while time.perf_counter() < until and reading <= fetcher.window:
             await fetcher.read(info, number * 7 % ranges * RANGE_BYTES, slab)
+            number += 1
             if counted_from <= time.perf_counter() < until:
                 received += RANGE_BYTES
-            while len(running) < min(fetcher.window, _MOST):
-                running.append(group.create_task(read_on(len(running))))
+            fill()
+        reading -= 1
 
-    running: list[asyncio.Task[None]] = []
+    def fill() -> None:
+        nonlocal reading
+        while reading < fetcher.window and time.perf_counter() < until:
+            reading += 1
+            group.create_task(read_on(reading))
+
     async with asyncio.TaskGroup() as group:
-        for number in range(fetcher.window):
-            running.append(group.create_task(read_on(number)))
+        fill()
     chosen = fetcher.window
     await fetcher.aclose()
     return {"rate": received / (until - counted_from), "window": chosen}

@@ -41,6 +41,10 @@ class Wire(Protocol):
         """Whether bytes have arrived that were not looked at yet: then this process is late, not the server."""
         ...
 
+    def nudge(self) -> None:
+        """Has what arrived delivered, however little it is."""
+        ...
+
     def fail(self, error: StorageError) -> None:
         """Ends the attempt with an error; of a ``ReadFailedError``, ``filled`` is set."""
         ...

@@ -64,6 +64,7 @@ class Racing(Attempt):
     seen: int = -1
     quiet_since: float = 0.0
     hedged_at: float = 0.0
+    nudged: bool = False
     task: asyncio.Task[None] | None = None
     won_at: int = -1
     won: bytes | bytearray = b""
@@ -83,7 +84,12 @@ class Racing(Attempt):
             return False
         progress = self.wire.filled + (self.first_byte_at >= 0)
         if progress != self.seen:
-            self.quiet_since = now if self.seen >= 0 else self.asked_at
+            if self.seen < 0:
+                self.quiet_since = self.asked_at
+            elif self.nudged:
+                self.nudged = False  # what is looked at only now has been here for some time
+            else:
+                self.quiet_since = now
             self.seen = progress
         return now - self.quiet_since >= self.after_s
 
@@ -149,7 +155,13 @@ class Hedger:
                 racing.task.cancel()  # it fell silent as well
                 racing.task = None
             wire = racing.wire
-            if wire is not None and not wire.has_input():
+            if wire is None:
+                continue
+            if wire.has_input():
+                # Too little to wake this process, or it is late: what came is looked at first.
+                racing.nudged = True
+                wire.nudge()
+            else:
                 self._hedge(racing, wire.filled, now)
 
     def _hedge(self, racing: Racing, offset: int, now: float) -> None:

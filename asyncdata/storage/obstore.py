@@ -307,6 +307,9 @@ class _Exchange:
         self.limit = limit
         self.error: StorageError | None = None
 
+    def nudge(self) -> None:
+        """Nothing is held back here."""
+
     def has_input(self) -> bool:
         """What has arrived is obstore's business."""
         return False

@@ -50,6 +50,9 @@ class Line:
         """Nothing waits."""
         return False
 
+    def nudge(self) -> None:
+        """Nothing to deliver."""
+
     def fail(self, error: Exception) -> None:
         """Not used."""
 

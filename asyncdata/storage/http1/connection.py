@@ -201,6 +201,10 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._mark = self._end
         return True
 
+    def nudge(self) -> None:
+        """Has what arrived delivered, however little it is."""
+        self.release_low_water()
+
     def has_input(self) -> bool:
         """Whether the kernel holds bytes or an end for this connection, whatever the low-water mark."""
         return holds_input(self.fileno())
