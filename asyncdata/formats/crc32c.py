@@ -28,6 +28,10 @@ checksum: Final[Callable[[Bytes], int]] = _crc32c.crc32c
 """The plain CRC-32C of ``data``; the library's function itself, for loops that call nothing else."""
 
 
+resumed: Final[Callable[[Bytes, int], int]] = _crc32c.crc32c
+"""The plain CRC-32C of what had the given one so far and goes on with ``data``."""
+
+
 def mask(crc: int) -> int:
     """The masked form of a plain CRC."""
     return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & _WORD

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.slabs import Slab
@@ -49,6 +49,39 @@ class Chunk:
         self.stop = stop
         self.position = position
         self.room = room
+
+
+class Chunks(Protocol):
+    """The bytes of one object in order: `ChunkReader`, or `InflatedChunks` behind one."""
+
+    room: int
+    """Bytes kept free in front of every chunk but the first."""
+
+    data_bytes: int
+    """The most bytes of a chunk."""
+
+    @property
+    def info(self) -> ObjectInfo | None:
+        """The stored object, once known."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the last stored bytes have been asked for."""
+
+    def prepare(self) -> None:
+        """Starts reading."""
+
+    async def next(self) -> Chunk | None:
+        """The next bytes, None at the end."""
+
+    def take_ready(self) -> Chunk | None:
+        """The next bytes, if they are at hand."""
+
+    async def fill(self, slab: Slab, start: int, length: int) -> int:
+        """The next `length` bytes into another slab."""
+
+    def close(self) -> None:
+        """Gives everything back."""
 
 
 class _Pending:

@@ -14,8 +14,7 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
-from asyncdata.runtime.chunks import Chunk
-from asyncdata.runtime.stages.tfrecord import Chunks
+from asyncdata.runtime.chunks import Chunk, Chunks
 from asyncdata.types import ObjectInfo
 
 
@@ -81,6 +80,12 @@ class Contiguous:
     def bounds(self) -> tuple[int, int]:
         """Where the bytes that are here begin and end."""
         return (0, 0) if self._chunk is None else (self._chunk.start, self._chunk.stop)
+
+    @property
+    def slab(self) -> Slab:
+        """Where the bytes that are here lie; there are some."""
+        assert self._chunk is not None
+        return self._chunk.slab
 
     @property
     def remaining(self) -> int | None:

@@ -6,13 +6,12 @@ epoch. Importing the package registers every kind of node.
 
 from __future__ import annotations
 
-from asyncdata.runtime.lower import combining, files, formats, grouping, sequence, sources, transformations, workers
+from asyncdata.runtime.lower import combining, formats, grouping, sequence, sources, transformations, workers
 from asyncdata.runtime.lower.registry import lower as lower
 from asyncdata.runtime.lower.registry import register as register
 
 __all__ = [
     "combining",
-    "files",
     "formats",
     "grouping",
     "lower",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from asyncdata.formats.csv_rows import CsvFramer
@@ -11,9 +12,11 @@ from asyncdata.formats.framing import Framer
 from asyncdata.formats.json_lines import JsonFramer
 from asyncdata.formats.lines import LineFramer
 from asyncdata.formats.tar import TarFramer
+from asyncdata.formats.tfrecord_framer import TFRecordFramer, payloads_hold
 from asyncdata.formats.whole import WholeFramer
 from asyncdata.memory.accounts import Kind
-from asyncdata.plan import files
+from asyncdata.memory.advance import Rows
+from asyncdata.plan import files, sources
 from asyncdata.runtime.chunks import ChunkReader
 from asyncdata.runtime.inflate import InflatedChunks
 from asyncdata.runtime.lower.registry import label_of, shares
@@ -25,9 +28,17 @@ from asyncdata.runtime.stages.parquet import ParquetStage
 from asyncdata.runtime.stages.tar import TarStage
 
 
-def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = FramedStage) -> Stage:
+def _framed(
+    node: Any,
+    scope: Scope,
+    framer: Framer,
+    kind: type[FramedStage] = FramedStage,
+    *,
+    holds: Callable[[memoryview, Rows], bool] | None = None,
+) -> Stage:
     services = scope.services
     budget = services.budget
+    in_turn = max(1, scope.shards)
     sizes = shares(scope)
     # Reserves nothing until the file is one of those that are read in turn.
     account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
@@ -37,7 +48,7 @@ def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = F
         account,
         services.manifest.get(node.url, node.url),
         slab_bytes=sizes.chunk_bytes,
-        window=lambda: services.io.chunks_ahead(scope.shards),
+        window=lambda: services.io.chunks_ahead(in_turn),
         order=services.next_order(),
         opened=lambda info: services.manifest.__setitem__(info.url, info),
     )
@@ -68,7 +79,18 @@ def _framed(node: Any, scope: Scope, framer: Framer, kind: type[FramedStage] = F
         threads=services.threads,
         guard=scope.guard(node.label),
         at_once=isinstance(node, files.WholeFile),
+        holds=holds,
     )
+
+
+def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
+    options = scope.services.options
+    if options.check_crc:
+        scope.services.records_come()
+    # Without workers the records are verified on this loop in any case: it costs least before they are mixed, and while
+    # the caches know them.
+    here = options.check_crc and options.num_workers == 0
+    return _framed(node, scope, TFRecordFramer(check=options.check_crc), holds=payloads_hold if here else None)
 
 
 def _lines(node: files.TextLines, scope: Scope) -> Stage:
@@ -126,6 +148,7 @@ def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
     )
 
 
+register_file(sources.TFRecordFile, _tfrecord)
 register_file(files.ParquetRows, _parquet)
 register_file(files.TarSamples, _tar)
 register_file(files.TextLines, _lines)

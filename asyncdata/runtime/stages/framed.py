@@ -19,13 +19,14 @@ from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.chunks import Chunks
 from asyncdata.runtime.contiguous import Contiguous
 from asyncdata.runtime.offload import Offload
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage, row_marks
-from asyncdata.runtime.stages.tfrecord import Chunks
 
 
 class FramedStage(Stage):
@@ -47,6 +48,8 @@ class FramedStage(Stage):
         threads: Where framers run that take long.
         guard: Says whether a record that is wrong by itself may be left out; None lets none.
         at_once: The object is one record: where it is known to be larger than a chunk, it is received in one piece.
+        holds: Says of values that are still to be verified, by the memory and their rows, whether all of them hold;
+            None leaves all of them to whoever comes later.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class FramedStage(Stage):
         threads: Offload,
         guard: Guard | None = None,
         at_once: bool = False,
+        holds: Callable[[memoryview, Rows], bool] | None = None,
     ) -> None:
         super().__init__(label)
         self.url = url
@@ -80,6 +84,8 @@ class FramedStage(Stage):
         self._sources = sources
         self._threads = threads
         self._guard = guard
+        self._holds = holds
+        self._doubtful: Slab | None = None
         self._number: int | None = None
         self._ready: Block | None = None
         self._error: DataError | None = None
@@ -271,12 +277,25 @@ class FramedStage(Stage):
         if isinstance(values, Refs):
             column = RefColumn(self._budget.slabs, values.rows, values.leaf)
             column.hold()
+            if values.leaf.unchecked and self._holds is not None:
+                self._vouch(values.rows, self._holds)
             return column
         return ArrayColumn(values) if isinstance(values, np.ndarray) else ObjectColumn(values)
 
+    def _vouch(self, rows: Rows, holds: Callable[[memoryview, Rows], bool]) -> None:
+        """Verifies these rows together; a slab with one that does not hold is not vouched for from then on."""
+        slab = self._bytes.slab
+        if slab is self._doubtful:
+            return
+        good = holds(self._bytes.view, rows)
+        self._budget.slabs.vouch(slab, good)
+        if not good:
+            self._doubtful = slab
+
     def _truncated(self, need: int) -> BrokenFrameError:
         place = self._place()
-        missing = f": it has {need} bytes" if need else ""
+        start, stop = self._bytes.bounds
+        missing = f", {need - (stop - start)} bytes of it are missing" if need else ""
         return BrokenFrameError(
             f"the data ends inside a record{missing}",
             url=place.url,

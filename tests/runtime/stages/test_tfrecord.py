@@ -1,4 +1,4 @@
-"""`TFRecordStage` over bytes cut into chunks at will: records are contiguous, counted and given back."""
+"""TFRecord files over bytes cut into chunks at will: records are contiguous, counted and given back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from asyncdata.errors import BrokenFrameError
 from asyncdata.formats.tfrecord import encode, encode_many
+from asyncdata.formats.tfrecord_framer import TFRecordFramer
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.chunks import Chunk
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.tfrecord import TFRecordStage
+from asyncdata.runtime.stages.framed import FramedStage
 from asyncdata.types import ObjectInfo
 from tests.runtime.stages.laws import Bench, Make, Trace, check_any_blocking, check_cancelling, check_closing, whole
 from tests.samples import samples
@@ -110,19 +111,20 @@ def reading(data: bytes, cuts: Sequence[int], *, room: int = 64, compressed: boo
 
     def make(bench: Bench) -> Stage:
         account = bench.budget.open("shard", rank=4, kind=bench.read.kind)
-        return TFRecordStage(
+        return FramedStage(
             "TFRecordDataset",
             URL,
             ("place",),
             CutChunks(bench, data, cuts, room=room),
+            TFRecordFramer(check=False),
             compressed=compressed,
-            check=False,
             budget=bench.budget,
             account=account,
             reserve_bytes=0,
             any_order=False,
             downstream=bench.rows,
             sources=bench.sources,
+            threads=bench,
         )
 
     return make
