@@ -10,8 +10,7 @@ RULES = Proxies(
     http="http://plain:3128",
     https="http://tls:3128",
     exceptions=(
-        "internal.example, .corp.example,*.wild.example,odd:8080, 10.0.0.0/8, 192.168.1.7,"
-        "[fd00::1]:443,fd01::/16,,"
+        "internal.example, .corp.example,*.wild.example,odd:8080, 10.0.0.0/8, 192.168.1.7,[fd00::1]:443,fd01::/16,,"
     ),
 )
 
