@@ -26,9 +26,9 @@ class RetryOptions:
         deadline_s: No new try is started this long after the first one began.
     """
 
-    max_attempts: int = 8
+    max_attempts: int = 20
     initial_delay_s: float = 0.25
-    max_delay_s: float = 16.0
+    max_delay_s: float = 8.0
     deadline_s: float = 120.0
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from asyncdata.storage.threads import ThreadJobs
 
 SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_only",)
 REFRESH_BEFORE_S: Final = 300.0
+MAX_REFUSALS: Final = 3
 _REQUEST_TIMEOUT_S: Final = 30.0
 
 
@@ -144,6 +145,7 @@ class Tokens:
         self._now = now
         self._token = ANONYMOUS if source is None else None
         self._fetching: asyncio.Task[Token] | None = None
+        self._refusals = 0
         self.fetches = 0
         """Tokens that were asked for."""
 
@@ -168,6 +170,15 @@ class Tokens:
         if self._token is not None and self._token is not refused:
             return self._token
         return await self._fetched()
+
+    def accepted(self) -> None:
+        """The server took a token of this source."""
+        self._refusals = 0
+
+    def refused(self) -> bool:
+        """The server refused a new token; whether that has happened so often in a row that it means it."""
+        self._refusals += 1
+        return self._refusals > MAX_REFUSALS
 
     async def aclose(self) -> None:
         """Waits for a fetch in progress; its outcome does not matter any more."""
