@@ -94,8 +94,8 @@ class Attempts:
         if racing.connect_s >= 0:
             self._observed.connect(racing.connect_s)
         if self._window is not None and size:
-            # A program asks for the next range only when it has got one: a few places may be free for a moment.
-            full = self._gate.held >= self._gate.limit - self._gate.limit // 16
+            # A program asks for the next range only when it has got one: some places may be free for a moment.
+            full = self._gate.held >= self._gate.limit - self._gate.limit // 4
             self._window.done(Sample(now, racing.began, size, first_byte_s, full))
 
     def failed(self, error: TransientStorageError, racing: Racing) -> int:

@@ -122,6 +122,11 @@ class _Rate:
         return self.bytes / self.seconds
 
     @property
+    def without_first(self) -> float:
+        """The mean of all blocks but the first."""
+        return statistics.fmean(self.blocks[1:])
+
+    @property
     def error(self) -> float:
         """Standard error of the mean, as a fraction of it."""
         if len(self.blocks) < 3:
@@ -147,7 +152,7 @@ class Window:
         self._base_rate: _Rate | None = None
         self._target = self.limit
         self._rate = _Rate()
-        self._unsettled = self.limit
+        self._unsettled = 0
         self._moved_at = -math.inf
         self._block_at = -math.inf
         self._block_bytes = self._block_reads = self._block_limited = 0
@@ -203,6 +208,8 @@ class Window:
             self._unsettled -= 1
             self._block_at = sample.now
             return
+        if self._block_at == -math.inf:
+            self._block_at = sample.began
         self._block_bytes += sample.size
         self._block_reads += 1
         self._block_limited += sample.limited
@@ -281,6 +288,11 @@ class Window:
         if base is not None:
             gain = self._rate.mean / base.mean
             enough = 1 + _PAYS * (self.limit / self._base - 1)
+            if gain < enough:
+                # New connections had to be made, and may have come late into the first block.
+                if blocks < 3:
+                    return
+                gain = self._rate.without_first / base.mean
             unsure = abs(gain - enough) < 2 * (self._rate.error + base.error)
             if unsure and blocks < 4:
                 return
@@ -302,6 +314,7 @@ class Window:
         tried = self.limit
         needed = self._base * gain * _HEADROOM if gain > 1 + _EQUAL else self._base
         self._move(min(needed, tried), now)
+        self._patience, self._next_probe = _SOON, Phase.UP
         self._settled(now, f"the link is full: {tried} requests bring {gain - 1:+.0%} over {self._base}")
 
     def _settled(self, now: float, reason: str) -> None:
