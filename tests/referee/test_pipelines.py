@@ -71,6 +71,7 @@ def check(plan: pipelines.Plan, referee: Referee, *, any_order: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.leaks("TensorFlow's process dies of some pipelines; the next one belongs to the module's fixture")
 @pytest.mark.timeout(7200 if SOAK else 300)
 def test_random_pipelines_give_what_tensorflow_gives(referee: Referee, files: dict[str, list[str]]) -> None:
     """Pipelines of up to six steps over all kinds of sources and transformations, element for element."""
