@@ -6,7 +6,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.measure import cpu_s, tree_cpu_s
@@ -39,17 +39,23 @@ def batches_of(records: Iterable[memoryview], size: int) -> Iterator[list[bytes]
         yield batch
 
 
-def report(batches: Iterable[Sequence[bytes]]) -> None:
-    """Takes all batches of raw records and prints what they cost, from making the iterator on."""
+def report(batches: Iterable[Any], numbers_of: Callable[[Any], Sequence[int]] = raw_numbers) -> None:
+    """Takes all batches and prints what they cost, from making the iterator on.
+
+    Args:
+        batches: Of records; raw ones unless `numbers_of` says otherwise.
+        numbers_of: The numbers of a batch's records.
+    """
     me = os.getpid()
     cpu, parent = tree_cpu_s(me), cpu_s(me)
     began = time.perf_counter()
     first_s, first_records, records, checksum = 0.0, 0, 0, 0
     for batch in batches:
         first_s = first_s or time.perf_counter() - began
-        checksum += sum(raw_numbers(batch))
-        records += len(batch)
-        first_records = first_records or len(batch)
+        numbers = numbers_of(batch)
+        checksum += sum(numbers)
+        records += len(numbers)
+        first_records = first_records or len(numbers)
     wall_s = time.perf_counter() - began
     print(
         json.dumps(

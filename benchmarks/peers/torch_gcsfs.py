@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,8 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from benchmarks.measure import cpu_s, tree_cpu_s
-from benchmarks.peers.reading import frames, raw_numbers
+from benchmarks.peers.reading import frames, raw_numbers, report
 
 _WORKERS = 2
 _AT_A_TIME = 8
@@ -118,35 +116,8 @@ def main() -> None:
         prefetch_factor=4,
         collate_fn=list if work["kind"] == "raw" else None,
     )
-    me = os.getpid()
-    cpu, parent = tree_cpu_s(me), cpu_s(me)
-    began = time.perf_counter()
-    first_s, first_records, records, checksum = 0.0, 0, 0, 0
-    batches = iter(loader)
-    for batch in batches:
-        first_s = first_s or time.perf_counter() - began
-        numbers = raw_numbers(batch) if work["kind"] == "raw" else batch[1].tolist()
-        checksum += sum(numbers)
-        records += len(numbers)
-        first_records = first_records or len(numbers)
-    wall_s = time.perf_counter() - began
-    # The workers have ended; their time is that of children of this process.
-    print(
-        json.dumps(
-            {
-                "first_s": first_s,
-                "wall_s": wall_s,
-                "first_records": first_records,
-                "records": records,
-                "nbytes": 0,
-                "cpu_s": tree_cpu_s(me) - cpu,
-                "parent_cpu_s": cpu_s(me) - parent,
-                "tasks": 0,
-                "checksum": checksum,
-            }
-        ),
-        flush=True,
-    )
+    # The workers have ended by then; their time is that of children of this process.
+    report(loader, raw_numbers if work["kind"] == "raw" else lambda batch: batch[1].tolist())
 
 
 if __name__ == "__main__":

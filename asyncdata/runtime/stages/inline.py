@@ -16,58 +16,21 @@ from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage
 from asyncdata.runtime.stages.arrays import block_of_elements
-from asyncdata.runtime.usercode import UserFunction, call_rows, leave_out
+from asyncdata.runtime.stages.rowwise import RowwiseStage
+from asyncdata.runtime.usercode import UserFunction
 from asyncdata.workers.failure import annotate, as_raisable
 from asyncdata.workers.program import generator
 
 
-class InlineMapStage(Stage):
-    """Calls a plain function for every element of a block.
-
-    A slow function is called for some rows at a time: what is done is passed on, and the loop is left to others.
-    """
+class InlineMapStage(RowwiseStage):
+    """Calls a plain function for every element of a block."""
 
     def __init__(self, label: str, upstream: Stage, function: UserFunction, guard: Guard | None = None) -> None:
-        super().__init__(label, (upstream,))
-        self._upstream = upstream
-        self._function = function
-        self._guard = guard
-        self._block: Block | None = None
-        self._error: Exception | None = None
-        self._pause = Pause()
+        super().__init__(label, upstream, function, guard)
 
-    async def pull(self, limit: int) -> Block | None:
-        await self._pause()
-        if self._error is not None:
-            assert self._block is not None
-            news, self._block = leave_out(self._block, self._error, self._guard)
-            self._error = None
-            return Block.empty(news.advance)
-        if self._block is None:
-            self._block = await self._upstream.pull(limit)
-        block = self._block
-        if block is None:
-            return None
-        values, self._error = call_rows(self._function, block, limit)
-        if self._guard is not None:
-            self._guard.passed(len(values))
-        if len(values) < len(block):
-            block, self._block = block.split(len(values))
-        else:
-            self._block = None
+    def _outcome(self, block: Block, values: list[Any]) -> Block:
         block.release()
         return block_of_elements(values, block.origin, block.advance)
-
-    @property
-    def draining(self) -> bool:
-        """When nothing is left over, and the input drains."""
-        return self._block is None and super().draining
-
-    async def aclose(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
-        await super().aclose()
 
 
 class _Call:

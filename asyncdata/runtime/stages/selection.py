@@ -2,63 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from asyncdata.memory.advance import Advance, Fold
 from asyncdata.memory.block import Block
 from asyncdata.runtime.policy import Guard
-from asyncdata.runtime.stage import Pause, Stage, row_marks
-from asyncdata.runtime.usercode import UserFunction, call_rows, leave_out
+from asyncdata.runtime.stage import Stage, row_marks
+from asyncdata.runtime.stages.rowwise import RowwiseStage
+from asyncdata.runtime.usercode import UserFunction
 
 
-class FilterStage(Stage):
-    """Elements for which the predicate is true. What it drops stays in the advance.
-
-    A slow predicate is asked about some rows at a time, and the loop is left to others in between.
-    """
+class FilterStage(RowwiseStage):
+    """Elements for which the predicate is true. What it drops stays in the advance."""
 
     def __init__(self, label: str, upstream: Stage, predicate: UserFunction, guard: Guard | None = None) -> None:
-        super().__init__(label, (upstream,))
-        self._upstream = upstream
-        self._predicate = predicate
-        self._guard = guard
-        self._block: Block | None = None
-        self._error: Exception | None = None
-        self._pause = Pause()
+        super().__init__(label, upstream, predicate.holds, guard)
 
-    async def pull(self, limit: int) -> Block | None:
-        await self._pause()
-        if self._error is not None:
-            assert self._block is not None
-            news, self._block = leave_out(self._block, self._error, self._guard)
-            self._error = None
-            return Block.empty(news.advance)
-        if self._block is None:
-            self._block = await self._upstream.pull(limit)
-        block = self._block
-        if block is None:
-            return None
-        answers, self._error = call_rows(self._predicate.holds, block, limit)
-        if self._guard is not None:
-            self._guard.passed(len(answers))
-        if len(answers) < len(block):
-            block, self._block = block.split(len(answers))
-        else:
-            self._block = None
-        if all(answers):
-            return block
-        return block.select(np.flatnonzero(answers))
-
-    @property
-    def draining(self) -> bool:
-        """When nothing is left over, and the input drains."""
-        return self._block is None and super().draining
-
-    async def aclose(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
-        await super().aclose()
+    def _outcome(self, block: Block, values: list[Any]) -> Block:
+        return block if all(values) else block.select(np.flatnonzero(values))
 
 
 class _Counter:
