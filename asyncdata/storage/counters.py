@@ -30,8 +30,11 @@ class FetchStats:
         failures: Failed attempts by cause.
         timeouts: Those of them that were time limits, by kind.
         backoff_s: Seconds spent waiting between attempts, summed over reads.
-        in_flight: Attempts that run now.
-        peak_in_flight: The most that ever ran.
+        in_flight: Reads that hold a place now; with a given limit never more than that. A read that is hedged holds
+            one place, for its first attempt.
+        peak_in_flight: The most that ever did.
+        hedges_in_flight: Second attempts that run now, beside the limit: at most ``HedgeOptions.max_at_once``.
+        peak_hedges_in_flight: The most that ever ran. Requests under way are at most both peaks together.
         waiting: Reads that wait for their turn; above zero for long, the limit of requests is the bottleneck.
         limit: The limit of requests in flight.
         window: How that limit was found, and why it is what it is; None where it was given.
@@ -55,6 +58,8 @@ class FetchStats:
     backoff_s: float = 0.0
     in_flight: int = 0
     peak_in_flight: int = 0
+    hedges_in_flight: int = 0
+    peak_hedges_in_flight: int = 0
     waiting: int = 0
     limit: int = 0
     window: WindowStats | None = None
@@ -78,6 +83,8 @@ class FetchCounters:
         self._backoff_s = 0.0
         self._in_flight = 0
         self._peak = 0
+        self._hedges_in_flight = 0
+        self._peak_hedges = 0
         self._restarts = 0
         self._failures: Counter[FailureCause] = Counter()
 
@@ -94,12 +101,12 @@ class FetchCounters:
         """A second attempt begins."""
         self._requests += 1
         self._hedges += 1
-        self._in_flight += 1
-        self._peak = max(self._peak, self._in_flight)
+        self._hedges_in_flight += 1
+        self._peak_hedges = max(self._peak_hedges, self._hedges_in_flight)
 
     def hedge_ended(self, *, won: bool, wasted: int) -> None:
         """It is over, or the first one is because of it; so many bytes were received in vain."""
-        self._in_flight -= 1
+        self._hedges_in_flight -= 1
         self._hedges_won += won
         self._wasted += wasted
 
@@ -158,6 +165,8 @@ class FetchCounters:
             backoff_s=self._backoff_s,
             in_flight=self._in_flight,
             peak_in_flight=self._peak,
+            hedges_in_flight=self._hedges_in_flight,
+            peak_hedges_in_flight=self._peak_hedges,
             waiting=waiting,
             limit=limit,
             window=window,

@@ -30,8 +30,7 @@ _BACKENDS: Final = {
     "webhdfs": "asyncdata.storage.webhdfs.reader",
     "swebhdfs": "asyncdata.storage.webhdfs.reader",
 }
-# The largest window, and the second attempts.
-_MOST_CONNECTIONS: Final = 256 + 8
+_LARGEST_WINDOW: Final = 256
 _ANY_FSSPEC: Final = "asyncdata.storage.fsspec"
 _OBSTORE: Final = "asyncdata.storage.obstore"
 
@@ -41,7 +40,7 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
 
     Args:
         url: A URL or a local path.
-        options: ``storage`` (by scheme), ``timeouts`` and ``max_requests_in_flight`` are used.
+        options: ``storage`` (by scheme), ``timeouts``, ``max_requests_in_flight`` and ``hedge`` are used.
         environment: ``STORAGE_EMULATOR_HOST``, which an explicit ``endpoint_url`` overrides.
     """
     if not url:
@@ -63,9 +62,11 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
         proxies=Proxies(
             http=environment.http_proxy, https=environment.https_proxy, exceptions=environment.no_proxy or ""
         ),
-        max_connections=_MOST_CONNECTIONS
-        if options.max_requests_in_flight == AUTOTUNE
-        else options.max_requests_in_flight,
+        # Second attempts run beside the window: they are needed most when every read in it is silent.
+        max_connections=(
+            _LARGEST_WINDOW if options.max_requests_in_flight == AUTOTUNE else options.max_requests_in_flight
+        )
+        + (options.hedge.max_at_once if options.hedge.enabled else 0),
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from asyncdata.errors import StorageError
-from asyncdata.options import Environment, Options
+from asyncdata.options import Environment, HedgeOptions, Options
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.registry import spec_for
 from tests.hdfs.cluster import Cluster
@@ -73,6 +73,7 @@ async def test_a_thousand_reads_at_a_time(
         stats = fetcher.stats()
         assert stats.requests >= 1000
         assert stats.peak_in_flight <= stats.limit
+        assert stats.peak_hedges_in_flight <= HedgeOptions().max_at_once
 
 
 async def test_readers_come_and_go_with_reads_cancelled_at_any_moment(cluster: Cluster, folder: str) -> None:

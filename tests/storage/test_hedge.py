@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -125,7 +126,7 @@ async def test_stalled_reads_are_overtaken(fault: Fault) -> None:
             assert stats.hedges_won >= 1
             assert stats.hedges <= 0.05 * stats.requests
             assert stats.bytes - before.bytes == 140 * SIZE
-            assert stats.in_flight == 0
+            assert stats.in_flight == stats.hedges_in_flight == 0
             assert not stats.timeouts
 
 
@@ -173,10 +174,32 @@ async def test_a_cancelled_read_ends_its_second_attempt() -> None:
             server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), media_only=True),))
             buffer = bytearray(SIZE)
             task = asyncio.create_task(fetcher.read(info, 0, memoryview(buffer)))
-            await until(lambda: fetcher.stats().in_flight == 2)
+            await until(lambda: fetcher.stats().hedges_in_flight == 1)
+            assert fetcher.stats().in_flight == 1
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await until(lambda: fetcher.stats().in_flight == 0)
+            assert fetcher.stats().in_flight == 0
+            await until(lambda: fetcher.stats().hedges_in_flight == 0)
             assert fetcher.stats().hedges == 1
             assert fetcher.stats().hedges_won == 0
             assert not any(buffer)
+
+
+async def test_second_attempts_run_beside_the_limit_and_are_counted_apart() -> None:
+    """A read that is hedged keeps its one place; so the limit bounds reads, and ``max_at_once`` second attempts."""
+    hedge = dataclasses.replace(EAGER, max_extra=1.0, max_at_once=2)
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        async with fetching(server, hedge, limit=4) as (fetcher, info):
+            # The first attempts of four reads and two of their second attempts stall.
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), limit=6, media_only=True),))
+            reading = asyncio.create_task(read_all(fetcher, info, 60, 72))
+            await until(lambda: fetcher.stats().hedges_in_flight == 2)
+            now = fetcher.stats()
+            assert (now.in_flight, now.waiting) == (4, 8)
+            assert await asyncio.wait_for(reading, 30) == DATA[60 * SIZE : 72 * SIZE]
+            stats = fetcher.stats()
+            assert (stats.peak_in_flight, stats.limit) == (4, 4)
+            assert stats.peak_hedges_in_flight == 2
+            assert (stats.in_flight, stats.waiting) == (0, 0)
+            await until(lambda: fetcher.stats().hedges_in_flight == 0)

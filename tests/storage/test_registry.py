@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from asyncdata.errors import UnsupportedURLError
-from asyncdata.options import Environment, Options, TimeoutOptions
+from asyncdata.options import Environment, HedgeOptions, Options, TimeoutOptions
 from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.registry import spec_for
 from asyncdata.storage.urls import scheme_of
@@ -36,7 +36,7 @@ def test_every_scheme_has_its_backend(url: str, backend: str) -> None:
     options = Options(timeouts=TimeoutOptions(idle_s=3.0), max_requests_in_flight=7)
     spec = spec_for(url, options, Environment())
     assert spec.backend == f"asyncdata.storage.{backend}"
-    assert (spec.timeouts.idle_s, spec.max_connections) == (3.0, 7)
+    assert (spec.timeouts.idle_s, spec.max_connections) == (3.0, 7 + options.hedge.max_at_once)
 
 
 def test_a_spec_shows_no_option() -> None:
@@ -84,3 +84,11 @@ def test_a_backend_that_does_not_serve_a_scheme(url: str, choice: str) -> None:
     with pytest.raises(UnsupportedURLError, match="'fsspec'") as caught:
         spec_for(url, Options(storage={scheme_of(url): {"backend": choice}}), Environment())
     assert caught.value.url == url
+
+
+def test_second_attempts_have_room_beside_a_full_window() -> None:
+    """As many connections as reads may run and second attempts beside them; no more where there are none."""
+    options = Options(max_requests_in_flight=7, hedge=HedgeOptions(max_at_once=3))
+    assert spec_for("gs://b/o", options, Environment()).max_connections == 10
+    options = Options(max_requests_in_flight=7, hedge=HedgeOptions(enabled=False))
+    assert spec_for("gs://b/o", options, Environment()).max_connections == 7
