@@ -15,12 +15,13 @@ from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.lower.registry import label_of, lower, register, rows_account, shares, tasks_account
+from asyncdata.runtime.lower.registry import label_of, lower, lower_into, register, rows_account, shares, tasks_account
 from asyncdata.runtime.recording import IMAGE_BYTES
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.batch import BatchStage, Collector
+from asyncdata.runtime.stages.batch import BatchStage
 from asyncdata.runtime.stages.cache import CacheStage
+from asyncdata.runtime.stages.collecting import Collector, Collects
 from asyncdata.runtime.stages.contents import ContentsStage
 from asyncdata.runtime.stages.group_by_window import GroupByWindowStage, as_int
 from asyncdata.runtime.stages.padding import Padding
@@ -28,7 +29,7 @@ from asyncdata.runtime.stages.raggedness import Ragging
 from asyncdata.runtime.stages.rebatch import Cycle, stacked
 from asyncdata.runtime.stages.snapshot import SnapshotStage
 from asyncdata.runtime.stages.unbatch import UnbatchStage
-from asyncdata.runtime.stages.uneven import Collects, Lay, UnevenBatchStage
+from asyncdata.runtime.stages.uneven import Lay, UnevenBatchStage
 from asyncdata.runtime.stages.window import WindowStage
 from asyncdata.runtime.stored import FileStore, MemoryStore, Store
 from asyncdata.runtime.usercode import UserFunction, function_name
@@ -42,7 +43,7 @@ def _rebatch(node: grouping.Rebatch, scope: Scope) -> Stage:
     services = scope.services
     label = f"rebatch({', '.join(map(str, node.sizes))})"
     rows = rows_account(scope, f"rows for {label}")
-    upstream = UnbatchStage(label, lower(node.input, scope.below(rows_account=rows)), services.sources)
+    upstream = UnbatchStage(label, lower_into(node.input, scope, rows), services.sources)
     if len(node.sizes) > 1:
         return _uneven_stage(
             label, upstream, Cycle(upstream, node.sizes, drop_remainder=node.drop_remainder), stacked, rows, scope
@@ -70,7 +71,7 @@ def _ragged_batch(node: grouping.RaggedBatch, scope: Scope) -> Stage:
 def _uneven(node: grouping.PaddedBatch | grouping.RaggedBatch, scope: Scope, lay: Lay) -> Stage:
     label = label_of(node)
     rows = rows_account(scope, f"rows for {label}")
-    upstream = lower(node.input, scope.below(rows_account=rows))
+    upstream = lower_into(node.input, scope, rows)
     collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder)
     return _uneven_stage(label, upstream, collector, lay, rows, scope)
 
@@ -94,7 +95,7 @@ def _window(node: grouping.Window, scope: Scope) -> Stage:
     rows = rows_account(scope, f"rows for {label}")
     return WindowStage(
         label,
-        lower(node.input, scope.below(rows_account=rows)),
+        lower_into(node.input, scope, rows),
         size=node.size,
         shift=node.shift,
         stride=node.stride,
@@ -133,7 +134,7 @@ def _group_by_window(node: grouping.GroupByWindow, scope: Scope) -> Stage:
 
     return GroupByWindowStage(
         label,
-        lower(node.input, scope.below(rows_account=rows)),
+        lower_into(node.input, scope, rows),
         key=key,
         window_size=node.window_size,
         reduce=reduce,

@@ -14,8 +14,8 @@ from asyncdata.plan import transformations
 from asyncdata.runtime.lower.registry import keys, label_of, lower, register, rows_account, tasks_account
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.batch import Collector
 from asyncdata.runtime.stages.check import CheckStage
+from asyncdata.runtime.stages.collecting import Collector
 from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.workers import WorkerStage

@@ -6,24 +6,24 @@ references whose payloads stay where they are. Several small batches share a sla
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import AsyncdataError
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Fold, Mark, Rows
+from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.memory.layout import plan_layout
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import leaf_names
 from asyncdata.memory.wire import aligned
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.collecting import CollectingStage, Collector
 from asyncdata.runtime.stages.stacking import (
     Kept,
     Misfit,
@@ -40,97 +40,7 @@ _SLAB_TARGET: Final = 1 << 18
 """Small batches share slabs of about this size."""
 
 
-class Collected(NamedTuple):
-    """Rows of some batches.
-
-    Attributes:
-        block: The rows.
-        stops: Where each batch ends.
-        marks: Of the batches.
-    """
-
-    block: Block
-    stops: list[int]
-    marks: tuple[tuple[int, Mark], ...]
-
-    def split(self, batches: int) -> tuple[Collected, Collected]:
-        """The first so many batches and the rest."""
-        cut = self.stops[batches - 1]
-        head, tail = self.block.split(cut)
-        return (
-            Collected(head, self.stops[:batches], tuple(mark for mark in self.marks if mark[0] < batches)),
-            Collected(
-                tail,
-                [stop - cut for stop in self.stops[batches:]],
-                tuple((j - batches, mark) for j, mark in self.marks if j >= batches),
-            ),
-        )
-
-
-class Collector:
-    """Input rows on their way to becoming batches, with the state at every batch's border.
-
-    Args:
-        upstream: The input.
-        size: Elements of a batch.
-        drop_remainder: Whether a last, smaller batch is left out.
-    """
-
-    def __init__(self, upstream: Stage, size: int, *, drop_remainder: bool) -> None:
-        self._upstream = upstream
-        self._size = size
-        self._drop = drop_remainder
-        self._parts: list[Block] = []
-        self._rows = 0
-        self._ended = False
-        self._fold = Fold()
-        self._batches = 0
-        self._pause = Pause()
-
-    async def collect(self, most: int) -> Collected | None:
-        """Rows for 1 to `most` batches; None at the end.
-
-        Elements that are left out at the end give a last block without rows: they have been used up.
-        """
-        while self._rows < self._size and not self._ended:
-            await self._pause()
-            want = self._size * most - self._rows
-            block = await self._upstream.pull(min(max(want, 1), max(BLOCK_ROWS, self._size)))
-            if block is None:
-                self._ended = True
-            else:
-                self._parts.append(block)
-                self._rows += len(block)
-        if not self._parts:
-            return None
-        joined, self._parts = Block.concat(self._parts), []
-        count = min(self._rows // self._size, most)
-        rows = count * self._size or (0 if self._drop else self._rows)
-        if not rows:
-            self._rows = 0
-            return Collected(joined.select(np.empty(0, np.int64)), [], ())
-        stops = list(range(self._size, rows + 1, self._size)) or [rows]
-        if rows < len(joined):
-            joined, rest = joined.split(rows)
-            self._parts = [rest]
-        self._rows -= rows
-        marks = tuple(
-            (j, {"batch": self._batches + j, "input": self._fold.at(joined.advance, j * self._size)})
-            for j in range(len(stops))
-        )
-        self._fold.feed(joined.advance)
-        self._batches += len(stops)
-        return Collected(joined, stops, marks)
-
-    def release(self) -> None:
-        """Gives back what has been collected."""
-        for part in self._parts:
-            part.release()
-        self._parts = []
-        self._rows = 0
-
-
-class BatchStage(Stage):
+class BatchStage(CollectingStage):
     """See the module's docstring.
 
     Args:
@@ -140,7 +50,7 @@ class BatchStage(Stage):
         drop_remainder: Whether a last, smaller batch is left out.
         budget: For slabs.
         account: Charged with finished batches.
-        rows_account: Of the rows being collected; says when the stage waits for input.
+        rows_account: Of the rows being collected.
         sources: For naming a record that does not fit.
     """
 
@@ -156,29 +66,18 @@ class BatchStage(Stage):
         rows_account: Account,
         sources: SourceTable,
     ) -> None:
-        super().__init__(label, (upstream,))
-        self._collector = Collector(upstream, size, drop_remainder=drop_remainder)
+        super().__init__(
+            label,
+            upstream,
+            Collector(upstream, size, drop_remainder=drop_remainder),
+            budget=budget,
+            account=account,
+            rows_account=rows_account,
+            sources=sources,
+        )
         self._size = size
-        self._budget = budget
-        self._account = account
-        self._rows_account = rows_account
-        self._sources = sources
-        self._waiting: Collected | None = None
-        self._now: Collected | None = None
-        self._slab: Slab | None = None
-        self._most = 1
-        self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
-        if self._waiting is None:
-            # Said once: also when nobody asks for a batch, what is collected gives nothing back by itself.
-            self._budget.wait(self._rows_account)
-            self._waiting = await self._collector.collect(min(limit, self._most))
-        if self._waiting is None:
-            return None
-        if not self._waiting.stops:
-            news, self._waiting = self._waiting.block, None
-            return news
+    async def _make(self, limit: int) -> Block:
         stacks = self._choose(limit)
         assert self._now is not None
         block, stops, marks = self._now
@@ -265,17 +164,6 @@ class BatchStage(Stage):
             at += len(item)
             await self._pause()
         return table, at
-
-    async def aclose(self) -> None:
-        self._collector.release()
-        for collected in (self._waiting, self._now):
-            if collected is not None:
-                collected.block.release()
-        self._waiting = self._now = None
-        if self._slab is not None:
-            self._budget.slabs.drop(self._slab)
-            self._slab = None
-        await super().aclose()
 
 
 def _stacks(block: Block, rows: int, size: int) -> list[Stack]:

@@ -15,7 +15,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
-from asyncdata.runtime.stages.batch import Collected
+from asyncdata.runtime.stages.collecting import Collected
 from asyncdata.runtime.stages.uneven import Part, Plan, Stack, Stored, strings_part
 from asyncdata.runtime.stages.values import Numbers, Strings, Values
 
@@ -41,7 +41,7 @@ class Cycle:
         self._pause = Pause()
 
     async def collect(self, most: int) -> Collected | None:
-        """See `stages.batch.Collector.collect`; gives one batch however many are asked for."""
+        """See `stages.collecting.Collector.collect`; gives one batch however many are asked for."""
         del most
         size = self._sizes[self._batches % len(self._sizes)]
         while self._rows < size and not self._ended:

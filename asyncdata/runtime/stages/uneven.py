@@ -10,7 +10,7 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,13 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import aligned
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.contents import rows_of
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
-from asyncdata.runtime.stages.batch import Collected
+from asyncdata.runtime.stages.collecting import CollectingStage, Collects
 from asyncdata.runtime.stages.stacking import Misfit, has_nests, structured
 from asyncdata.runtime.stages.values import Numbers, Strings, Values, values_of
 from asyncdata.workers.failure import annotate
@@ -113,17 +112,7 @@ class Stack:
         await pause()
 
 
-class Collects(Protocol):
-    """Gathers input rows; see `stages.batch.Collector`."""
-
-    async def collect(self, most: int) -> Collected | None:
-        """Rows for 1 to `most` batches; None at the end."""
-
-    def release(self) -> None:
-        """Gives back what has been collected."""
-
-
-class UnevenBatchStage(Stage):
+class UnevenBatchStage(CollectingStage):
     """See the module's docstring.
 
     Args:
@@ -133,7 +122,7 @@ class UnevenBatchStage(Stage):
         lay: Says how a batch is laid out.
         budget: For slabs.
         account: Charged with finished batches.
-        rows_account: Of the rows being collected; says when the stage waits for input.
+        rows_account: Of the rows being collected.
         sources: For naming a record that does not fit.
     """
 
@@ -149,31 +138,18 @@ class UnevenBatchStage(Stage):
         rows_account: Account,
         sources: SourceTable,
     ) -> None:
-        super().__init__(label, (upstream,))
-        self._collector = collector
+        super().__init__(
+            label,
+            upstream,
+            collector,
+            budget=budget,
+            account=account,
+            rows_account=rows_account,
+            sources=sources,
+        )
         self._lay = lay
-        self._budget = budget
-        self._account = account
-        self._rows_account = rows_account
-        self._sources = sources
-        self._waiting: Collected | None = None
-        self._now: Collected | None = None
-        self._slab: Slab | None = None
-        self._most = 1
-        self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
-        if self._waiting is None:
-            self._budget.wait(self._rows_account)
-            try:
-                self._waiting = await self._collector.collect(min(limit, self._most))
-            finally:
-                self._budget.wait(self._rows_account, False)
-        if self._waiting is None:
-            return None
-        if not self._waiting.stops:
-            news, self._waiting = self._waiting.block, None
-            return news
+    async def _make(self, limit: int) -> Block:
         plans, parts = await self._plan(limit)
         columns = await self._write(plans, parts)
         assert self._now is not None
@@ -296,14 +272,3 @@ class UnevenBatchStage(Stage):
         kinds = np.empty(len(leaves), object)
         kinds[:] = leaves
         return RefColumn(self._budget.slabs, rows, None, kinds)
-
-    async def aclose(self) -> None:
-        self._collector.release()
-        for collected in (self._waiting, self._now):
-            if collected is not None:
-                collected.block.release()
-        self._waiting = self._now = None
-        if self._slab is not None:
-            self._budget.slabs.drop(self._slab)
-            self._slab = None
-        await super().aclose()

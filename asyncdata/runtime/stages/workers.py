@@ -26,7 +26,7 @@ from asyncdata.runtime.occupancy import Occupancy
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
-from asyncdata.runtime.stages.batch import Collector
+from asyncdata.runtime.stages.collecting import Collector
 from asyncdata.runtime.tasks import Executor, Failed, Job
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]

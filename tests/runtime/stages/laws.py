@@ -95,10 +95,10 @@ class Bench:
         except* _Finished:
             pass
         finally:
-            await self._put_back(stage)
+            await self.put_back(stage)
         return trace
 
-    async def _put_back(self, stage: Stage | None) -> None:
+    async def put_back(self, stage: Stage | None) -> None:
         """Closes the stage twice, and once more whenever that is interrupted."""
         left = 2 if stage is not None else 0
         while left:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.batch import BatchStage, Collector
+from asyncdata.runtime.stages.batch import BatchStage
+from asyncdata.runtime.stages.collecting import Collector
 from asyncdata.runtime.stages.contents import ContentsStage
 from asyncdata.runtime.stages.group_by_window import GroupByWindowStage
 from asyncdata.runtime.stages.interleave import InterleaveStage
@@ -27,6 +31,7 @@ from asyncdata.runtime.stages.window import WindowStage
 from asyncdata.runtime.usercode import UserFunction
 from asyncdata.types import Element
 from tests.runtime.stages.laws import (
+    LIMIT_BYTES,
     Bench,
     Kinds,
     Scripted,
@@ -272,3 +277,68 @@ def test_an_unbatched_row_keeps_its_slab_until_it_goes() -> None:
 
     trace = check_any_blocking(make, seeds=range(samples(3, 100)))
     assert [element[1][0] for element in trace.elements] == [0, 2, 4]
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def _batched(bench: Bench, kind: Kinds) -> Stage:
+    return _batch(bench, source(bench, kind))
+
+
+COLLECTING: dict[str, Callable[[Bench, Kinds], Stage]] = {
+    "batch": _batched,
+    "padded": _padded,
+    "ragged": _ragged,
+    "rebatch": lambda bench, kind: _uneven(
+        bench, upstream := source(bench, kind), stacked, Cycle(upstream, (3, 1, 5), drop_remainder=False)
+    ),
+    "window": _window,
+    "window overlapping": lambda bench, kind: _window(bench, kind, 4, 1),
+    "group": _grouped,
+}
+
+
+@pytest.mark.parametrize("name", COLLECTING)
+async def test_rows_that_wait_are_no_work_under_way(name: str) -> None:
+    """Memory: what is collected gives nothing back while nobody asks; an ask that needs it fails, it does not wait."""
+    bench = Bench()
+    stage = COLLECTING[name](bench, "refs")
+    other = bench.budget.open("another input", rank=9, kind=Kind.FLOW)
+    shuffle = bench.budget.open("shuffle", rank=8, kind=Kind.ASSEMBLER)
+    kept = await bench.budget.take(shuffle, 32 << 20)
+    for waiting in (shuffle, bench.read):
+        bench.budget.wait(waiting)
+    try:
+        block = await stage.pull(1)
+        assert block is not None
+        block.release()
+        async with asyncio.timeout(60):
+            with pytest.raises(MemoryLimitError, match="shuffle holds"):
+                await bench.budget.take(other, 40 << 20)
+    finally:
+        bench.budget.slabs.drop(kept)
+        bench.budget.close(shuffle)
+        bench.budget.close(other)
+        await bench.put_back(stage)
+
+
+@pytest.mark.parametrize("name", ["batch", "padded", "ragged", "rebatch"])
+async def test_rows_that_wait_for_their_batch_are_no_work_under_way(name: str) -> None:
+    """Memory: a batch for which there will never be room is an error of its stage, it does not wait."""
+    bench = Bench()
+    bench.budget.close(bench.rows)
+    bench.rows = bench.budget.open("rows", rank=bench.tasks.rank, kind=Kind.ASSEMBLER)
+    stage = COLLECTING[name](bench, "array")
+    consumer = bench.budget.open("consumer", rank=0, kind=Kind.ASSEMBLER)
+    bench.budget.reserve(bench.tasks, 0)
+    kept = await bench.budget.take(consumer, LIMIT_BYTES)
+    bench.budget.wait(consumer)
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(MemoryLimitError, match="consumer holds"):
+                await stage.pull(1)
+    finally:
+        bench.budget.slabs.drop(kept)
+        bench.budget.close(consumer)
+        await bench.put_back(stage)

@@ -13,7 +13,7 @@ import pytest
 from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.runtime.executors import ThreadExecutor
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.batch import Collector
+from asyncdata.runtime.stages.collecting import Collector
 from asyncdata.runtime.stages.workers import Outcome, WorkerStage
 from asyncdata.workers.program import Program
 from tests.runtime.stages.laws import (
@@ -262,7 +262,7 @@ def test_an_error_waits_for_nothing_behind_it(ordered: bool) -> None:
                 await stage.aclose()
         finally:
             released.set()
-            await bench._put_back(stage)
+            await bench.put_back(stage)
 
     asyncio.run(run())
 
@@ -299,7 +299,7 @@ def test_out_of_order_a_stuck_task_holds_only_itself() -> None:
                     block.release()
         finally:
             released.set()
-            await bench._put_back(stage)
+            await bench.put_back(stage)
 
     asyncio.run(run())
 
