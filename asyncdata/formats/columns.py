@@ -15,7 +15,7 @@ goes to the parser of single records, which also words the errors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats import unordered
 from asyncdata.formats.features import Kind, Wanted
 from asyncdata.formats.one_example import TAG_OF_KIND
 from asyncdata.formats.stepping import (
@@ -38,7 +37,7 @@ from asyncdata.formats.stepping import (
     enter_map,
     keep_inside,
 )
-from asyncdata.formats.unordered import KeyTable
+from asyncdata.formats.unordered import UnorderedReader
 from asyncdata.formats.wire import (
     ByteArray,
     IntArray,
@@ -59,6 +58,8 @@ _RARE: Final = 4
 """A layout that fewer than one in this many records share says that there is no common one."""
 _LOOK_AGAIN: Final = 32
 """After blocks without a common layout, one of so many is looked at again."""
+_RUN: Final = 8192
+"""So many numbers are looked at in one go: what is looked at again and again stays in the cache."""
 _UNPACK_BYTES: Final = 1 << 16
 """Lists are unpacked in runs of about this many bytes, which stay in the cache."""
 
@@ -151,7 +152,7 @@ class BlockReader:
     def __init__(self, wanted: Sequence[Wanted], slots: Mapping[bytes, int]) -> None:
         self._wanted = tuple(wanted)
         self._slots = slots
-        self._table = KeyTable(wanted)
+        self._unordered = UnorderedReader(wanted)
         self._recent: _Layout | None = None
         self._unlike = 0
 
@@ -188,7 +189,7 @@ class BlockReader:
             left = left[~good]
         if len(left) >= FEWEST_RECORDS:
             self._unlike = self._unlike + 1 if 2 * len(left) > len(rows) else 0
-            group, good = unordered.parse(array, rows[left], self._table)
+            group, good = self._unordered.parse(array, rows[left])
             if len(group.indices):
                 groups.append(Group(left[group.indices], group.values))
                 left = left[~good]
@@ -290,8 +291,9 @@ def _run(array: ByteArray, rows: IntArray, layout: _Layout, wanted: Sequence[Wan
     ends = rows[:, 0] + rows[:, 1]
     position, good = enter_map(array, rows)
     raw: dict[int, Any] = {}
-    positions = np.empty((len(layout.numbers), len(rows)), np.int64)
-    widths = np.full(positions.shape, 4)
+    # In one piece: the allocator keeps about twice the largest piece that was freed, and has to fault in the rest anew.
+    positions, widths = np.empty((2, len(layout.numbers), len(rows)), np.int64)
+    widths[layout.floats] = 4
     number = 0
     for step in layout.steps:
         keep_inside(position, array, good)
@@ -323,18 +325,27 @@ def _run(array: ByteArray, rows: IntArray, layout: _Layout, wanted: Sequence[Wan
     return _finish(array, raw, good, wanted)
 
 
+def _cuts(rows: IntArray, count: int) -> Iterator[slice]:
+    """Cuts rows of so many records each into runs that stay in the cache."""
+    several = max(_RUN // max(count, 1), 1)
+    for begin in range(0, len(rows), several):
+        yield slice(begin, begin + several)
+
+
 def _check_heads(array: ByteArray, heads: _Heads, positions: IntArray, widths: IntArray, good: Mask) -> None:
     """Compares everything in front of numbers."""
     count = len(heads.prefix)
-    if len(heads.numbers) != len(positions):
-        positions, widths = positions[heads.numbers], widths[heads.numbers]
-    grown = widths.view(np.uint64)
-    for word in range(count):
-        found = words_at(array, (positions + 8 * word).reshape(-1)).reshape(positions.shape)
-        differs = found ^ (heads.prefix[word] + grown * heads.growth[word])
-        if word == count - 1:
-            differs <<= heads.unused
-        good &= ~differs.any(axis=0)
+    for run in _cuts(heads.numbers, len(good)):
+        some = heads.numbers[run]
+        places, grown = positions[some], widths[some].view(np.uint64)
+        for word in range(count):
+            found = words_at(array, (places + 8 * word).reshape(-1)).reshape(places.shape)
+            differs = grown * heads.growth[word, run]
+            differs += heads.prefix[word, run]
+            differs ^= found
+            if word == count - 1:
+                differs <<= heads.unused[run]
+            good &= ~differs.any(axis=0)
 
 
 def _read_numbers(
@@ -343,16 +354,20 @@ def _read_numbers(
     """The numbers themselves, those of one kind together; ``places`` is where each begins."""
     rows = layout.integers
     if len(rows):
-        if len(rows) != len(places):
-            widths = widths[rows]
-        at = places if len(rows) == len(places) else places[rows]
-        values, fine = varints_of_width(array, at.reshape(-1), widths.reshape(-1))
-        good &= fine.reshape(at.shape).all(axis=0)
-        raw |= zip([layout.numbers[row].slot for row in rows.tolist()], values.reshape(at.shape), strict=True)
+        values = np.empty((len(rows), len(good)), np.int64)
+        for run in _cuts(rows, len(good)):
+            some = rows[run]
+            found, fine = varints_of_width(array, places[some].reshape(-1), widths[some].reshape(-1))
+            if not fine.all():
+                good &= fine.reshape(len(some), -1).all(axis=0)
+            values[run] = found.reshape(len(some), -1)
+        raw |= zip([layout.numbers[row].slot for row in rows.tolist()], values, strict=True)
     rows = layout.floats
     if len(rows):
-        at = places if len(rows) == len(places) else places[rows]
-        floats = floats_at(array, at.reshape(-1)).reshape(at.shape)
+        floats = np.empty((len(rows), len(good)), np.float32)
+        for run in _cuts(rows, len(good)):
+            some = rows[run]
+            floats[run] = floats_at(array, places[some].reshape(-1)).reshape(len(some), -1)
         raw |= zip([layout.numbers[row].slot for row in rows.tolist()], floats, strict=True)
 
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats import unordered
 from asyncdata.formats.example import parse_example
 from asyncdata.formats.features import Feature, FixedLenFeature, VarLenFeature, want
 from asyncdata.formats.serialize import serialize_example
 from asyncdata.formats.stepping import SPARE_BYTES
-from asyncdata.formats.unordered import KeyTable
+from asyncdata.formats.unordered import UnorderedReader
 
 SPEC: dict[str, Feature] = {
     "i": FixedLenFeature([], int),
@@ -51,8 +50,8 @@ def joined(records: list[bytes]) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], n
 def test_records_in_any_order_are_read_together() -> None:
     """None is left over, and each value is its record's; keys that are longer or shorter by a bit are other keys."""
     records = [shuffled(index) for index in range(200)]
-    table = KeyTable([want(name, feature) for name, feature in SPEC.items()])
-    group, good = unordered.parse(*joined(records), table)
+    reader = UnorderedReader([want(name, feature) for name, feature in SPEC.items()])
+    group, good = reader.parse(*joined(records))
     assert good.all()
     assert group.indices.tolist() == list(range(200))
     parse = parse_example(SPEC)
@@ -73,8 +72,8 @@ def test_unusual_records_are_left_over_and_no_others() -> None:
     records[11] = records[11][:-1]
     records[15] = b""
     records[19] = shuffled(19, i=0.5)
-    table = KeyTable([want(name, feature) for name, feature in SPEC.items()])
-    group, good = unordered.parse(*joined(records), table)
+    reader = UnorderedReader([want(name, feature) for name, feature in SPEC.items()])
+    group, good = reader.parse(*joined(records))
     assert np.flatnonzero(~good).tolist() == [3, 7, 11, 15, 19]
     assert len(group.indices) == 35
 
@@ -104,6 +103,6 @@ def test_many_tiny_entries_do_not_make_many_steps() -> None:
     """A record that is nothing but empty entries is left over, and is an error."""
     records = [shuffled(index) for index in range(20)]
     records[4] = b"\x0a\xb8\x17" + b"\x0a\x00" * 1500
-    table = KeyTable([want(name, feature) for name, feature in SPEC.items()])
-    _, good = unordered.parse(*joined(records), table)
+    reader = UnorderedReader([want(name, feature) for name, feature in SPEC.items()])
+    _, good = reader.parse(*joined(records))
     assert np.flatnonzero(~good).tolist() == [4]
