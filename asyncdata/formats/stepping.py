@@ -20,6 +20,12 @@ SPARE_BYTES: Final = 192
 MAX_KEY_BYTES: Final = 96
 """Records with longer keys are left over."""
 
+_NO_LENGTH: Final = 0x80 + 2
+"""Records are never so long: 127 bytes in them need a length of one byte, 128 one of two."""
+_TWO_BYTES: Final = 0x80 + 3
+_THREE_BYTES: Final = 0x4000 + 3
+"""Records of these sizes have lengths of two bytes: at least the one, less than the other."""
+
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -64,10 +70,24 @@ def enter_map(array: ByteArray, rows: IntArray) -> tuple[IntArray, Mask]:
 
     The buffer must be at least ``SPARE_BYTES`` long.
     """
-    good = rows[:, 1] >= 2
+    lengths = rows[:, 1]
+    good = lengths >= 2
     at = rows[:, 0].copy()
     keep_inside(at, array, good)
-    good &= array[at] == 0x0A
+    good &= array.take(at) == 0x0A
+    if lengths.max(initial=0) < _THREE_BYTES:
+        wide = lengths >= _TWO_BYTES
+        sizes = lengths - 2
+        sizes -= wide
+        at += 1
+        first = sizes & 0x7F
+        first |= wide.view(np.uint8) << np.uint8(7)
+        good &= array.take(at) == first
+        at += 1
+        good &= (array.take(at) == sizes >> 7) | ~wide
+        at += wide
+        good &= lengths != _NO_LENGTH
+        return at, good
     sizes, widths, short = lengths_at(array, at + 1)
     position = at + 1 + widths
     good &= short

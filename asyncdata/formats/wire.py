@@ -105,11 +105,11 @@ def signed(value: int) -> int:
 
 def words_at(array: ByteArray, positions: IntArray) -> WordArray:
     """The 8 bytes from each position on as a little-endian word; each position must have 15 bytes."""
-    if len(positions) < _FEW or array.__array_interface__["data"][0] % _WORD_BYTES:
+    words: npt.NDArray[Any] = array[: len(array) // _WORD_BYTES * _WORD_BYTES].view("<u8")
+    if len(positions) < _FEW or not words.flags.aligned:
         windows: npt.NDArray[Any] = np.ndarray((len(array) - _WORD_BYTES + 1,), "<u8", array, strides=(1,))
         return windows[positions]
     # Gathering unaligned words is several times dearer than putting each together from two aligned ones.
-    words: npt.NDArray[Any] = array[: len(array) // _WORD_BYTES * _WORD_BYTES].view("<u8")
     at = positions >> 3
     shift = (positions & 7).view(np.uint64)
     shift <<= _THREE

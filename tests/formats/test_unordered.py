@@ -106,3 +106,31 @@ def test_many_tiny_entries_do_not_make_many_steps() -> None:
     reader = UnorderedReader([want(name, feature) for name, feature in SPEC.items()])
     _, good = reader.parse(*joined(records))
     assert np.flatnonzero(~good).tolist() == [4]
+
+
+def test_the_outer_length_may_have_any_width() -> None:
+    """Records of every size around one, two and three bytes of length are read; one whose length is wrong is not."""
+    spec: dict[str, Feature] = {"s": FixedLenFeature([], bytes)}
+    reader = UnorderedReader([want(name, feature) for name, feature in spec.items()])
+    sizes = [*range(100, 140), *range(16_370, 16_390)]
+    for some in (sizes[:40], sizes[40:52], sizes):
+        records = [serialize_example({"s": b"x" * size}) for size in some]
+        assert reader.parse(*joined(records))[1].all()
+        for change in (-1, 1):
+            # The record begins or ends elsewhere than its length says.
+            changed = [record[:-1] if change < 0 else record + b"\0" for record in records]
+            assert not reader.parse(*joined(changed))[1].any()
+    odd = b"\x0a\x80" + bytes(128)
+    assert reader.parse(*joined([records[0], odd]))[1].tolist() == [True, False]
+
+
+def test_a_spec_may_have_thousands_of_keys() -> None:
+    """Keys that no small table keeps apart are found all the same."""
+    names = [f"feature_{number}" for number in range(6000)]
+    spec: dict[str, Feature] = {name: FixedLenFeature([], int, -1) for name in names}
+    parse = parse_example(spec, compiled=False)
+    orders = [names[start::599] for start in range(12)]
+    batch = parse([serialize_example({name: int(name[8:]) for name in order}) for order in orders])
+    for name in (*names[:50], *names[-50:]):
+        number = int(name[8:])
+        assert batch[name].tolist() == [number if name in order else -1 for order in orders]
