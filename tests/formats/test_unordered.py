@@ -113,6 +113,7 @@ def test_the_outer_length_may_have_any_width() -> None:
     spec: dict[str, Feature] = {"s": FixedLenFeature([], bytes)}
     reader = UnorderedReader([want(name, feature) for name, feature in spec.items()])
     sizes = [*range(100, 140), *range(16_370, 16_390)]
+    records: list[bytes] = []
     for some in (sizes[:40], sizes[40:52], sizes):
         records = [serialize_example({"s": b"x" * size}) for size in some]
         assert reader.parse(*joined(records))[1].all()
