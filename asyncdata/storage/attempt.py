@@ -61,6 +61,7 @@ class Attempt:
         first_byte_at: When the head of the answer had come, on the loop's clock; negative before.
         received: Bytes it had put into the caller's buffer when it ended.
         resends: Requests that were sent again at once, for the server had closed a kept connection.
+        detour: Whether another attempt at the same bytes is silent: of several ways this one takes another.
     """
 
     limits: ReadLimits | None = None
@@ -70,6 +71,7 @@ class Attempt:
     first_byte_at: float = -1.0
     received: int = 0
     resends: int = 0
+    detour: bool = False
 
     def __init__(self, limits: ReadLimits | None = None) -> None:
         self.limits = limits

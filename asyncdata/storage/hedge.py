@@ -179,6 +179,7 @@ class Hedger:
         buffer = bytearray(size)
         limits = racing.limits
         second = Attempt(limits=limits)
+        second.detour = True
         self._counters.hedged()
         try:
             info = await racing.again(offset, memoryview(buffer), second)

@@ -1,8 +1,13 @@
 """hdfs-native's AsyncClient with time limits and typed errors; the only file that imports it (the extra ``hdfs``).
 
 What always holds: a call that ends in any way leaves nothing behind that writes into a caller's memory, for
-hdfs-native returns bytes of its own. It tries the other replicas of a block itself; what it reports is the failure of
-all. Its errors carry little more than text, hence the table of words below, which is the only place that looks at it.
+hdfs-native returns bytes of its own. It tries the other replicas of a block itself, in the order in which the NameNode
+named them when the file was opened; what it reports is the failure of all. Its errors carry little more than text,
+hence the table of words below, which is the only place that looks at it.
+
+A DataNode that answers nothing is left for the next one after ``dfs.client.socket-timeout``, which belongs to a client.
+A file is read by a client that leaves it after the limits of the options; where that is too long, see ``open``, by one
+that leaves it so soon that three replicas have their turn within the shortest limit that is ever learned.
 
 Two things of hdfs-native need care. Its coroutines run outside of its own timer: where it would wait between two
 rounds over the NameNodes it would panic. It is therefore told to make one round, and the waiting is the Fetcher's.
@@ -32,6 +37,8 @@ from asyncdata.storage.hdfs.tree import Entry
 _ARGUMENTS: Final = ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
 _DEFAULT: Final = "fs.defaultFS"
 _FAILOVERS: Final = "dfs.client.failover.max.attempts"
+_SOCKET_TIMEOUT: Final = "dfs.client.socket-timeout"
+_BRISK_PART: Final = 1 / 4
 # The time limit of a listing begins anew so often: a page of a NameNode is a thousand.
 _ENTRIES_PER_LIMIT: Final = 1000
 _VARIANT: Final = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
@@ -87,11 +94,14 @@ class NativeClient:
     def __init__(self, authority: str, options: Mapping[str, Any], limits: TimeoutOptions) -> None:
         config = {str(key): str(value) for key, value in dict(options.get("config") or {}).items()}
         config.setdefault(_FAILOVERS, str(_failovers(authority, config, options.get("config_dir"))))
-        arguments = {name: str(options[name]) for name in _ARGUMENTS if options.get(name) is not None}
+        patient_s = min(limits.first_byte_s, limits.idle_s)
+        config.setdefault(_SOCKET_TIMEOUT, _milliseconds(patient_s))
         self._metadata_s = limits.connect_s + limits.first_byte_s
-        self._data_s = limits.first_byte_s + limits.idle_s
-        with _typed_errors():
-            self._client = shared_client(authority, tuple(sorted(config.items())), **arguments)
+        self._authority = authority
+        self._arguments = {name: str(options[name]) for name in _ARGUMENTS if options.get(name) is not None}
+        self._brisk_config = config | {_SOCKET_TIMEOUT: _milliseconds(_BRISK_PART * min(patient_s, limits.floor_s))}
+        self._brisk: Any = None
+        self._client = self._connect(config)
 
     async def look(self, path: str) -> Entry:
         """What stands at a path.
@@ -118,12 +128,27 @@ class NativeClient:
                         limit.reschedule(asyncio.get_running_loop().time() + self._metadata_s)
         return found
 
-    async def open(self, path: str) -> NativeFile:
-        """Asks where the blocks of a file are."""
+    async def open(self, path: str, *, brisk: bool = False) -> NativeFile:
+        """Asks where the blocks of a file are.
+
+        Args:
+            path: Absolute.
+            brisk: Reads leave a silent DataNode for the next one soon: for a file of which a read was silent. Where all
+                DataNodes are slow it fails.
+        """
+        client = self._client
+        if brisk:
+            if self._brisk is None:
+                self._brisk = self._connect(self._brisk_config)
+            client = self._brisk
         with _typed_errors():
             async with asyncio.timeout(self._metadata_s):
-                reader = await self._client.read(path)
-            return NativeFile(reader, self._data_s)
+                reader = await client.read(path)
+            return NativeFile(reader, brisk=brisk)
+
+    def _connect(self, config: Mapping[str, str]) -> Any:
+        with _typed_errors():
+            return shared_client(self._authority, tuple(sorted(config.items())), **self._arguments)
 
 
 class NativeFile:
@@ -131,18 +156,18 @@ class NativeFile:
 
     Attributes:
         size: Bytes.
+        brisk: Whether a silent DataNode is left soon.
     """
 
-    def __init__(self, reader: Any, limit_s: float) -> None:
+    def __init__(self, reader: Any, *, brisk: bool) -> None:
         self._reader = reader
-        self._limit_s = limit_s
         self.size = len(reader)
+        self.brisk = brisk
 
     async def read(self, start: int, length: int) -> bytes:
-        """The bytes ``[start, start + length)``, which must be inside of the file."""
+        """The bytes ``[start, start + length)``, which must be inside of the file; the time limit is the caller's."""
         with _typed_errors():
-            async with asyncio.timeout(self._limit_s):
-                data: bytes = await self._reader.read_range(start, length)
+            data: bytes = await self._reader.read_range(start, length)
         return data
 
 
@@ -191,6 +216,10 @@ def _typed_text(text: str) -> StorageError:
     if isinstance(meaning, FailureCause):
         return read_failed(told, meaning)
     return (meaning or StorageError)(f"{variant}: {told}")
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(1000 * seconds)))
 
 
 def _failovers(authority: str, config: Mapping[str, str], folder: str | None) -> int:

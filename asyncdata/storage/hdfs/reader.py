@@ -10,7 +10,10 @@ appended, truncated or deleted the file in between is noticed.
 
 ::
 
-    read_into ──▶ open file (kept) ──▶ pieces of 2 MiB ──copy──▶ buffer ──▶ version as listed?
+    read_into ──▶ open file (kept) ──▶ pieces ──copy──▶ buffer ──▶ version as listed?
+                       ▲                  │ silence
+                       └── opened anew, ◀─┘
+                           briskly read
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ from asyncdata.storage.changed import object_changed, object_deleted, object_res
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.hdfs.native import NativeClient, NativeFile
+from asyncdata.storage.hdfs.pieces import PieceLength, PiecewiseRead
 from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
 
 KNOWN_OPTIONS: Final = frozenset({"config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
-# Small enough that memory is reused warm and a failure loses little, large enough that requests do not count.
-PIECE_BYTES: Final = 2 << 20
 MAX_OPEN_FILES: Final = 512
+_SILENT: Final = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.IDLE_TIMEOUT, FailureCause.OVERTAKEN})
 
 
 def open_reader(spec: ReaderSpec) -> HdfsReader:
@@ -48,7 +51,9 @@ class HdfsReader:
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
         self._clients: dict[str, NativeClient] = {}
-        self._files: OrderedDict[tuple[str, str], NativeFile] = OrderedDict()
+        # None: to be opened anew, and read briskly, for a read of it was silent.
+        self._files: OrderedDict[tuple[str, str], NativeFile | None] = OrderedDict()
+        self._length = PieceLength()
 
     def __repr__(self) -> str:
         return f"<HdfsReader {sorted(self._clients)}, {len(self._files)} files open>"
@@ -82,46 +87,37 @@ class HdfsReader:
             raise
         return [found[url] for url in sorted(found)]
 
-    async def read_into(
-        self,
-        info: ObjectInfo,
-        start: int,
-        buffer: memoryview,
-        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
-    ) -> int:
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt | None = None) -> int:
         """Reads piece by piece, then looks whether the file is still the listed one."""
         if not buffer:
             return 0
         authority, path = split_url(info.url)
-        filled = 0
+        attempt = attempt or Attempt()
+        reading = PiecewiseRead(attempt, attempt.limits or self._spec.timeouts, self._length)
+        file: NativeFile | None = None
+        checking = False
         try:
-            file = await self._file(authority, path, info)
+            file = await self._file(authority, path, info, detour=attempt.detour)
             if start + len(buffer) > file.size:
                 raise self._short(info, file.size)
-            while filled < len(buffer):
-                length = min(PIECE_BYTES, len(buffer) - filled)
-                buffer[filled : filled + length] = await file.read(start + filled, length)
-                filled += length
+            await reading.run(file, start, buffer)
             if info.version is not None:
-                # The last byte is asked for again where this fails, so that the next attempt ends with a look as well.
-                filled -= 1
+                checking = True
                 await self._check(info, authority, path)
+            if attempt.detour:
+                self._keep(info, file)
         except StorageError as error:
-            self._files.pop((info.url, info.version or ""), None)
-            raise locate(await self._explain(error, info, filled, authority), info, start) from None
+            self._doubt(info, file, error)
+            # The last byte is asked for again where the look failed, so that the next attempt ends with one as well.
+            raise locate(await self._explain(error, info, reading.filled - checking, authority), info, start) from None
         return len(buffer)
 
-    async def open_read(
-        self,
-        url: str,
-        buffer: memoryview,
-        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
-    ) -> tuple[ObjectInfo, int]:
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt | None = None) -> tuple[ObjectInfo, int]:
         """The file's state, then its beginning."""
         info = await self.stat(url)
         wanted = buffer[: min(info.size, len(buffer))]
         try:
-            return info, await self.read_into(info, 0, wanted)
+            return info, await self.read_into(info, 0, wanted, attempt)
         except ReadFailedError as error:
             error.info = info
             raise
@@ -138,20 +134,42 @@ class HdfsReader:
             self._clients[authority] = client
         return client
 
-    async def _file(self, authority: str, path: str, info: ObjectInfo) -> NativeFile:
-        """The open file; kept for the version it was opened for, which each read confirms."""
+    async def _file(self, authority: str, path: str, info: ObjectInfo, *, detour: bool) -> NativeFile:
+        """The open file; kept for the version it was opened for, which each read confirms.
+
+        Opened anew, replicas may be named in another order.
+        """
         if info.version is None:
-            return await self._client(authority).open(path)
+            return await self._client(authority).open(path, brisk=detour)
         key = (info.url, info.version)
         file = self._files.get(key)
+        if detour:
+            return await self._client(authority).open(path, brisk=True)
         if file is None:
-            file = await self._client(authority).open(path)
-            self._files[key] = file
-            if len(self._files) > MAX_OPEN_FILES:
-                self._files.popitem(last=False)
+            file = await self._client(authority).open(path, brisk=key in self._files)
+            self._keep(info, file)
         else:
             self._files.move_to_end(key)
         return file
+
+    def _keep(self, info: ObjectInfo, file: NativeFile) -> None:
+        if info.version is None:
+            return
+        key = (info.url, info.version)
+        self._files[key] = file
+        self._files.move_to_end(key)
+        if len(self._files) > MAX_OPEN_FILES:
+            self._files.popitem(last=False)
+
+    def _doubt(self, info: ObjectInfo, file: NativeFile | None, error: StorageError) -> None:
+        """A read of an open file failed, or it could not be opened (None): it is not kept."""
+        key = (info.url, info.version or "")
+        if key not in self._files or self._files[key] is not file:
+            return  # another one is kept by now
+        if file is not None and not file.brisk and isinstance(error, ReadFailedError) and error.cause in _SILENT:
+            self._files[key] = None
+        else:
+            del self._files[key]
 
     async def _check(self, info: ObjectInfo, authority: str, path: str) -> None:
         """Raises unless the file is the listed one."""
@@ -170,8 +188,6 @@ class HdfsReader:
             return object_deleted(info, start=None)
         if isinstance(error, ReadFailedError):
             error.filled = filled
-            if error.cause is FailureCause.FIRST_BYTE_TIMEOUT and filled:
-                error.cause = FailureCause.IDLE_TIMEOUT
             if error.cause is FailureCause.BACKEND and info.version is not None:
                 try:
                     await self._check(info, authority, split_url(info.url)[1])
