@@ -121,14 +121,14 @@ class Advance:
     def reorder(self, order: Rows, marks: tuple[tuple[int, Mark], ...]) -> Advance:
         """The advance when the rows leave in another order (a permutation); each takes what it uses up along."""
         if self.ends is None and len(self.used_rows) == self.rows:
-            return Advance(self.rows, self.used_rows[order], None, marks)
+            return Advance(self.rows, self.used_rows.take(order, axis=0), None, marks)
         ends = self._all_ends()
         counts = np.diff(ends, prepend=0)[order]
         new_ends = np.cumsum(counts)
         shift = (ends[order] - new_ends).repeat(counts)
         index = np.arange(len(self.used_rows))
         index[: len(shift)] += shift
-        return Advance(self.rows, self.used_rows[index], new_ends, marks)
+        return Advance(self.rows, self.used_rows.take(index, axis=0), new_ends, marks)
 
     def group(self, stops: Sequence[int], marks: tuple[tuple[int, Mark], ...]) -> Advance:
         """The advance when rows up to ``stops[j]`` form output j; the stage supplies marks of its own."""

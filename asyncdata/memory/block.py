@@ -67,12 +67,12 @@ class Block:
         """Only the elements at these ascending indices; the others are released but stay used up."""
         columns = tuple(column.gather(kept) for column in self.columns)
         self.release()
-        return Block(self.structure, columns, self.origin[kept], self.advance.select(kept))
+        return Block(self.structure, columns, self.origin.take(kept, axis=0), self.advance.select(kept))
 
     def reorder(self, order: Rows, advance: Advance) -> Block:
         """All elements in another order (a permutation), with an advance of the caller's making."""
         columns = tuple(column.pick(order) for column in self.columns)
-        return Block(self.structure, columns, self.origin[order], advance)
+        return Block(self.structure, columns, self.origin.take(order, axis=0), advance)
 
     def release(self) -> None:
         """Gives back everything the elements hold."""

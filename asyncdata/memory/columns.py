@@ -46,15 +46,15 @@ class ArrayColumn:
 
     def gather(self, indices: Rows) -> ArrayColumn:
         """The rows at these indices."""
-        return ArrayColumn(self.array[indices])
+        return ArrayColumn(self.array.take(indices, axis=0))
 
     def pick(self, indices: Any) -> ArrayColumn:
-        """The rows at these indices, each of which moves at most once."""
-        return ArrayColumn(self.array[indices])
+        """The rows at these indices (or slice), each of which moves at most once."""
+        return ArrayColumn(self.array[indices] if isinstance(indices, slice) else self.array.take(indices, axis=0))
 
     def put(self, indices: Rows, other: ArrayColumn, rows: Rows) -> None:
         """Rows `rows` of `other` move to `indices`, whose own rows have moved away; `owned` must have been called."""
-        self.array[indices] = other.array[rows]
+        self.array[indices] = other.array.take(rows, axis=0)
 
     def owned(self) -> ArrayColumn:
         """The column in memory of its own, for `put`."""
@@ -159,11 +159,12 @@ class RefColumn:
     def pick(self, indices: Any) -> RefColumn:
         """The rows at these indices (or slice), each of which moves at most once: no hold is taken or given back."""
         leaves = None if self.leaves is None else self.leaves[indices]
-        return RefColumn(self.slabs, self.rows[indices], self.leaf, leaves)
+        rows = self.rows[indices] if isinstance(indices, slice) else self.rows.take(indices, axis=0)
+        return RefColumn(self.slabs, rows, self.leaf, leaves)
 
     def put(self, indices: Rows, other: RefColumn, rows: Rows) -> None:
         """Rows `rows` of `other` move to `indices`, whose own rows have moved away; leaves must agree (`alike`)."""
-        self.rows[indices] = other.rows[rows]
+        self.rows[indices] = other.rows.take(rows, axis=0)
         if self.leaves is not None and other.leaves is not None:
             self.leaves[indices] = other.leaves[rows]
 

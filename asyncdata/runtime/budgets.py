@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from asyncdata.errors import PipelineError
+from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.runtime.budget import Budget
 
@@ -21,12 +22,14 @@ class Budgets:
         arena: Each part has its own region of it.
         limit_bytes: Of all parts together.
         parts: How many.
+        aside_bytes: The part of the limit that is used elsewhere, for second attempts at reads.
     """
 
-    def __init__(self, arena: Arena, limit_bytes: int, parts: int) -> None:
+    def __init__(self, arena: Arena, limit_bytes: int, parts: int, *, aside_bytes: int = 0) -> None:
         self._arena = arena
         self._limit = limit_bytes
         self._parts = parts
+        self._aside = -(-aside_bytes // parts)
         self._made: list[Budget] = []
         self._free: list[Budget] = []
         self._users: list[Callable[[], bool]] = []
@@ -34,6 +37,8 @@ class Budgets:
 
     async def take(self, is_leaving: Callable[[], bool]) -> Budget:
         """A part that no pipeline uses, the emptiest one; waits for pipelines that are about to end.
+
+        One that was used before is preferred to a new one, for its memory is there already.
 
         Args:
             is_leaving: Says whether the pipeline that takes the part is about to end; asked by later ones.
@@ -49,7 +54,7 @@ class Budgets:
         return budget
 
     def _take_free(self) -> Budget:
-        if len(self._made) < self._parts:
+        if len(self._made) < self._parts and all(map(_used, self._free)):
             self._free.append(self._make(len(self._made)))
             self._made.append(self._free[-1])
         if not self._free:
@@ -63,7 +68,12 @@ class Budgets:
 
     def _make(self, index: int) -> Budget:
         region = self._arena.nbytes // self._parts // GRANULE * GRANULE
-        return Budget(self._arena, self._limit // self._parts, start=index * region, stop=(index + 1) * region)
+        limit = self._limit // self._parts
+        budget = Budget(self._arena, limit, start=index * region, stop=(index + 1) * region)
+        if self._aside:
+            # Nearer the consumer than everybody: nobody borrows what it reserves.
+            budget.open("second attempts at reads", rank=-1, kind=Kind.FLOW, reserved_bytes=self._aside)
+        return budget
 
     def give(self, budget: Budget, is_leaving: Callable[[], bool]) -> None:
         """A pipeline has ended; what its consumer still holds stays charged to the part."""

@@ -1,8 +1,9 @@
 """What leaves the runtime: offsets, kinds and shapes, turned into elements by the consumer.
 
 A delivery is one block at the consumer's edge. Its bytes stay in the arena; the consumer's arrays view them through one
-lease, whose end gives the rows back. When a consumer keeps so many that its share of the memory is used up, further
-deliveries are private copies: nothing ever waits for a consumer to let go. A consumer in another process makes these
+lease, whose end gives the rows back. Where the slabs that its rows lie in are more than the consumer's share of the
+memory, its rows are put together in one slab; when even that is too much, for the consumer keeps what it was given, in
+a private copy: nothing ever waits for a consumer to let go. A consumer in another process makes these
 copies itself, of rows that are lent to it for as long as that takes.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,38 +20,16 @@ from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.columns import ArrayColumn, RefColumn, read_table
+from asyncdata.memory.columns import ArrayColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.structure import Structure, unflatten
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.packing import Packer, RefLeaf
 from asyncdata.types import Element
 
 _PARTS: Final = 4
 """Deliveries that fit into the consumer's share: one is held, one waits, one is being made, one is being let go."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefLeaf:
-    """One leaf in the arena (or in a private copy of it): where each row lies and what it is.
-
-    Attributes:
-        rows: ``int64[n, 2]``: offset and length.
-        leaf: What every row is, or None when `leaves` says it row by row.
-        leaves: See `leaf`.
-    """
-
-    rows: Rows
-    leaf: Leaf | None
-    leaves: npt.NDArray[np.object_] | None
-
-    def leaf_at(self, row: int) -> Leaf:
-        """What one row is."""
-        if self.leaf is not None:
-            return self.leaf
-        assert self.leaves is not None
-        leaf: Leaf = self.leaves[row]
-        return leaf
 
 
 ColumnParts: TypeAlias = tuple[RefLeaf | npt.NDArray[Any] | list[Any], ...]
@@ -102,9 +80,24 @@ class Delivery:
     def private_copy(self) -> Delivery:
         """The same elements in ordinary memory."""
         assert self.base is not None
-        copier = _Copier(self.base)
-        columns = tuple(copier.copy(column) if isinstance(column, RefLeaf) else column for column in self.columns)
-        return Delivery(self.structure, columns, copier.base(), self.origin, self.advance)
+        packer = self.packer()
+        base, packed = packer.write_apart()
+        return self.moved(base, packed)
+
+    def packer(self) -> Packer:
+        """Knows what the rows in the arena need when they are put together."""
+        assert self.base is not None
+        packer = Packer(self.base)
+        for column in self.columns:
+            if isinstance(column, RefLeaf):
+                packer.add(column)
+        return packer
+
+    def moved(self, base: npt.NDArray[np.uint8], packed: tuple[RefLeaf, ...]) -> Delivery:
+        """The same elements, whose rows have been packed elsewhere."""
+        left = iter(packed)
+        columns = tuple(next(left) if isinstance(column, RefLeaf) else column for column in self.columns)
+        return Delivery(self.structure, columns, base, self.origin, self.advance)
 
     def _leaf(self, column: RefLeaf | npt.NDArray[Any] | list[Any], row: int) -> Any:
         if not isinstance(column, RefLeaf):
@@ -145,6 +138,7 @@ class Deliverer:
         nbytes: Bytes of their arrays, byte strings and texts.
         deliveries: In how many parts.
         copies: Those of them that were private copies.
+        packed: Those of them that were put together in slabs of their own.
     """
 
     def __init__(
@@ -161,6 +155,7 @@ class Deliverer:
         self.nbytes = 0
         self.deliveries = 0
         self.copies = 0
+        self.packed = 0
 
     @property
     def kept_bytes(self) -> int:
@@ -198,12 +193,29 @@ class Deliverer:
         slabs = self._claim([column for column in part.columns if isinstance(column, RefColumn)])
         if fits:
             return part, self._lent(part, self._lend(slabs)), rest
-        self.copies += 1
         if self._remote:
+            self.copies += 1
             return part, self._lent(part, self._lend_for_now(slabs), to_copy=True), rest
-        delivery = self._lent(part, self._budget.slabs.arena.array).private_copy()
+        delivery = self._packed(self._lent(part, self._budget.slabs.arena.array))
         self._drop(slabs)
         return part, delivery, rest
+
+    def _packed(self, delivery: Delivery) -> Delivery:
+        """The rows put together in a slab, if that fits into the consumer's share; else a private copy.
+
+        A slab is warm, and its bytes are counted.
+        """
+        packer = delivery.packer()
+        slab = None
+        if self._kept_bytes + self._budget.charge(packer.nbytes) <= self._share:
+            slab = self._budget.take_now(self._account, packer.nbytes)
+        if slab is None:
+            self.copies += 1
+            base, packed = packer.write_apart()
+            return delivery.moved(base, packed)
+        self.packed += 1
+        packed = packer.write(self._budget.slabs.arena.view, slab.offset)
+        return delivery.moved(self._lend([slab.index]), packed)
 
     def _crossing(self, block: Block) -> int:
         """How many elements that lie outside the arena are sent to another process at a time."""
@@ -279,41 +291,3 @@ class Deliverer:
 
 def _cut(block: Block, count: int) -> tuple[Block, Block | None]:
     return block.split(count) if count < len(block) else (block, None)
-
-
-class _Copier:
-    """Collects rows of the arena in one private array."""
-
-    def __init__(self, arena: npt.NDArray[np.uint8]) -> None:
-        self._arena = arena
-        self._moves: list[tuple[int, int, int]] = []
-        self._tables: list[tuple[int, Rows]] = []
-        self._nbytes = 0
-
-    def copy(self, column: RefLeaf) -> RefLeaf:
-        rows = column.rows.copy()
-        for row, (offset, length) in enumerate(column.rows.tolist()):
-            leaf = column.leaf_at(row)
-            rows[row, 0] = self._move(offset, length)
-            if leaf.kind == "table":
-                table = read_table(self._arena, offset, leaf.shape[0]).copy()
-                for item in range(len(table)):
-                    table[item, 0] = self._move(int(table[item, 0]), int(table[item, 1]))
-                self._tables.append((int(rows[row, 0]), table))
-        return RefLeaf(rows, column.leaf, column.leaves)
-
-    def _move(self, offset: int, length: int) -> int:
-        at = self._nbytes
-        self._moves.append((at, offset, length))
-        self._nbytes += -(-length // 64) * 64
-        return at
-
-    def base(self) -> npt.NDArray[np.uint8]:
-        out = np.empty(self._nbytes + 64, np.uint8)
-        skip = -out.ctypes.data % 64
-        base = out[skip : skip + self._nbytes]
-        for at, offset, length in self._moves:
-            base[at : at + length] = self._arena[offset : offset + length]
-        for at, table in self._tables:
-            base[at : at + table.nbytes] = table.reshape(-1).view(np.uint8)
-        return base

@@ -50,6 +50,7 @@ def plan_rows(available: Sequence[int], vacant: Sequence[bool], turn: Turn, bloc
     """
     cycle = len(available)
     left = list(available)
+    whole: list[Rows] = []
     runs: list[int] = []
     lengths: list[int] = []
     room = limit
@@ -64,8 +65,8 @@ def plan_rows(available: Sequence[int], vacant: Sequence[bool], turn: Turn, bloc
             ring = [s for s in (*range(slot, cycle), *range(slot)) if not vacant[s]]
             rounds = min(min(left[s] for s in ring) // block_length, room // (block_length * len(ring)))
             if rounds:
-                runs += ring * rounds
-                lengths += [block_length] * (rounds * len(ring))
+                whole += (_repeated(runs, lengths), np.tile(_repeated(ring, block_length), rounds))
+                runs, lengths = [], []
                 room -= rounds * block_length * len(ring)
                 for s in ring:
                     left[s] -= rounds * block_length
@@ -81,4 +82,8 @@ def plan_rows(available: Sequence[int], vacant: Sequence[bool], turn: Turn, bloc
         if taken < block_length:
             break
         slot, taken = (slot + 1) % cycle, 0
-    return Plan(np.repeat(np.array(runs, np.int64), np.array(lengths, np.int64)), Turn(slot, taken))
+    return Plan(np.concatenate((*whole, _repeated(runs, lengths))), Turn(slot, taken))
+
+
+def _repeated(slots: list[int], counts: int | list[int]) -> Rows:
+    return np.repeat(np.array(slots, np.int64), counts)

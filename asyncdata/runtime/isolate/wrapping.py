@@ -17,7 +17,8 @@ import numpy.typing as npt
 from asyncdata.errors import PipelineError
 from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.structure import Structure
-from asyncdata.runtime.delivery import ColumnParts, Delivery, RefLeaf
+from asyncdata.runtime.delivery import ColumnParts, Delivery
+from asyncdata.runtime.packing import RefLeaf
 from asyncdata.runtime.isolate import parcel
 
 

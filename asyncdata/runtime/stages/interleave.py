@@ -16,7 +16,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage, close_all, 
 from asyncdata.types import Element
 
 MakeInner = Callable[[Element, Rows], Stage]
+
+_SHORT: Final = 1 << 16
 
 
 class _Waiting(NamedTuple):
@@ -362,7 +364,9 @@ class InterleaveStage(Stage):
             joined.advance = joined.advance.with_marks(marks)
         else:
             back = np.empty(len(order), np.int64)
-            back[np.argsort(order, kind="stable")] = np.arange(len(order))
+            # Numbers of few bits are sorted by their digits, which is several times faster.
+            narrow = order.astype(np.uint16) if len(slots) <= _SHORT else order
+            back[np.argsort(narrow, kind="stable")] = np.arange(len(order))
             joined = joined.reorder(back, joined.advance.reorder(back, marks))
         if len(self._tail):
             # What inner datasets used up behind their last element goes with the element that comes next.

@@ -31,6 +31,8 @@ from asyncdata.runtime.stage import BLOCK_ROWS, MARK_EVERY, Pause, Stage, row_ma
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
 
+_SHORT: Final = 1 << 16
+
 Evacuate = Callable[[list[RefColumn]], Awaitable[None]]
 
 
@@ -46,13 +48,17 @@ def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
         ``written``: the slots that change, ascending; ``last``: for each of those the input that ends up in it.
     """
     count = len(slots)
-    order = np.argsort(slots, kind="stable")
-    ordered = slots[order]
+    # Small numbers are sorted by their digits, which is several times faster.
+    order = np.argsort(slots.astype(np.uint16) if size <= _SHORT else slots, kind="stable")
+    ordered = slots.take(order)
     again = np.empty(count, bool)
     again[:1] = False
     again[1:] = ordered[1:] == ordered[:-1]
+    sources = ordered.copy()
+    later = np.flatnonzero(again)
+    sources[later] = size + order.take(later - 1)
     source = np.empty(count, np.int64)
-    source[order] = np.where(again, size + np.roll(order, 1), ordered)
+    source[order] = sources
     ends = np.empty(count, bool)
     ends[-1:] = True
     ends[:-1] = ~again[1:]

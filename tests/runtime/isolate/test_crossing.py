@@ -21,7 +21,7 @@ from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import DictOf
 from asyncdata.observe.snapshot import PipelineStats
-from asyncdata.runtime.delivery import Delivery, RefLeaf
+from asyncdata.runtime.delivery import Delivery
 from asyncdata.runtime.isolate import notes
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.isolate.outbox import Outbox
