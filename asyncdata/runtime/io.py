@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.slabs import Slab, Slabs
-from asyncdata.options import Environment, Options
 from asyncdata.runtime.loops import LoopThread
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
@@ -142,17 +141,22 @@ class Io:
     Args:
         thread: The I/O loop.
         stage_loop: Where results are reported.
-        options: For the Fetcher.
-        environment: For the Fetcher.
+        fetcher: What reads; closed with this.
+        check_object_crc: Whether objects that were read as a whole are compared with the store's checksum.
     """
 
     def __init__(
-        self, thread: LoopThread, stage_loop: asyncio.AbstractEventLoop, options: Options, environment: Environment
+        self,
+        thread: LoopThread,
+        stage_loop: asyncio.AbstractEventLoop,
+        fetcher: Fetcher,
+        *,
+        check_object_crc: bool,
     ) -> None:
         self.thread = thread
         self.stage_loop = stage_loop
-        self.fetcher = Fetcher(options, environment)
-        self._checks = ObjectChecks() if options.check_object_crc else None
+        self.fetcher = fetcher
+        self._checks = ObjectChecks() if check_object_crc else None
         self._closed = False
         self._under_way = 0
         self._idle = asyncio.Event()

@@ -32,6 +32,8 @@ from asyncdata.runtime.io import Io
 from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.loops import LoopThread, describe_tasks
 from asyncdata.runtime.offload import Threads, in_thread
+from asyncdata.storage.fetch import Fetcher
+from asyncdata.storage.hedge import hedge_bytes
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.threads import ThreadPool
@@ -150,17 +152,19 @@ class Runtime:
                 undo.callback(self._stage.stop)
                 self._io_thread.start()
                 undo.callback(self._io_thread.stop)
-                self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts)
+                aside = hedge_bytes(self.options)
+                self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
                 self.returns = Returns(self._stage.loop.call_soon_threadsafe)
-                self.io = self._stage.submit(self._make_io()).result()
+                self.io = self._stage.submit(self._make_io(aside)).result()
                 undo.pop_all()
             self._io_thread.after_end(self._gone)
             self._stage.after_end(self._io_thread.stop)
             self._state = "open"
             enlist(self)
 
-    async def _make_io(self) -> Io:
-        return Io(self._io_thread, self._stage.loop, self.options, read_environment())
+    async def _make_io(self, hedge_memory: int) -> Io:
+        fetcher = Fetcher(self.options, read_environment(), hedge_memory=hedge_memory)
+        return Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
 
     def check_process(self) -> None:
         """Raises in a process that inherited the Runtime through fork."""

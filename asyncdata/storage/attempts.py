@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Final
 
 from asyncdata.errors import TransientStorageError
@@ -14,7 +15,7 @@ from asyncdata.options import AUTOTUNE, Options
 from asyncdata.storage.counters import FetchCounters, FetchStats
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.gate import Gate
-from asyncdata.storage.hedge import Again, Hedger, Racing
+from asyncdata.storage.hedge import Again, HedgeMemory, Hedger, Racing
 from asyncdata.storage.limits import Observations
 from asyncdata.storage.schedule import Priority, Ticket
 from asyncdata.storage.window import Sample, Window
@@ -31,9 +32,10 @@ class Attempts:
 
     Args:
         options: ``timeouts``, ``hedge``, ``max_requests_in_flight`` and ``max_bytes_in_flight`` are used.
+        hedge_bytes: Memory that second attempts may hold together.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, hedge_bytes: int) -> None:
         limit, most_bytes = options.max_requests_in_flight, options.max_bytes_in_flight
         self._window = Window() if limit == AUTOTUNE else None
         self._gate = Gate(
@@ -43,7 +45,8 @@ class Attempts:
         self.counters = FetchCounters()
         self._observed = Observations(options.timeouts, options.hedge)
         self._unseen = 0
-        self._hedger = Hedger(options.hedge, self.counters)
+        self._hedge_memory = HedgeMemory(hedge_bytes)
+        self._hedger = Hedger(options.hedge, self._hedge_memory, self.counters)
 
     def __repr__(self) -> str:
         return repr(self._gate)
@@ -119,7 +122,7 @@ class Attempts:
         at, won = racing.won_at, racing.won
         if not 0 <= at <= filled < at + len(won):
             return filled
-        fresh = memoryview(won)[filled - at :]
+        fresh = won[filled - at :]
         buffer[filled : filled + len(fresh)] = fresh
         self.counters.received(len(fresh))
         return filled + len(fresh)
@@ -127,7 +130,9 @@ class Attempts:
     def stats(self) -> FetchStats:
         """What was done so far."""
         window = None if self._window is None else self._window.stats()
-        return self.counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit, window=window)
+        stats = self.counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit, window=window)
+        memory = self._hedge_memory
+        return dataclasses.replace(stats, hedge_bytes=memory.used_bytes, peak_hedge_bytes=memory.peak_bytes)
 
     async def aclose(self) -> None:
         """Refuses whoever waits, and ends second attempts."""

@@ -35,6 +35,8 @@ class FetchStats:
         peak_in_flight: The most that ever did.
         hedges_in_flight: Second attempts that run now, beside the limit: at most ``HedgeOptions.max_at_once``.
         peak_hedges_in_flight: The most that ever ran. Requests under way are at most both peaks together.
+        hedge_bytes: Memory that they hold now, of the share of the memory limit that is set aside for them.
+        peak_hedge_bytes: The most that they ever held.
         waiting: Reads that wait for their turn; above zero for long, the limit of requests is the bottleneck.
         limit: The limit of requests in flight.
         window: How that limit was found, and why it is what it is; None where it was given.
@@ -60,6 +62,8 @@ class FetchStats:
     peak_in_flight: int = 0
     hedges_in_flight: int = 0
     peak_hedges_in_flight: int = 0
+    hedge_bytes: int = 0
+    peak_hedge_bytes: int = 0
     waiting: int = 0
     limit: int = 0
     window: WindowStats | None = None

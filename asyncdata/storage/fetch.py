@@ -17,9 +17,9 @@ import asyncio
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
 from asyncdata.options import Environment, Options
@@ -27,8 +27,7 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.attempts import Attempts
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.failures import ReadFailedError
-from asyncdata.storage.hedge import Again, Racing
-from asyncdata.storage.ranges import ByteRange, CoalescedRange, coalesce_ranges
+from asyncdata.storage.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.registry import spec_for
 from asyncdata.storage.retry import next_delay_s
@@ -38,10 +37,6 @@ from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
 
-COALESCE_GAP_BYTES: Final = 64 << 10
-"""A gap of this many bytes costs about as much as a request."""
-COALESCE_SPAN_BYTES: Final = 8 << 20
-
 
 class Fetcher:
     """See the module's text.
@@ -49,12 +44,14 @@ class Fetcher:
     Args:
         options: ``storage``, ``retry``, and what ``Attempts`` uses.
         environment: What was read of the environment when the Runtime started.
+        hedge_memory: Bytes that second attempts may hold together; what ``hedge_bytes`` says of the options unless
+            given.
     """
 
-    def __init__(self, options: Options, environment: Environment) -> None:
+    def __init__(self, options: Options, environment: Environment, *, hedge_memory: int | None = None) -> None:
         self._options = options
         self._environment = environment
-        self._attempts = Attempts(options)
+        self._attempts = Attempts(options, hedge_bytes(options) if hedge_memory is None else hedge_memory)
         self._readers: dict[str, RangeReader] = {}
         self._random = random.Random()
         self._closed = False
@@ -90,50 +87,6 @@ class Fetcher:
             raise ValueError(f"[{start}, {start + len(whole)}) lies outside of {info.url} ({info.size} bytes)")
         if whole:
             await self._read_rest(info, start, whole, filled=0, priority=priority, tries=_Tries(self._loop_time()))
-
-    async def read_many(
-        self,
-        info: ObjectInfo,
-        parts: Sequence[tuple[int, memoryview]],
-        *,
-        priority: Priority = 0,
-        max_gap_bytes: int = COALESCE_GAP_BYTES,
-        max_span_bytes: int = COALESCE_SPAN_BYTES,
-    ) -> None:
-        """Fills several buffers from one object; ranges that lie near one another are one request.
-
-        A request for several ranges is received into memory of its own, at most ``max_span_bytes``, and copied.
-
-        Args:
-            info: The object, from ``stat``, ``glob`` or ``open_read``.
-            parts: (offset of the first byte, buffer), in any order; they may overlap.
-            priority: Smaller is sooner needed.
-            max_gap_bytes: Bytes between two ranges that are read and dropped rather than asked around.
-            max_span_bytes: The longest request for several ranges.
-
-        Raises:
-            StorageError: As ``read``; the first one ends the other requests.
-        """
-        views = [_bytes_view(buffer) for _, buffer in parts]
-        wanted = [ByteRange(start, start + len(view)) for (start, _), view in zip(parts, views, strict=True)]
-        joined = coalesce_ranges(wanted, max_gap_bytes=max_gap_bytes, max_span_bytes=max_span_bytes)
-
-        async def read_one(request: CoalescedRange) -> None:
-            if len(request.parts) == 1:
-                await self.read(info, request.span.start, views[request.parts[0]], priority=priority)
-                return
-            span = memoryview(bytearray(request.span.size))
-            await self.read(info, request.span.start, span, priority=priority)
-            for index in request.parts:
-                at = wanted[index].start - request.span.start
-                views[index][:] = span[at : at + len(views[index])]
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for request in joined:
-                    group.create_task(read_one(request))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
 
     async def open_read(self, url: str, buffer: memoryview, *, priority: Priority = 0) -> tuple[ObjectInfo, int]:
         """Reads the beginning of an object about which nothing is known, without asking for its metadata first.

@@ -10,16 +10,21 @@ for longer than its tail estimate, when the kernel holds nothing for it either, 
 late. A second attempt that falls silent too is replaced. It asks for the next bytes only, into memory of its own. If
 it is complete while the first is not yet that far, the first is ended, its buffer let go, and the bytes copied; else
 it is dropped. So never two copies are delivered, and never do two attempts write to one place.
+
+That memory is a small share of the memory limit, set aside when the Runtime starts. So nobody waits for it: a second
+attempt asks for as much as is left of the share, and where nothing is left it is not made.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from asyncdata.errors import StorageError
-from asyncdata.options import HedgeOptions
+from asyncdata.memory.arena import GRANULE
+from asyncdata.options import HedgeOptions, Options
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.counters import FetchCounters
 from asyncdata.storage.failures import FailureCause, read_failed
@@ -27,9 +32,47 @@ from asyncdata.types import ObjectInfo
 
 TICK_S: Final = 0.05
 _PATIENCE: Final = 4.0
+_SHARE: Final = 32
+_LEAST_BYTES: Final = 16 << 10
+"""Second attempts at fewer bytes, unless they are the last ones, are not worth a request."""
 
 Again: TypeAlias = Callable[[int, memoryview, Attempt], Awaitable[ObjectInfo | None]]
 """Fills a buffer from an offset (relative to the read) on; tells the object where that was unknown."""
+
+
+def hedge_bytes(options: Options) -> int:
+    """The part of the memory limit that is set aside for second attempts: what they take at most, or 1/32 of it."""
+    if not options.hedge.enabled:
+        return 0
+    most = -(-options.hedge.max_at_once * options.hedge.probe_bytes // GRANULE)
+    return min(most, options.memory_limit_bytes // _SHARE // GRANULE) * GRANULE
+
+
+class HedgeMemory:
+    """What second attempts hold. Pure.
+
+    Args:
+        limit_bytes: All of them together.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+
+    def fits(self, wanted: int) -> int:
+        """How many of so many bytes a second attempt may have; 0 where it is not worth making."""
+        fitting = min(wanted, self.limit_bytes - self.used_bytes)
+        return fitting if fitting == wanted or fitting >= _LEAST_BYTES else 0
+
+    def take(self, nbytes: int) -> None:
+        """One begins."""
+        self.used_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+
+    def give(self, nbytes: int) -> None:
+        """Its bytes are dropped."""
+        self.used_bytes -= nbytes
 
 
 class HedgeBudget:
@@ -58,6 +101,7 @@ class Racing(Attempt):
         task: The second attempt, while it runs and after.
         won_at: Where the bytes of the second attempt belong, relative to the first's beginning; -1 where none won.
         won: They.
+        lent: Bytes of memory that they take.
         info: What the second attempt learned about an unknown object.
     """
 
@@ -65,9 +109,10 @@ class Racing(Attempt):
     quiet_since: float = 0.0
     hedged_at: float = 0.0
     nudged: bool = False
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[bool] | None = None
     won_at: int = -1
-    won: bytes | bytearray = b""
+    won: memoryview = memoryview(b"")
+    lent: int = 0
     info: ObjectInfo | None = None
 
     def __init__(self, limits: ReadLimits | None, size: int, again: Again, *, began: float, after_s: float) -> None:
@@ -99,15 +144,17 @@ class Hedger:
 
     Args:
         options: When, and how much.
+        memory: Where the bytes come from.
         counters: Where hedges are counted.
     """
 
-    def __init__(self, options: HedgeOptions, counters: FetchCounters) -> None:
+    def __init__(self, options: HedgeOptions, memory: HedgeMemory, counters: FetchCounters) -> None:
         self._options = options
+        self._memory = memory
         self._counters = counters
         self._budget = HedgeBudget(options)
         self._running: set[Racing] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
@@ -124,6 +171,9 @@ class Hedger:
         self._running.discard(racing)
         if racing.task is not None and not racing.task.done():
             racing.task.cancel()
+        if racing.lent:
+            self._memory.give(racing.lent)
+            racing.lent, racing.won = 0, memoryview(b"")
 
     async def aclose(self) -> None:
         """Ends second attempts that still run."""
@@ -165,17 +215,25 @@ class Hedger:
                 self._hedge(racing, wire.filled, now)
 
     def _hedge(self, racing: Racing, offset: int, now: float) -> None:
-        size = min(racing.size - offset, self._options.probe_bytes)
+        size = self._memory.fits(min(racing.size - offset, self._options.probe_bytes))
         if size <= 0:
             return
         cost = 1 if offset + size == racing.size else 2
         if self._budget.spend(self._counters.requests, cost, len(self._tasks)):
             task = asyncio.get_running_loop().create_task(self._race(racing, offset, size), name="asyncdata hedge")
             racing.task, racing.hedged_at = task, now
+            self._memory.take(size)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            # Also called for a task that is cancelled before its first step.
+            task.add_done_callback(partial(self._ended, size))
 
-    async def _race(self, racing: Racing, offset: int, size: int) -> None:
+    def _ended(self, size: int, task: asyncio.Task[bool]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or task.exception() is not None or not task.result():
+            self._memory.give(size)
+
+    async def _race(self, racing: Racing, offset: int, size: int) -> bool:
+        """The second attempt; whether its bytes are kept, and its memory with them."""
         buffer = bytearray(size)
         limits = racing.limits
         second = Attempt(limits=limits)
@@ -185,15 +243,18 @@ class Hedger:
             info = await racing.again(offset, memoryview(buffer), second)
         except StorageError:
             self._counters.hedge_ended(won=False, wasted=second.received)
-            return  # the first attempt stands, and tells by itself what is wrong
+            return False  # the first attempt stands, and tells by itself what is wrong
         except asyncio.CancelledError:
             self._counters.hedge_ended(won=False, wasted=second.received)
             raise
         wire = racing.wire
-        if racing not in self._running or wire is None or wire.filled >= offset + size:
+        if racing not in self._running or racing.lent or wire is None or wire.filled >= offset + size:
             self._counters.hedge_ended(won=False, wasted=size)
-            return
+            return False
         self._counters.hedge_ended(won=True, wasted=wire.filled - offset)
         # An object that is opened may be smaller than what was asked for.
-        racing.won_at, racing.won, racing.info = offset, buffer if info is None else buffer[: info.size], info
+        whole = memoryview(buffer)
+        racing.won_at, racing.won, racing.info = offset, whole if info is None else whole[: info.size], info
+        racing.lent = size
         wire.fail(read_failed("a second attempt was ahead", FailureCause.OVERTAKEN))
+        return True

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.formats.tfrecord import encode
+from asyncdata.storage.hedge import hedge_bytes
 from benchmarks import memory
+from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.integration.shards import write_shards
 from tests.samples import SOAK
 
@@ -129,3 +132,42 @@ def test_the_process_tree_stays_inside_the_limit(tmp_path: Path) -> None:
     outcome = memory.measure_apart("shuffled", files, 48)
     assert outcome.batches == 63
     assert outcome.peak_bytes <= outcome.allowed_bytes
+
+
+EAGER = ad.HedgeOptions(max_extra=1.0, least_delay_s=0.05, most_delay_s=0.05)
+
+
+@pytest.mark.parametrize("limit_mib", [1, 2, 64])
+async def test_second_attempts_are_inside_the_limit(limit_mib: int) -> None:
+    """What the pipeline and its second attempts ever held is together at most the limit; all of it is given back."""
+    async with FakeGCS(buckets=["shards"]) as server:
+        expected = list(range(SHARDS * 16))
+        for shard in range(SHARDS):
+            records = (str(number).encode().ljust(30_000) for number in expected[shard::SHARDS])
+            server.put("shards", f"{shard}.tfrecord", b"".join(map(encode, records)))
+        server.profile = Profile(rules=(Rule(fault=Fault(kind="stall", after_fraction=(0.0, 1.0)), every=3, limit=6),))
+        names = [f"gs://shards/{shard}.tfrecord" for shard in range(SHARDS)]
+        options = ad.Options(
+            memory_limit_bytes=limit_mib * MIB,
+            chunk_bytes=64 << 10,
+            hedge=EAGER,
+            retry=ad.RetryOptions(initial_delay_s=0.001),
+            timeouts=ad.TimeoutOptions(first_byte_s=1, idle_s=1, floor_s=0.5),
+            storage={"gs": {"endpoint_url": server.url, "token": "anon"}},
+            num_workers=0,
+        )
+        found = []
+        with ad.Runtime(options, pipelines=1) as runtime:
+            dataset = ad.Dataset.from_tensor_slices(names).interleave(ad.TFRecordDataset, cycle_length=2)
+            async with dataset.iterator() as iterator:
+                async for record in iterator:
+                    found.append(int(record))
+                    stats = iterator.stats()
+                    assert stats.used_bytes + stats.fetch["hedge_bytes"] <= limit_mib * MIB
+                stats = iterator.stats()
+            assert sorted(found) == expected
+            assert stats.peak_bytes + stats.fetch["peak_hedge_bytes"] <= limit_mib * MIB
+            assert stats.fetch["peak_hedge_bytes"] <= hedge_bytes(options)
+            assert (stats.fetch["hedges"] > 0) is (limit_mib > 1)
+            assert stats.fetch["failures"]
+            assert runtime.io.stats().hedge_bytes == 0

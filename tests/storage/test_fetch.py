@@ -341,38 +341,6 @@ async def test_one_fetcher_serves_every_scheme() -> None:
             assert repr(fetcher).count("Reader") == 3
 
 
-async def test_small_ranges_that_lie_near_one_another_are_one_request() -> None:
-    """Many ranges of one object, in any order, overlapping and empty ones too: exact bytes by few requests."""
-    draw = random.Random(8)
-    async with FakeGCS(buckets=["bucket"]) as server:
-        server.put("bucket", "x", DATA)
-        async with fetching(server) as fetcher:
-            info = await fetcher.stat(URL)
-            starts = [draw.randrange(200_000) for _ in range(100)] + [2_900_000, 2_900_010, 0, 5]
-            parts = [(start, bytearray(draw.randrange(3000))) for start in starts]
-            await fetcher.read_many(info, [(start, memoryview(buffer)) for start, buffer in parts])
-            for start, buffer in parts:
-                assert buffer == DATA[start : start + len(buffer)]
-            assert fetcher.stats().requests == 2
-            await fetcher.read_many(info, [])
-            separate = [(start, memoryview(bytearray(10))) for start in range(0, 100_000, 20_000)]
-            await fetcher.read_many(info, separate, max_gap_bytes=0)
-            assert fetcher.stats().requests == 2 + 5
-
-
-async def test_one_of_many_ranges_that_cannot_be_read_is_the_error_itself() -> None:
-    """Not a group of errors; the others are ended."""
-    async with FakeGCS(buckets=["bucket"]) as server:
-        server.put("bucket", "x", DATA)
-        async with fetching(server) as fetcher:
-            info = await fetcher.stat(URL)
-            server.delete("bucket", "x")
-            parts = [(start, memoryview(bytearray(10))) for start in (0, 1_000_000, 2_000_000)]
-            with pytest.raises(ObjectChangedError):
-                await fetcher.read_many(info, parts)
-            assert fetcher.stats().in_flight == 0
-
-
 async def test_a_body_that_drips_is_given_up_and_resumed() -> None:
     """It never falls silent, but comes too slowly: what came is kept, the rest comes over another connection."""
     async with FakeGCS(buckets=["bucket"]) as server:

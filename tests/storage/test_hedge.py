@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncdata.memory.arena import GRANULE
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import Fetcher
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.hedge import HedgeBudget, Racing
+from asyncdata.storage.hedge import HedgeBudget, HedgeMemory, Racing, hedge_bytes
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 
@@ -39,6 +40,55 @@ def test_hedging_adds_no_more_requests_than_allowed(max_extra: float, costs: lis
         if budget.spend(requests, cost, 0):
             spent += cost
         assert spent <= max_extra * requests
+
+
+@given(
+    limit_bytes=st.integers(0, 1 << 21),
+    steps=st.lists(st.tuples(st.integers(1, 1 << 20), st.booleans()), max_size=60),
+)
+def test_second_attempts_hold_no_more_than_their_share(limit_bytes: int, steps: list[tuple[int, bool]]) -> None:
+    """At every moment; each gets what it wants, or enough to be worth a request, or nothing."""
+    memory = HedgeMemory(limit_bytes)
+    held: list[int] = []
+    for wanted, gives in steps:
+        if gives and held:
+            memory.give(held.pop())
+        fitting = memory.fits(wanted)
+        assert fitting in (0, wanted) or 16 << 10 <= fitting < wanted
+        assert fitting or sum(held) + min(wanted, 16 << 10) > limit_bytes
+        if fitting:
+            memory.take(fitting)
+            held.append(fitting)
+        assert memory.used_bytes == sum(held) <= memory.peak_bytes <= limit_bytes
+
+
+@given(limit_bytes=st.integers(1 << 20, 1 << 40), at_once=st.integers(1, 100), probe=st.integers(1, 1 << 24))
+def test_their_share_is_small(limit_bytes: int, at_once: int, probe: int) -> None:
+    """At most 1/32 of the memory limit, and hardly more than all of them can use; nothing where there are none."""
+    hedge = HedgeOptions(max_at_once=at_once, probe_bytes=probe)
+    share = hedge_bytes(Options(memory_limit_bytes=limit_bytes, hedge=hedge))
+    assert share <= limit_bytes // 32
+    assert share < at_once * probe + GRANULE
+    assert hedge_bytes(Options(memory_limit_bytes=limit_bytes, hedge=HedgeOptions(enabled=False))) == 0
+
+
+async def test_without_memory_there_is_no_second_attempt() -> None:
+    """It does not wait for memory; when that of others is given back, it is made, with the bytes that fit."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        hedge = dataclasses.replace(EAGER, max_extra=1.0, probe_bytes=64 << 10)
+        async with fetching(server, hedge, hedge_memory=100 << 10) as (fetcher, info):
+            # The first attempts of three reads, and the second ones of two of these.
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), limit=5, media_only=True),))
+            reading = asyncio.create_task(read_all(fetcher, info, 60, 63))
+            await until(lambda: fetcher.stats().hedges_in_flight == 2)
+            assert fetcher.stats().hedge_bytes == 100 << 10
+            assert await asyncio.wait_for(reading, 30) == DATA[60 * SIZE : 63 * SIZE]
+            stats = fetcher.stats()
+            assert stats.hedges >= 5
+            assert stats.peak_hedges_in_flight == 2
+            assert stats.peak_hedge_bytes == 100 << 10
+            await until(lambda: fetcher.stats().hedge_bytes == 0)
 
 
 class Line:
@@ -88,12 +138,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def fetching(server: FakeGCS, hedge: HedgeOptions, limit: int = 16) -> AsyncIterator[tuple[Fetcher, ObjectInfo]]:
+async def fetching(
+    server: FakeGCS, hedge: HedgeOptions, limit: int = 16, hedge_memory: int | None = None
+) -> AsyncIterator[tuple[Fetcher, ObjectInfo]]:
     """A Fetcher that has read enough to afford second attempts, and what it reads."""
     options = Options(
         retry=RetryOptions(initial_delay_s=0.001), timeouts=PATIENT, hedge=hedge, max_requests_in_flight=limit
     )
-    fetcher = Fetcher(options, Environment(storage_emulator_host=server.url))
+    fetcher = Fetcher(options, Environment(storage_emulator_host=server.url), hedge_memory=hedge_memory)
     try:
         info = await fetcher.stat(URL)
         assert await read_all(fetcher, info, 0, 60) == DATA[: 60 * SIZE]
