@@ -22,7 +22,7 @@ from asyncdata.storage.failures import FailureCause, ReadFailedError, read_faile
 
 LEAST_BYTES: Final = 64 << 10
 """What a DataNode sends at a time."""
-MOST_BYTES: Final = 2 << 20
+MOST_BYTES: Final = 1 << 20
 """Small enough that memory is reused warm and a failure loses little, large enough that requests do not count."""
 _BEGIN: Final = 512 << 10
 _LONG: Final = 1 / 8

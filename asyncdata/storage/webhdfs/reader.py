@@ -208,6 +208,8 @@ class WebHdfsReader:
             if answer.head.status not in _REDIRECTS or location is None:
                 return answer
             url = follow(url, location)
+            if attempt is not None:
+                attempt.first_byte_at = -1.0  # that was the NameNode's; the body's is the DataNode's
         raise StorageError("too many redirects")
 
     async def _look(self, place: Place) -> Entry:
