@@ -111,4 +111,6 @@ def row_text(leaf: Leaf) -> str:
     """One row of a batch leaf in words."""
     if leaf.kind == "table":
         return "str" if leaf.text else "bytes"
+    if leaf.kind == "object":
+        return f"{'str' if leaf.text else 'bytes'}{list(leaf.shape[1:])}"
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape[1:])}"

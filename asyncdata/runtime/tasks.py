@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from asyncdata.errors import AsyncdataError, CorruptRecordError, UnbatchableErro
 from asyncdata.memory.accounts import Account, Ticket
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_table
+from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
 from asyncdata.memory.layout import Layout
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
 from asyncdata.memory.slabs import Slab
@@ -30,6 +30,7 @@ from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.runtime.stages.stacking import Misfit, batch_of
 from asyncdata.workers.failure import annotate, decode_failure
 from asyncdata.workers.tasks import (
     DAMAGED,
@@ -345,6 +346,8 @@ class Job:
 
     def batch(self) -> tuple[Structure, tuple[Column, ...]]:
         """One batch: a column of one row per leaf. Releases the input rows."""
+        if any(part.reply is not None and part.reply.status == RAGGED for part in self._parts):
+            return self._stacked()
         layout = self._layout()
         results = self._results
         assert results is not None
@@ -395,14 +398,43 @@ class Job:
             columns.append(RefColumn(self._budget.slabs, table, None, kinds))
         return ragged.structure, self._hand_over(tuple(columns))
 
+    def _stacked(self) -> tuple[Structure, tuple[Column, ...]]:
+        """One batch of results that workers could not write into one place."""
+        arena = self._budget.slabs.arena.array
+        structures: list[Structure] = []
+        values: list[list[Any]] = []
+        for part in self._parts:
+            assert part.reply is not None
+            if part.reply.status != RAGGED:
+                raise self._differing()
+            tables_at, ragged = pickle.loads(part.reply.body)  # noqa: S301 -- from a worker process of this pipeline
+            structures.append(ragged.structure)
+            values = values or [[] for _ in ragged.leaves]
+            if structures[-1] != structures[0]:
+                raise self._differing()
+            step = aligned(16 * part.reply.count)
+            for index, (items, leaves) in enumerate(zip(values, ragged.leaves, strict=True)):
+                table = read_table(arena, tables_at + index * step, part.reply.count).tolist()
+                items += [read_leaf(arena, at, size, leaf) for (at, size), leaf in zip(table, leaves, strict=True)]
+        try:
+            columns = tuple(map(batch_of, values))
+        except Misfit as misfit:
+            misfit.error.stage = self._label
+            annotate(misfit.error, f"in {self._label}, {self._sources.name_element(self.block.origin[misfit.row])}")
+            raise misfit.error from misfit.error.__cause__
+        return structures[0], self._hand_over(columns)
+
+    def _differing(self) -> UnbatchableError:
+        return UnbatchableError(
+            "elements of one batch differ in structure, shape or dtype between its parts; make all elements alike "
+            "in map(), or use padded_batch or ragged_batch",
+            stage=self._label,
+        )
+
     def _layout(self) -> Layout:
         bodies = {part.reply.body for part in self._parts if part.reply is not None}
         if len(bodies) != 1:
-            raise UnbatchableError(
-                "elements of one batch differ in structure, shape or dtype between its parts; make all elements alike "
-                "in map(), or use padded_batch or ragged_batch",
-                stage=self._label,
-            )
+            raise self._differing()
         return decode_layout(bodies.pop())
 
     def _hand_over(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:

@@ -32,6 +32,8 @@ def write_columns(
     leaves = []
     for column in columns:
         if isinstance(column, np.ndarray):
+            if column.dtype.kind in "OSUV":
+                raise UnbatchableError(f"an array of dtype {column.dtype} has no place in a slab")
             leaves.append(Leaf("array", column.dtype.str, (task.batch_size, *column.shape[1:])))
         else:
             leaves.append(Leaf("table", shape=(task.batch_size,), text=_is_text(column)))
@@ -129,7 +131,7 @@ class Results:
     def _add(self, value: Any) -> None:
         if self._layout is None and self._aside is None:
             leaves, structure = flatten(value)
-            if self._stack or self._all_plain(leaves):
+            if self._all_plain(leaves) or (self._stack and not any(map(_is_of_texts, leaves))):
                 self._begin(structure, leaves)
             else:
                 items = [_item(leaf) for leaf in leaves]
@@ -234,6 +236,9 @@ class Results:
         kinds = [tuple(leaf for leaf, _ in column) for column in self._aside]
         payloads = [[data for _, data in column] for column in self._aside]
         table_bytes = aligned(16 * self._done)
+        if self._stack:
+            # The first slab is the whole batch's, and there is nothing to write into it.
+            self._offset, _ = self._need(1)
         if self._offset == NO_SPAN:
             self._offset, _ = self._need(max(1, table_bytes * len(kinds)))
             tables_at, base = self._offset, NO_SPAN
@@ -269,6 +274,13 @@ class Results:
         """A table of strings, and their payloads behind it."""
         inner = self._array[position : position + 16 * len(strings)].view(np.int64).reshape(-1, 2)
         _write_joined(self._array, position + inner.nbytes, inner, strings.views(), position)
+
+
+def _is_of_texts(value: Any) -> bool:
+    """Whether a leaf may be several byte strings or texts: the parent stacks these."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, bytes | str) for item in value)
+    return isinstance(value, BytesArray) or (isinstance(value, np.ndarray) and value.dtype.kind in "OSU")
 
 
 def _item(value: Any) -> _Item:

@@ -218,11 +218,6 @@ def stacked(kind: Kind) -> Kind:
     return changed(kind, lambda leaf: (leaf[0], (None, *leaf[1])))
 
 
-def can_batch(kind: Kind) -> bool:
-    """Arrays of byte strings are not stacked again, and shapes that differ now and then are an error."""
-    return all(leaf[0] == "int" or not leaf[1] for leaf in kinds_of(kind))
-
-
 def sources(draw: Draw, files: dict[str, list[str]], *, only: Kind | None = None) -> tuple[Plan, Kind]:
     """A source, of elements of one kind if it must be."""
     names = ["range", "slices", "tensors", "counter", "records", "lines", "fixed", "nest"]
@@ -258,8 +253,7 @@ def steps_for(kind: Kind) -> list[str]:
     """The steps that fit elements of this kind."""
     names = ["take", "skip", "repeat", "shard", "enumerate", "prefetch", "cache", "filter", "take_while", "scan"]
     names += ["map", "map", "interleave", "interleave", "flat_map", "zip", "concatenate", "choose", "group"]
-    if can_batch(kind):
-        names += ["batch", "batch", "padded_batch", "windows"]
+    names += ["batch", "batch", "padded_batch", "windows"]
     parts = kinds_of(kind)
     if all(leaf[1] for leaf in parts):
         names += ["unbatch", "rebatch"] * 2 if len(parts) == 1 else ["unbatch"] * 2
@@ -321,7 +315,7 @@ def step(draw: Draw, plan: Plan, kind: Kind, files: dict[str, list[str]]) -> tup
         return with_others(draw, op, plan, kind, files)
     out |= {name: draw(values) for name, values in SIMPLE[op].items()}
     if op in ("windows", "group"):
-        batch = draw(st.integers(0, 3)) if can_batch(kind) else 0
+        batch = draw(st.integers(0, 3))
         return {**out, "batch": batch}, stacked(kind) if batch else kind
     return out, RESULTS[op](kind) if op in RESULTS else kind
 

@@ -2,6 +2,7 @@
 
 A finished batch lies in one slab, laid out by `memory.layout`: an array per leaf, or for byte strings a table of
 references whose payloads stay where they are. Several small batches share a slab; each begins on its own boundary.
+Batches of byte strings become arrays of objects when they are batched again; these are ordinary Python memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from asyncdata.errors import AsyncdataError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column, RefColumn
+from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.layout import plan_layout
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import leaf_names
@@ -30,6 +31,7 @@ from asyncdata.runtime.stages.stacking import (
     Payloads,
     Pieces,
     Stack,
+    Texts,
     has_nests,
     stack_of,
     structured,
@@ -120,7 +122,8 @@ class BatchStage(CollectingStage):
 
     async def _write(self, block: Block, stacks: list[Stack], count: int, size: int) -> tuple[Column, ...]:
         slabs = self._budget.slabs
-        layout = plan_layout(block.structure, [stack.leaf for stack in stacks])
+        stored = [stack for stack in stacks if not isinstance(stack, Texts)]
+        layout = plan_layout(block.structure, [given.leaf for given in stored])
         step = aligned(layout.nbytes)
         copied = [len(item) for stack in stacks if isinstance(stack, Payloads) for item in stack.items]
         # One byte more than the payloads, so that an empty one at the end begins inside the slab too.
@@ -128,22 +131,27 @@ class BatchStage(CollectingStage):
         self._most = max(1, min(BLOCK_ROWS, _SLAB_TARGET // (step + extra // count)))
         slab = self._slab = await self._budget.take(self._account, count * step + extra)
         free = slab.offset + count * step
-        for stack, offset in zip(stacks, layout.offsets, strict=True):
-            part = _part(slabs.arena.array, slab.offset + offset, step, count, stack.leaf)
-            if isinstance(stack, Pieces):
-                for row, piece in enumerate(stack.rows):
+        for given, offset in zip(stored, layout.offsets, strict=True):
+            part = _part(slabs.arena.array, slab.offset + offset, step, count, given.leaf)
+            if isinstance(given, Pieces):
+                for row, piece in enumerate(given.rows):
                     part[row // size, row % size] = piece
                     await self._pause()
-            elif isinstance(stack, Payloads):
-                table, free = await self._write_payloads(stack.items, free)
+            elif isinstance(given, Payloads):
+                table, free = await self._write_payloads(given.items, free)
                 part[...] = table.reshape(part.shape)
             else:
-                part[...] = (stack.table if isinstance(stack, Kept) else stack.array).reshape(part.shape)
+                part[...] = (given.table if isinstance(given, Kept) else given.array).reshape(part.shape)
         # Nothing waits or fails from here on: the holds change hands.
-        columns = []
-        for column, stack, offset in zip(block.columns, stacks, layout.offsets, strict=True):
+        columns: list[Column] = []
+        offsets = iter(layout.offsets)
+        for column, stack in zip(block.columns, stacks, strict=True):
             if not isinstance(stack, Kept):
                 column.release()
+            if isinstance(stack, Texts):
+                columns.append(ObjectColumn(list(stack.batches)))
+                continue
+            offset = next(offsets)
             if isinstance(stack, Payloads):
                 slabs.hold_rows(np.full(len(stack.items), slab.offset, np.int64))
             rows = np.empty((count, 2), np.int64)

@@ -16,7 +16,7 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, leaf_count, leaf_names
 from asyncdata.runtime.stage import Pause
 from asyncdata.runtime.stages.uneven import Loose, Part, Plan, Stored, strings_part
-from asyncdata.runtime.stages.values import Numbers, StringLists, Strings, Values
+from asyncdata.runtime.stages.values import Numbers, StringArrays, StringLists, Strings, Values
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 """Per axis the length, None for the longest of the batch; None for this with every axis."""
@@ -64,7 +64,7 @@ class Padding:
     def _known_lengths(self, shape: Shape, leaf: Values) -> Shape:
         if self._longest is None:
             return shape
-        rank = leaf.rank if isinstance(leaf, Numbers) else int(isinstance(leaf, StringLists))
+        rank = leaf.rank if isinstance(leaf, Numbers | StringArrays) else int(isinstance(leaf, StringLists))
         if shape is None and rank > 1:
             raise UnbatchableError(
                 f"pad_to_bucket_boundary needs padded_shapes for elements of {rank} axes, to know which of them to pad"
@@ -140,16 +140,24 @@ def _padded(values: Values, shape: Shape, padding: Any) -> Part:
         _check_rank(shape, 1)
         return _padded_lists(values, shape, _string_padding(padding, text=values.text))
     _check_rank(shape, values.rank)
+    if isinstance(values, StringArrays):
+        return _padded_arrays(values, shape, _string_padding(padding, text=values.text))
     fill = _number_padding(padding, values.dtype)
     shapes = values.shapes()
+    target = _target(shape, shapes)
+    leaf = Leaf("array", values.dtype.str, (len(values.arrays), *target))
+    return Stored(leaf, _Writer(values, target, fill, even=bool((shapes == target).all())))
+
+
+def _target(shape: Shape, shapes: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """The shape that elements of these shapes are padded to."""
     most = shapes.max(axis=0).tolist()
     target = tuple(
         longest if wished is None else wished
-        for wished, longest in zip(shape or (None,) * values.rank, most, strict=True)
+        for wished, longest in zip(shape or (None,) * len(most), most, strict=True)
     )
     _check_fits(target, shapes)
-    leaf = Leaf("array", values.dtype.str, (len(values.arrays), *target))
-    return Stored(leaf, _Writer(values, target, fill, even=bool((shapes == target).all())))
+    return target
 
 
 class _Writer:
@@ -188,6 +196,17 @@ def _padded_lists(values: StringLists, shape: Shape, padding: Any) -> Part:
     out = np.full((len(values.lists), target), padding, object)
     for row, part in enumerate(values.lists):
         out[row, : len(part)] = part
+    return Loose(out)
+
+
+def _padded_arrays(values: StringArrays, shape: Shape, padding: Any) -> Part:
+    out = np.full(
+        (len(values.arrays), *_target(shape, np.array([array.shape for array in values.arrays], np.int64))),
+        padding,
+        object,
+    )
+    for row, array in enumerate(values.arrays):
+        out[row][tuple(slice(extent) for extent in array.shape)] = array
     return Loose(out)
 
 

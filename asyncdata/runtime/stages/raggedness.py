@@ -21,7 +21,7 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, leaf_names
 from asyncdata.runtime.stage import Pause
 from asyncdata.runtime.stages.uneven import Part, Plan, Stack, Stored, strings_part
-from asyncdata.runtime.stages.values import Numbers, StringLists, Strings, Values
+from asyncdata.runtime.stages.values import Numbers, StringArrays, StringLists, Strings, Values
 
 
 class Ragging:
@@ -80,6 +80,10 @@ class Ragging:
             parts.append(strings_part(Strings(None, items, values.text)))
             parts.append(self._splits(np.array([len(part) for part in values.lists], np.int64)))
             return RaggedOf(1)
+        if isinstance(values, StringArrays):
+            raise UnbatchableError(
+                "ragged_batch takes no arrays of strings with several axes; use batch or padded_batch"
+            )
         shapes = values.shapes()
         levels = _levels(shapes, rank)
         if not levels:

@@ -6,6 +6,7 @@
 | arrays, here and there     | array             | row by row (`Pieces`)                                             |
 | byte strings in the arena  | table             | their references; the payloads stay where they are (`Kept`)       |
 | byte strings elsewhere     | table             | their references, and the payloads behind all leaves (`Payloads`) |
+| arrays of byte strings     | array of objects  | nothing: the batches are Python objects (`Texts`)                 |
 
 Rows are alike or a `Misfit` says which is not.
 """
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
+from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.layout import mismatch, structure_mismatch, value_leaf
 from asyncdata.memory.leaf import Leaf
@@ -71,7 +73,14 @@ class Payloads(NamedTuple):
     items: list[bytes]
 
 
-Stack: TypeAlias = Values | Pieces | Kept | Payloads
+class Texts(NamedTuple):
+    """Arrays of byte strings, or of texts: one array of objects per batch, outside the arena."""
+
+    leaf: Leaf
+    batches: list[npt.NDArray[Any]]
+
+
+Stack: TypeAlias = Values | Pieces | Kept | Payloads | Texts
 
 
 def stack_of(column: Column, size: int) -> Stack:
@@ -87,7 +96,7 @@ def stack_of(column: Column, size: int) -> Stack:
         return Values(Leaf("array", array.dtype.str, (size, *array.shape[1:])), array)
     if isinstance(column, RefColumn):
         return _of_references(column, size)
-    return _of_objects(column.items, size)
+    return _of_objects(list(column.items), size)
 
 
 def _of_references(column: RefColumn, size: int) -> Stack:
@@ -141,17 +150,57 @@ def _of_objects(items: list[Any], size: int) -> Stack:
         return Values(Leaf("array", array.dtype.str, (size,)), array)
     first: Leaf | None = None
     for row, item in enumerate(items):
+        texts = text_array(item)
+        if texts is not None:
+            items[row] = texts
         try:
-            leaf = value_leaf(item, size)
+            leaf = value_leaf(item, size) if texts is None else _texts_leaf(texts, size)
         except UnbatchableError as error:
             raise Misfit(row, error) from error
         first = first or leaf
         if leaf != first:
             raise Misfit(row, mismatch(LEAF, [first], [leaf], row % size))
     assert first is not None
+    if first.kind == "object":
+        return Texts(first, [np.stack(items[at : at + size]) for at in range(0, len(items), size)])
     if first.kind == "table":
         return Payloads(first, [item.encode() if isinstance(item, str) else bytes(item) for item in items])
     return Pieces(first, [np.asarray(item) for item in items])
+
+
+def batch_of(items: list[Any]) -> Column:
+    """A column of one row: the only batch, of Python objects.
+
+    Raises:
+        Misfit: See `stack_of`.
+    """
+    stack = _of_objects(list(items), len(items))
+    if isinstance(stack, Texts):
+        return ObjectColumn(list(stack.batches))
+    if isinstance(stack, Payloads):
+        return ObjectColumn([BytesArray.from_items(items)])
+    assert isinstance(stack, Values | Pieces)
+    return ArrayColumn((stack.array if isinstance(stack, Values) else np.stack(stack.rows))[None])
+
+
+def text_array(value: Any) -> npt.NDArray[Any] | None:
+    """An array, or a list, of byte strings or of texts as an array of objects; None for anything else."""
+    if isinstance(value, BytesArray):
+        return np.asarray(value)
+    if isinstance(value, list) and value and all(isinstance(item, bytes | str) for item in value):
+        array = np.empty(len(value), object)
+        array[:] = value
+    elif isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "OSU":
+        array = value.astype(object, copy=False)
+    else:
+        return None
+    kinds = set(map(type, array.ravel().tolist()))
+    return array if len(kinds) <= 1 and kinds <= {bytes, str} else None
+
+
+def _texts_leaf(array: npt.NDArray[Any], size: int) -> Leaf:
+    text = array.size > 0 and isinstance(array.flat[0], str)
+    return Leaf("object", shape=(size, *array.shape), text=text)
 
 
 def _numbers(items: list[Any]) -> npt.NDArray[Any] | None:

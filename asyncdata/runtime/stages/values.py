@@ -5,6 +5,7 @@
 | numbers, arrays, lists of numbers   | `Numbers`: an array per element, views of the arena where it can  |
 | byte strings, texts                 | `Strings`: references that stay where they are, or the items      |
 | `BytesArray`, lists of byte strings | `StringLists`: lists of them                                      |
+| arrays of byte strings, 2 axes on   | `StringArrays`: arrays of objects                                 |
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn
-from asyncdata.runtime.stages.stacking import Misfit
+from asyncdata.runtime.stages.stacking import Misfit, text_array
 
 _STRINGS: Final = (bytes, bytearray, memoryview, str)
 _NO_NUMBERS: Final = "OUSV"
@@ -78,7 +79,19 @@ class StringLists(NamedTuple):
         return f"{'str' if self.text else 'bytes'} of rank 1"
 
 
-Values: TypeAlias = Numbers | Strings | StringLists
+class StringArrays(NamedTuple):
+    """Arrays of byte strings or texts, one per element, all of one rank above 1."""
+
+    arrays: list[npt.NDArray[Any]]
+    text: bool
+    rank: int
+
+    def describe(self) -> str:
+        """In words."""
+        return f"{'str' if self.text else 'bytes'} of rank {self.rank}"
+
+
+Values: TypeAlias = Numbers | Strings | StringLists | StringArrays
 
 
 def values_of(column: Column) -> Values:
@@ -143,6 +156,8 @@ def _of_items(items: list[Any]) -> Values:
         return Strings(None, [text for value in typed for text in value.items], first.text)
     if isinstance(first, StringLists):
         return StringLists([part for value in typed for part in value.lists], first.text)
+    if isinstance(first, StringArrays):
+        return StringArrays([value.arrays[0] for value in typed], first.text, first.rank)
     return Numbers([value.arrays[0] for value in typed], first.dtype, first.rank)
 
 
@@ -183,6 +198,9 @@ def _of_item(item: Any) -> Values:
             return StringLists([[str(string) for string in strings]], text=True)
         if all(isinstance(string, bytes) for string in strings):
             return StringLists([[bytes(string) for string in strings]], text=False)
+    texts = text_array(array) if array.ndim > 1 else None
+    if texts is not None:
+        return StringArrays([texts], texts.size > 0 and isinstance(texts.flat[0], str), texts.ndim)
     if array.dtype.kind in _NO_NUMBERS:
         raise UnbatchableError(
             f"a value of type {type(item).__name__} cannot be batched; return numbers, numpy arrays, bytes or str, "
