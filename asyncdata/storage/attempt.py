@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asyncdata.errors import StorageError
+from asyncdata.types import ObjectInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class Attempt:
         first_byte_at: When the head of the answer had come, on the loop's clock; negative before.
         received: Bytes it had put into the caller's buffer when it ended.
         resends: Requests that were sent again at once, for the server had closed a kept connection.
+        opened: What the head told about an object that is being opened.
         detour: Whether another attempt at the same bytes is silent: of several ways this one takes another.
     """
 
@@ -71,6 +73,7 @@ class Attempt:
     first_byte_at: float = -1.0
     received: int = 0
     resends: int = 0
+    opened: ObjectInfo | None = None
     detour: bool = False
 
     def __init__(self, limits: ReadLimits | None = None) -> None:

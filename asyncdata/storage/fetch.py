@@ -102,6 +102,7 @@ class Fetcher:
             filled = 0
             ticket = await self._attempts.enter(priority, len(whole))
             racing = self._attempts.begin(len(whole), _open_again(reader, url))
+            racing.opens = True
             try:
                 info, filled = await reader.open_read(url, whole, racing)
                 self._attempts.ended_well(racing, filled)
@@ -266,9 +267,10 @@ def _read_again(reader: RangeReader, info: ObjectInfo, start: int) -> Again:
 
 def _open_again(reader: RangeReader, url: str) -> Again:
     async def read(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
-        if offset:
-            raise StorageError("an object whose head was seen is read on, not opened again", url=url)
-        info, _ = await reader.open_read(url, buffer, attempt)
-        return info
+        if not offset:
+            return (await reader.open_read(url, buffer, attempt))[0]
+        assert attempt.opened is not None
+        await reader.read_into(attempt.opened, offset, buffer, attempt)
+        return attempt.opened
 
     return read

@@ -96,6 +96,7 @@ class Racing(Attempt):
     Attributes:
         size: Bytes it wants.
         again: How to ask for some of them once more.
+        opens: Whether it opens an object, so that what follows its head can be asked for only when that was seen.
         began: When it began, on the loop's clock.
         after_s: How long it may be silent before it is hedged.
         task: The second attempt, while it runs and after.
@@ -105,6 +106,7 @@ class Racing(Attempt):
         info: What the second attempt learned about an unknown object.
     """
 
+    opens: bool = False
     seen: int = -1
     quiet_since: float = 0.0
     hedged_at: float = 0.0
@@ -200,9 +202,10 @@ class Hedger:
             if not racing.is_silent(now) or late:
                 continue
             if racing.task is not None:
-                if not racing.task.done() and now - racing.hedged_at < _PATIENCE * racing.after_s:
+                patience = 1.0 if racing.task.done() else _PATIENCE
+                if now - racing.hedged_at < patience * racing.after_s:
                     continue
-                racing.task.cancel()  # it fell silent as well
+                racing.task.cancel()  # it fell silent as well, or failed
                 racing.task = None
             wire = racing.wire
             if wire is None:
@@ -215,10 +218,15 @@ class Hedger:
                 self._hedge(racing, wire.filled, now)
 
     def _hedge(self, racing: Racing, offset: int, now: float) -> None:
-        size = self._memory.fits(min(racing.size - offset, self._options.probe_bytes))
+        opened = racing.opened
+        if offset and racing.opens and opened is None:
+            return
+        # An object that is opened may be smaller than what was asked for.
+        whole = racing.size if opened is None else min(racing.size, opened.size)
+        size = self._memory.fits(min(whole - offset, self._options.probe_bytes))
         if size <= 0:
             return
-        cost = 1 if offset + size == racing.size else 2
+        cost = 1 if offset + size == whole else 2
         if self._budget.spend(self._counters.requests, cost, len(self._tasks)):
             task = asyncio.get_running_loop().create_task(self._race(racing, offset, size), name="asyncdata hedge")
             racing.task, racing.hedged_at = task, now
@@ -237,6 +245,7 @@ class Hedger:
         buffer = bytearray(size)
         limits = racing.limits
         second = Attempt(limits=limits)
+        second.opened = racing.opened
         second.detour = True
         self._counters.hedged()
         try:
@@ -252,9 +261,8 @@ class Hedger:
             self._counters.hedge_ended(won=False, wasted=size)
             return False
         self._counters.hedge_ended(won=True, wasted=wire.filled - offset)
-        # An object that is opened may be smaller than what was asked for.
-        whole = memoryview(buffer)
-        racing.won_at, racing.won, racing.info = offset, whole if info is None else whole[: info.size], info
+        won = memoryview(buffer)
+        racing.won_at, racing.won, racing.info = offset, won if info is None else won[: info.size - offset], info
         racing.lent = size
         wire.fail(read_failed("a second attempt was ahead", FailureCause.OVERTAKEN))
         return True

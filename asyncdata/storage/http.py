@@ -140,6 +140,8 @@ class HttpReader:
             size = sent.total if sent is not None else (None if head.is_chunked else head.content_length)
             if head.status in {200, 206} and size is not None:
                 seen.append(ObjectInfo(url=url, size=size, version=version_of(head)))
+                if attempt is not None:
+                    attempt.opened = seen[-1]
 
         unknown = ObjectInfo(url=url, size=-1)
         try:

@@ -218,6 +218,25 @@ async def test_a_stalled_opening_read_is_overtaken() -> None:
             assert fetcher.stats().hedges_won == 1
 
 
+@pytest.mark.parametrize("name", ["x", "small"])
+async def test_an_opening_read_that_stalls_behind_its_head_is_overtaken(name: str) -> None:
+    """What follows is asked for by offset and version; an object smaller than what was asked for ends where it ends."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        server.put("bucket", "small", DATA[:50_000])
+        async with fetching(server, EAGER) as (fetcher, _):
+            fault = Fault(kind="stall", after_bytes=20_000)
+            server.profile = Profile(rules=(Rule(fault=fault, nth=(1,), media_only=True),))
+            buffer = bytearray(b"\xa5" * SIZE)
+            info, filled = await asyncio.wait_for(fetcher.open_read(f"gs://bucket/{name}", memoryview(buffer)), 30)
+            assert filled == min(info.size, SIZE)
+            assert buffer[:filled] == DATA[:filled]
+            assert buffer[filled:] == b"\xa5" * (SIZE - filled)
+            stats = fetcher.stats()
+            assert (stats.hedges, stats.hedges_won) == (1, 1)
+            assert stats.hedge_bytes == 0
+
+
 async def test_a_cancelled_read_ends_its_second_attempt() -> None:
     """Nothing is left running, and nothing writes into the buffer any more."""
     async with FakeGCS(buckets=["bucket"]) as server:

@@ -159,6 +159,8 @@ class GcsReader:
             if head.status in {200, 206} and size is not None:
                 version = head.headers.get("x-goog-generation")
                 seen.append(ObjectInfo(url=url, size=size, version=version, crc32c=requests.crc_of(head)))
+                if attempt is not None:
+                    attempt.opened = seen[-1]
 
         try:
             answer = await self._get(unknown, 0, buffer, attempt, note)
