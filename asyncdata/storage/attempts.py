@@ -18,7 +18,8 @@ from asyncdata.storage.gate import Gate
 from asyncdata.storage.hedge import Again, HedgeMemory, Hedger, Racing
 from asyncdata.storage.limits import Observations
 from asyncdata.storage.schedule import Priority, Ticket
-from asyncdata.storage.window import Sample, Window
+from asyncdata.storage.throughput import Sample
+from asyncdata.storage.window import Window
 
 _LEAST_S: Final = 1e-6
 _ALL_OF_THE_FIRST: Final = 200

@@ -9,18 +9,31 @@
 
 Bodies share the link fairly: each comes at ``min(stream rate, total / streams)``. As all streams have one rate at any
 moment, a body ends when a common counter of bytes per stream reaches the value it had at its beginning plus its size.
+
+What chance decides about a read (its size, its latency, whether it fails) is drawn by its number, not by the moment: in
+every run over a link with one seed, whatever the window, the n-th read is the same. Two runs are then compared with
+little noise.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from asyncdata.storage.window import Sample, Window
+from asyncdata.storage.throughput import Sample
+from asyncdata.storage.window import Window
+
+DEMAND: Final = 1024
+"""Reads that a program wants at a time, those included that wait to be asked again: memory ends somewhere."""
+
+_BURST: Final = 50.0
+_DRAWS: Final = 1 << 14
+_BEGIN, _HEAD, _REFUSED = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +68,15 @@ class Outcome:
     Attributes:
         elapsed_s: Virtual time for all reads.
         bytes: Received.
-        half_s: Virtual time of the second half of the reads.
+        steady_s: Virtual time of the reads after those left out.
         throttled: Requests answered 429 or 503.
         windows: The window at each end of a read.
     """
 
     elapsed_s: float = 0.0
     bytes: int = 0
-    half_bytes: int = 0
-    half_s: float = 0.0
+    steady_bytes: int = 0
+    steady_s: float = 0.0
     throttled: int = 0
     windows: list[int] = field(default_factory=list)
 
@@ -74,8 +87,15 @@ class Outcome:
 
     @property
     def steady_rate(self) -> float:
-        """Bytes per second over its second half."""
-        return self.half_bytes / self.half_s
+        """Bytes per second once so many reads as were left out had come."""
+        return self.steady_bytes / self.steady_s
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(seed: int, sigma: float) -> tuple[list[float], list[float]]:
+    """Factors of the latency, and numbers between 0 and 1."""
+    draw = random.Random(seed)
+    return [math.exp(sigma * draw.gauss(0, 1)) for _ in range(_DRAWS)], [draw.random() for _ in range(_DRAWS)]
 
 
 class Run:
@@ -86,18 +106,29 @@ class Run:
         window: A fixed number of requests, or a controller that is asked.
         reads: How many.
         seed: Of all draws.
+        left_out: Reads that end before the steady rate is measured; half of them unless given.
         demand: Most reads the program wants at a time.
     """
 
-    def __init__(self, link: Link, window: int | Window, *, reads: int, seed: int, demand: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        link: Link,
+        window: int | Window,
+        *,
+        reads: int,
+        seed: int,
+        left_out: int | None = None,
+        demand: int = DEMAND,
+    ) -> None:
         self._link = link
-        self._window = window
+        self._window = window if isinstance(window, Window) else None
+        self._limit = window.limit if isinstance(window, Window) else window
         self._reads = reads
-        self._draw = random.Random(seed)
+        self._left_out = reads // 2 if left_out is None else left_out
         self._demand = demand
+        self._latencies, self._chances = _drawn(seed, link.sigma)
         self._now = 0.0
-        self._events: list[tuple[float, int, Callable[[int], None], int]] = []
-        self._count = 0
+        self._events: list[tuple[float, int, int]] = []
         self._in_flight = 0
         self._waiting_out = 0
         self._ready: deque[int] = deque()
@@ -105,137 +136,123 @@ class Run:
         self._done = 0
         self._at_server = 0
         self._queue: deque[int] = deque()
-        self._tokens = 50.0
+        self._tokens = _BURST
         self._tokens_at = 0.0
         self._streams: list[tuple[float, int]] = []
         self._counter = 0.0
-        self._sizes: dict[int, int] = {}
         self._began: dict[int, float] = {}
         self._first: dict[int, float] = {}
         self._tries: dict[int, int] = {}
-        self._throttled: dict[int, bool] = {}
+        self._throttled: set[int] = set()
         self.outcome = Outcome()
-
-    def _limit(self) -> int:
-        return self._window if isinstance(self._window, int) else self._window.limit
 
     def run(self) -> Outcome:
         """All of them."""
-        half = self._reads // 2
-        half_at = 0.0
+        outcome, events, streams = self.outcome, self._events, self._streams
+        stream_rate, total = self._link.stream_bytes_per_s, self._link.total_bytes_per_s
+        steady_from_s = 0.0
         self._fill()
         while self._done < self._reads:
-            body_at = math.inf
-            if self._streams:
-                body_at = self._now + max(0.0, self._streams[0][0] - self._counter) / self._pace()
-            if self._events and self._events[0][0] <= body_at:
-                at, _, action, number = heapq.heappop(self._events)
-                self._advance(at)
-                action(number)
+            pace, body_at = stream_rate, math.inf
+            if streams:
+                pace = min(stream_rate, total / len(streams))
+                body_at = self._now + max(0.0, streams[0][0] - self._counter) / pace
+            if events and events[0][0] <= body_at:
+                at, what, number = heapq.heappop(events)
+                self._counter += (at - self._now) * pace
+                self._now = at
+                if what == _HEAD:
+                    self._first[number] = at
+                    heapq.heappush(streams, (self._counter + self._size(number), number))
+                elif what == _REFUSED:
+                    self._refuse(number)
+                else:
+                    self._waiting_out -= 1
+                    self._ready.append(number)
             else:
-                self._advance(body_at)
-                number = heapq.heappop(self._streams)[1]
-                self._finish(number)
-                if self._done == half:
-                    half_at = self._now
-                    self.outcome.half_bytes = -self.outcome.bytes
-            self._fill()
-        self.outcome.elapsed_s = self._now
-        self.outcome.half_s = self._now - half_at
-        self.outcome.half_bytes += self.outcome.bytes
-        return self.outcome
+                self._counter += (body_at - self._now) * pace
+                self._now = body_at
+                self._finish(heapq.heappop(streams)[1])
+                if self._done == self._left_out:
+                    steady_from_s = self._now
+                    outcome.steady_bytes = -outcome.bytes
+            if self._in_flight < self._limit:
+                self._fill()
+        outcome.elapsed_s = self._now
+        outcome.steady_s = self._now - steady_from_s
+        outcome.steady_bytes += outcome.bytes
+        return outcome
 
-    def _pace(self) -> float:
-        return min(self._link.stream_bytes_per_s, self._link.total_bytes_per_s / len(self._streams))
-
-    def _advance(self, at: float) -> None:
-        if self._streams:
-            self._counter += (at - self._now) * self._pace()
-        self._now = at
-
-    def _at(self, delay_s: float, action: Callable[[int], None], number: int) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (self._now + delay_s, self._count, action, number))
+    def _size(self, number: int) -> int:
+        size = self._link.size
+        return size if number % 10 else int(size * self._chances[number % _DRAWS]) + 1
 
     def _fill(self) -> None:
-        limit = self._limit()
-        while self._in_flight < limit and self._in_flight + self._waiting_out < self._demand:
-            self._in_flight += 1
+        while self._in_flight < self._limit:
             if self._ready:
                 self._begin(self._ready.popleft())
-                continue
-            number = self._begun
-            self._begun += 1
-            self._sizes[number] = self._link.size if number % 10 else int(self._link.size * self._draw.random()) + 1
-            self._begin(number)
+            elif self._in_flight + self._waiting_out < self._demand:
+                self._begin(self._begun)
+                self._begun += 1
+            else:
+                return
 
     def _begin(self, number: int) -> None:
+        self._in_flight += 1
         self._began[number] = self._now
-        admitted = self._admitted()
-        if not admitted or self._draw.random() < self._link.errors:
-            self._throttled[number] = not admitted
-            self._at(self._latency_s(), self._refused, number)
-        elif self._at_server < self._link.places:
+        link = self._link
+        # Another draw for each attempt.
+        drawn = (number + 7919 * self._tries.get(number, 0)) % _DRAWS
+        admitted = link.requests_per_s == math.inf or self._admitted()
+        if not admitted or self._chances[drawn - 1] < link.errors:
+            if not admitted:
+                self._throttled.add(number)
+            heapq.heappush(self._events, (self._now + link.first_byte_s * self._latencies[drawn], _REFUSED, number))
+        elif self._at_server < link.places:
             self._serve(number)
         else:
             self._queue.append(number)
 
     def _admitted(self) -> bool:
-        rate = self._link.requests_per_s
-        if rate == math.inf:
-            return True
-        self._tokens = min(50.0, self._tokens + (self._now - self._tokens_at) * rate)
+        self._tokens = min(_BURST, self._tokens + (self._now - self._tokens_at) * self._link.requests_per_s)
         self._tokens_at = self._now
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
 
-    def _latency_s(self) -> float:
-        return self._link.first_byte_s * math.exp(self._link.sigma * self._draw.gauss(0, 1))
-
     def _serve(self, number: int) -> None:
         self._at_server += 1
-        self._at(self._latency_s(), self._first_byte, number)
+        latency_s = self._link.first_byte_s * self._latencies[number % _DRAWS]
+        heapq.heappush(self._events, (self._now + latency_s, _HEAD, number))
 
-    def _first_byte(self, number: int) -> None:
-        self._first[number] = self._now
-        heapq.heappush(self._streams, (self._counter + self._sizes[number], number))
-
-    def _refused(self, number: int) -> None:
+    def _refuse(self, number: int) -> None:
         self.outcome.throttled += 1
         self._in_flight -= 1
         self._waiting_out += 1
-        if isinstance(self._window, Window):
-            self._window.refused(now=self._now, began=self._began[number], throttled=self._throttled[number])
+        throttled = number in self._throttled
+        self._throttled.discard(number)
+        if self._window is not None:
+            self._window.refused(now=self._now, began=self._began[number], throttled=throttled)
+            self._limit = self._window.limit
         tries = self._tries[number] = self._tries.get(number, 0) + 1
-        self._at(self._draw.random() * min(16.0, 0.25 * 2 ** (tries - 1)), self._retry, number)
-
-    def _retry(self, number: int) -> None:
-        self._waiting_out -= 1
-        self._ready.append(number)
+        chance = self._chances[(number * 31 + tries) % _DRAWS]
+        heapq.heappush(self._events, (self._now + chance * min(16.0, 0.25 * 2 ** (tries - 1)), _BEGIN, number))
 
     def _finish(self, number: int) -> None:
-        full = self._in_flight >= self._limit()
+        full = self._in_flight >= self._limit
         self._in_flight -= 1
         self._at_server -= 1
         if self._queue:
             self._serve(self._queue.popleft())
         self._done += 1
-        self.outcome.bytes += self._sizes[number]
-        if isinstance(self._window, Window):
-            self._window.done(
-                Sample(
-                    now=self._now,
-                    began=self._began[number],
-                    size=self._sizes[number],
-                    first_byte_s=self._first[number] - self._began[number],
-                    limited=full,
-                )
-            )
-            self.outcome.windows.append(self._window.limit)
-        for table in (self._sizes, self._began, self._first):
-            del table[number]
+        size = self._size(number)
+        self.outcome.bytes += size
+        began, first = self._began.pop(number), self._first.pop(number)
+        if self._window is not None:
+            self._window.done(Sample(now=self._now, began=began, size=size, first_byte_s=first - began, limited=full))
+            self._limit = self._window.limit
+            self.outcome.windows.append(self._limit)
 
 
 def draw_link(seed: int) -> Link:

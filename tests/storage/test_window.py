@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from asyncdata.storage.window import Sample, Window
+from asyncdata.storage.throughput import Sample
+from asyncdata.storage.window import Window
 from tests.samples import samples
 from tests.storage.simulated_link import Link, Run, draw_link
 

@@ -1,0 +1,217 @@
+"""Whether refused requests are the load's doing, and how many requests a server grants. No clock, no socket.
+
+A server that grants so many requests a second serves the same, however many ask: by Little's law the requests it works
+at are what it grants times the time one takes. All above these are refused. With as many in flight as were *served*
+together, the refusals end::
+
+    usual ──too many──▶ SUSPECTED ──fewer asked, fewer refused──▶ GRANTED: a little more while none is refused,
+      ▲                     │                                              a little less as soon as some are
+      └──refused as often───┘ (three times: it is not the load; that share is usual from now on)
+
+The amount granted is followed by a saw-tooth of 2 %, so that it is used and hardly anything is refused. Servers count
+requests over some time, so that what is left over below the limit is used up above it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Final
+
+_LOOK: Final = 24
+_ENOUGH: Final = 400
+_EXPECTED: Final = 20
+"""Refusals to be expected before it is judged whether they have become fewer."""
+_REMAINS: Final = 0.6
+_STRIKES: Final = 3
+_SURE: Final = 3.0
+_MOST_ASKED: Final = 512
+_STEP: Final = 0.02
+_MOST_MORE: Final = 0.25
+_MOST_LESS: Final = 0.08
+_LEFT: Final = 1.25
+
+
+class Kind(enum.Enum):
+    """What a server says, and the share of answers that is borne.
+
+    A failing server (5xx) may do so at random; "too many requests" (429) is seldom meant otherwise.
+    """
+
+    THROTTLED = 0.02
+    FAILED = 0.06
+
+
+class State(enum.Enum):
+    """What is known of the load."""
+
+    USUAL = "usual"
+    SUSPECTED = "suspected"
+    GRANTED = "granted"
+
+
+class _Share:
+    """How many requests were refused in one way."""
+
+    __slots__ = ("bearable", "count", "usual")
+
+    def __init__(self, kind: Kind) -> None:
+        self.bearable: float = kind.value
+        self.usual = 0.0
+        self.count = 0
+
+    def too_many(self, asked: int, sure: float) -> bool:
+        """Whether these are more than chance would make of a bearable share."""
+        expected = (self.usual + self.bearable) * asked
+        return self.count > expected + sure * math.sqrt(expected) + 1
+
+
+class Refusals:
+    """See the module's text.
+
+    ``look`` is called after each answer; where it returns a window, that is the one to go to. Whoever moves the window,
+    for whatever reason, calls ``begin``: what was asked for before does not count.
+
+    Refusals come at once, what is served takes its time. Answers that have come would tell of too many refusals after
+    every move; so the share is of the requests that were *made*: one for each place that became free, or was added.
+    """
+
+    def __init__(self) -> None:
+        self.state = State.USUAL
+        self.backoffs = 0
+        self.reason = ""
+        self.ceiling = 0
+        """The window at which requests were refused last, while that is believed."""
+        self.borne = False
+        """What was suspected last proved to be usual."""
+        self._shares = {kind: _Share(kind) for kind in Kind}
+        self._suspect = self._shares[Kind.THROTTLED]
+        self._before = 0.0
+        self._before_at = 0
+        self._strikes = 0
+        self._sufficient = False
+        self._direction = 0
+        self._step = _STEP
+        self._asked = self._limited = self._surplus = 0
+        self._busy_s = 0.0
+        self._since = math.inf
+
+    @property
+    def following(self) -> bool:
+        """The window is where requests are granted, or it is being found out whether they are."""
+        return self.state is not State.USUAL
+
+    def begin(self, now: float, surplus: int = 0) -> None:
+        """The window is another one, and so many requests are in flight above it."""
+        self._since = now
+        self._asked = self._limited = 0
+        self._surplus = surplus
+        self._busy_s = 0.0
+        for share in self._shares.values():
+            share.count = 0
+
+    def ended_well(self, began: float, now: float, *, limited: bool) -> None:
+        """A read ended well."""
+        self._busy_s += now - began
+        self._since = began if self._since == math.inf else self._since
+        self._left()
+        self._limited += limited and began >= self._since
+
+    def refused(self, began: float, kind: Kind) -> None:
+        """One was refused."""
+        self._since = began if self._since == math.inf else self._since
+        self._left()
+        if began >= self._since:
+            self._shares[kind].count += 1
+
+    def added(self) -> None:
+        """The window has a place more."""
+        self._asked += 1
+
+    def _left(self) -> None:
+        if self._surplus > 0:
+            self._surplus -= 1
+        else:
+            self._asked += 1
+
+    def look(self, limit: int, now: float) -> int | None:
+        """The window to go to, if it is another one because of refusals."""
+        if self.state is State.USUAL:
+            return self._look_for_suspects(limit, now)
+        if self.state is State.SUSPECTED:
+            return self._judge(limit, now)
+        return self._follow(limit)
+
+    def _look_for_suspects(self, limit: int, now: float) -> int | None:
+        asked = self._asked
+        if asked < _LOOK:
+            return None
+        for share in self._shares.values():
+            if share.too_many(asked, _SURE):
+                self.state = State.SUSPECTED
+                self._suspect, self._before, self._before_at = share, share.count / asked, limit
+                self._strikes = 0
+                self.backoffs += 1
+                self.ceiling = limit
+                self.reason = f"{self._before:.0%} of the requests were refused"
+                return self._fewer(limit, now)
+        if asked >= _MOST_ASKED:
+            self._asked //= 2
+            for share in self._shares.values():
+                share.count //= 2
+        return None
+
+    def _fewer(self, limit: int, now: float) -> int:
+        """As many as were served together, by Little's law."""
+        served = self._busy_s / max(now - self._since, 1e-9)
+        target = min(limit - 1, int(min(limit, served) * (1 - _STEP)))
+        self._sufficient = target >= limit // 4
+        return max(target, limit // 4, 1)
+
+    def _judge(self, limit: int, now: float) -> int | None:
+        asked = self._asked
+        if asked < 2 * limit + min(_ENOUGH, max(_LOOK, _EXPECTED / self._before)):
+            return None
+        suspect = self._suspect
+        share = suspect.count / asked
+        if share < _REMAINS * self._before:
+            # What is refused with fewer in flight has nothing to do with their number.
+            suspect.usual = max(suspect.usual, share) if suspect is self._shares[Kind.FAILED] else suspect.usual
+            self.state = State.GRANTED
+            self._direction, self._step = 0, _STEP
+            self.reason = f"the server grants what {limit} requests ask for; of {self.ceiling} some are refused"
+            return self._follow(limit)
+        self._strikes += self._sufficient
+        if self._strikes < _STRIKES and limit > 1:
+            self._before = share
+            return self._fewer(limit, now)
+        suspect.usual = max(suspect.usual, share)
+        self.state = State.USUAL
+        self.ceiling = 0
+        self.borne = True
+        self.reason = f"{share:.0%} of the requests are refused, however many there are"
+        return self._before_at
+
+    def _follow(self, limit: int) -> int | None:
+        asked, shares = self._asked, self._shares.items()
+        if any(share.too_many(asked, _SURE / 2 if kind is Kind.THROTTLED else _SURE) for kind, share in shares):
+            self.ceiling = limit
+            self._turn(-1)
+            self.reason = f"the server refuses some of {limit} requests"
+            return limit - max(1, round(limit * self._step))
+        if self._limited < 2 * max(_LOOK, limit):
+            return None
+        if limit >= _LEFT * self.ceiling + _LOOK / 8:
+            self.state = State.USUAL
+            self.borne = False
+            self.reason = f"{limit} requests are no longer refused"
+            self.ceiling = 0
+            return limit
+        self._turn(1)
+        return limit + max(1, round(limit * self._step))
+
+    def _turn(self, direction: int) -> None:
+        """The same way again is a longer step."""
+        most = _MOST_MORE if direction > 0 else _MOST_LESS
+        self._step = min(most, 2 * self._step) if direction == self._direction else _STEP
+        self._direction = direction
