@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.dataset.arguments import refuse_async
 from asyncdata.dataset.handle import Handle
 from asyncdata.plan import sequence
+from asyncdata.runtime.stages.calls import ESTIMATED, SMOOTHING, resampling
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset
@@ -112,14 +114,17 @@ class Sequential(Handle):
     def rejection_resample(
         self,
         class_func: Callable[..., Any],
-        target_dist: Sequence[float],
-        initial_dist: Sequence[float] | None = None,
+        target_dist: Sequence[float] | npt.NDArray[Any],
+        initial_dist: Sequence[float] | npt.NDArray[Any] | None = None,
         seed: int | None = None,
     ) -> Dataset:
-        """Drops elements so that classes come as often as wished; gives ``(class, element)``.
+        """Drops and repeats elements so that classes come as often as wished; gives ``(class, element)``.
 
-        Nothing is repeated: an element is kept with the probability that its class is wished for, over that it comes,
-        in proportion to the class for which this is largest.
+        As in tf.data a part of the result is this dataset as it is, and the rest is drawn from it once more, each
+        element kept with the probability that fills up what its class lacks. The two are mixed at random until one of
+        them ends. So this dataset is read twice (four times without `initial_dist`), and an element may come twice: put
+        a `cache` in front where reading is dear. Where a class is not wished for at all, the first part is empty, and
+        nothing is read or comes twice.
 
         Args:
             class_func: The class of an element: an integer from 0 to ``len(target_dist) - 1``. Runs on the pipeline's
@@ -132,20 +137,44 @@ class Sequential(Handle):
             >>> import asyncdata as ad
             >>> ds = ad.Dataset.range(1000).rejection_resample(lambda x: int(x >= 900), [0.5, 0.5], [0.9, 0.1], seed=1)
             >>> classes = [int(c) for c, x in ds]
-            >>> classes.count(1), 60 < classes.count(0) < 140
-            (100, True)
+            >>> 0.4 < sum(classes) / len(classes) < 0.6
+            True
         """
         refuse_async("rejection_resample", class_func)
         target = _distribution("target_dist", target_dist)
         initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
         if initial is not None and len(initial) != len(target):
             raise ValueError(f"initial_dist has {len(initial)} classes, target_dist {len(target)}")
-        return self._derive(
-            sequence.RejectionResample(input=self._node, function=class_func, target=target, initial=initial, seed=seed)
-        )
+
+        def part(*, every: bool) -> Dataset:
+            node = sequence.RejectionResample(
+                input=self._node, function=class_func, target=target, initial=initial, seed=seed, every=every
+            )
+            return self._derive(node)
+
+        whole, rest = part(every=True), part(every=False)
+        if initial is None:
+            weights: Any = _weights(whole.map(lambda number, _: number), np.array(target))
+        else:
+            share = resampling(np.array(target), np.array(initial))[0]
+            if share in (0.0, 1.0):
+                return whole if share else rest
+            weights = [share, 1 - share]
+        return whole.sample_from_datasets([whole, rest], weights, seed, stop_on_empty_dataset=True)
 
 
-def _distribution(name: str, values: Sequence[float]) -> tuple[float, ...]:
+def _weights(classes: Dataset, target: npt.NDArray[np.float64]) -> Dataset:
+    """The weights of the two parts for each draw, by the classes seen so far."""
+
+    def seen(counts: Any, numbers: Any) -> tuple[Any, Any]:
+        counts = counts + np.bincount(numbers, minlength=len(target))
+        share = resampling(target, counts)[0]
+        return counts, np.tile([share, 1 - share], (ESTIMATED, 1))
+
+    return classes.batch(ESTIMATED).scan(np.full(len(target), SMOOTHING), seen).unbatch()
+
+
+def _distribution(name: str, values: Sequence[float] | npt.NDArray[Any]) -> tuple[float, ...]:
     found = np.asarray(values, np.float64)
     if found.ndim != 1 or not np.isfinite(found).all() or (found < 0).any() or not found.sum() > 0:
         raise ValueError(f"{name} must be numbers that are not negative and not all 0, not {values!r}")

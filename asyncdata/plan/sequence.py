@@ -79,13 +79,14 @@ class AssertCardinality(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RejectionResample(Node):
-    """``(class, element)`` of elements chosen so that classes come as often as `target` says.
+    """``(class, element)``, of all elements or of those chosen by what their classes lack.
 
     Attributes:
         function: Gives the class of an element, an integer.
         target: How often each class is wished for, not normalized.
         initial: How often each class comes in the input; None to count as elements come.
         seed: Of the draws.
+        every: Whether all elements are kept.
     """
 
     draws: ClassVar[int] = 1
@@ -95,3 +96,4 @@ class RejectionResample(Node):
     target: tuple[float, ...]
     initial: tuple[float, ...] | None
     seed: int | None
+    every: bool

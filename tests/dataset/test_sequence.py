@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,36 @@ def test_rejection_resample_refuses_nonsense() -> None:
         D.range(3).rejection_resample(lambda _: 0, [1, 1], [1])
     with pytest.raises(ValueError, match="class 2"):
         list(D.range(3).rejection_resample(lambda x: x, [0.5, 0.5]))
+
+
+@pytest.mark.parametrize("initial", [None, [0.7, 0.2, 0.1]])
+def test_resampled_classes_come_as_often_as_wished(initial: list[float] | None) -> None:
+    """Within chance, in every epoch, with tuples as elements; an element comes at most twice, once from each part."""
+    classes = np.random.default_rng(3).choice(3, size=3000, p=(0.7, 0.2, 0.1))
+    target = np.array([0.4, 0.3, 0.3])
+    ds = D.range(3000).map(lambda x: (x, -x)).rejection_resample(lambda x, _: classes[int(x)], target, initial, seed=2)
+    passes = []
+    for _ in range(2):
+        found = [(int(kind), int(x)) for kind, (x, _) in ds]
+        assert all(classes[x] == kind for kind, x in found)
+        assert max(Counter(x for _, x in found).values()) == 2
+        share = np.bincount([kind for kind, _ in found], minlength=3) / len(found)
+        assert (np.abs(share - target) < 5 * np.sqrt(0.25 / len(found)) + 0.02).all(), share
+        passes.append(found)
+    assert passes[0] != passes[1]
+
+
+def test_resampling_without_a_first_part_reads_once() -> None:
+    """Where a class is not wished for nothing comes twice; where all is as wished everything comes once."""
+    calls: list[int] = []
+
+    def number(x: Any) -> int:
+        calls.append(int(x))
+        return int(x) % 2
+
+    assert {int(kind) for kind, _ in D.range(50).rejection_resample(number, [0, 1], [0.5, 0.5])} == {1}
+    assert calls == list(range(50))
+    assert [int(x) for _, x in D.range(50).rejection_resample(number, [0.5, 0.5], [1, 1])] == list(range(50))
 
 
 def test_old_names_make_the_same_plans() -> None:

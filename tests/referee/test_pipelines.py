@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -122,3 +123,57 @@ def test_interleave_has_tensorflows_order(referee: Referee) -> None:
     with ad.Runtime(OPTIONS):
         for case, order in zip(cases, expected["orders"], strict=True):
             assert interleaved(*case) == order, case
+
+
+def in_whole_blocks(lengths: tuple[int, ...], cycle: int, block: int) -> bool:
+    """Whether every dataset ends with a block. Where one does not, TensorFlow's old order is a matter of time."""
+    return cycle <= 3 and all(length % block == 0 for length in lengths)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if SOAK else 300)
+def test_the_old_parallel_interleave_has_tensorflows_order(referee: Referee) -> None:
+    """Not sloppy, with every combination of lengths up to a small number, in whole blocks."""
+    cases = [case for case in rotations(samples(2, 4)) if in_whole_blocks(*case)]
+    expected = referee.ask({"op": "legacy orders", "cases": cases})
+    assert expected is not None
+    with ad.Runtime(OPTIONS):
+        for (lengths, cycle, block), order in zip(cases, expected["orders"], strict=True):
+
+            def make(number: Any, lengths: tuple[int, ...] = lengths) -> ad.Dataset:
+                return ad.Dataset.range(10 * number, 10 * number + lengths[int(number)])
+
+            ds = ad.Dataset.range(len(lengths)).parallel_interleave(make, cycle, block, sloppy=False)
+            assert [int(x) for x in ds] == order, (lengths, cycle, block)
+
+
+RESAMPLED = [
+    ([1 / 3, 1 / 3, 1 / 3], [0.6, 0.1, 0.3]),
+    ([0.5, 0.25, 0.25], None),
+    ([0.6, 0.1, 0.3], [0.6, 0.1, 0.3]),
+    ([0.0, 0.5, 0.5], [0.6, 0.1, 0.3]),
+    ([0.2, 0.3, 0.5], [0.5, 0.2, 0.3]),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("target", "initial"), RESAMPLED)
+def test_resampling_keeps_as_much_as_tensorflow(
+    target: list[float], initial: list[float] | None, referee: Referee
+) -> None:
+    """Of each class and in all as many elements as TensorFlow gives, within what chance allows; epoch for epoch."""
+    epochs, count = 3, 4000
+    case = {"op": "resampled", "count": count, "target": target, "initial": initial, "seed": 3, "epochs": epochs}
+    expected = referee.ask(case)
+    assert expected is not None
+    classes = np.array([1, 2, 2, 2, 0, 0, 0, 0, 0, 0])
+    with ad.Runtime(OPTIONS):
+        ds = ad.Dataset.range(count).rejection_resample(lambda x: classes[int(x) % 10], target, initial, seed=3)
+        found = [[int(kind) for kind, _ in ds] for _ in range(epochs)]
+        again = [int(kind) for kind, _ in ds.repeat(epochs)]
+    both = [np.bincount(numbers, minlength=3) for numbers in (*expected["classes"], *found)]
+    theirs, ours = np.mean(both[:epochs], axis=0), np.mean(both[epochs:], axis=0)
+    # Six standard deviations of sums of so many draws; where one of two inputs ends, chance adds up twice.
+    assert (np.abs(theirs - ours) < 6 * 2 * np.sqrt(np.maximum(theirs, 16))).all(), (theirs, ours)
+    assert abs(len(again) - epochs * ours.sum()) < 6 * 2 * np.sqrt(epochs * ours.sum() + 16)

@@ -177,6 +177,38 @@ def interleaved(lengths: Any, cycle: Any, block: Any) -> Any:
     return ds.reduce(tf.zeros((0,), tf.int64), lambda seen, x: tf.concat([seen, [x]], 0))
 
 
+def legacy_orders(cases: list[Any]) -> list[list[int]]:
+    """The orders of the old parallel_interleave, traced once for each pair of arguments."""
+
+    def orders(cycle: int, block: int) -> Any:
+        def order(lengths: Any) -> Any:
+            step = tf.data.experimental.parallel_interleave(
+                lambda number, length: D.range(10 * number, 10 * number + length), cycle, block, sloppy=False
+            )
+            ds = D.from_tensor_slices(lengths).enumerate().apply(step)
+            return ds.reduce(tf.zeros((0,), tf.int64), lambda seen, x: tf.concat([seen, [x]], 0))
+
+        return tf.function(order, input_signature=SIGNATURE[:1])
+
+    known: dict[tuple[int, int], Any] = {}
+    found = []
+    for lengths, cycle, block in cases:
+        if (cycle, block) not in known:
+            known[cycle, block] = orders(cycle, block)
+        found.append(known[cycle, block](np.array(lengths, np.int64)).numpy().tolist())
+    return found
+
+
+def resampled(case: dict[str, Any]) -> list[list[int]]:
+    """Classes of resampled numbers, epoch for epoch: one in ten is of class 1, three in ten of class 2."""
+
+    def number(x: Any) -> Any:
+        return tf.gather(tf.constant([1, 2, 2, 2, 0, 0, 0, 0, 0, 0]), x % 10)
+
+    ds = D.range(case["count"]).rejection_resample(number, case["target"], case["initial"], seed=case["seed"])
+    return [[int(kind) for kind, _ in ds] for _ in range(case["epochs"])]
+
+
 SIGNATURE = [tf.TensorSpec((None,), tf.int64), tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int64)]
 
 
@@ -186,6 +218,10 @@ def answer(plan: dict[str, Any]) -> dict[str, Any]:
         cases = plan["cases"]
         order = tf.function(interleaved, input_signature=SIGNATURE)
         return {"orders": [order(np.array(c[0], np.int64), c[1], c[2]).numpy().tolist() for c in cases]}
+    if plan["op"] == "legacy orders":
+        return {"orders": legacy_orders(plan["cases"])}
+    if plan["op"] == "resampled":
+        return {"classes": resampled(plan)}
     elements: list[Any] = []
     count = None
     try:

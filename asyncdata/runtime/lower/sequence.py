@@ -55,7 +55,8 @@ def _rejection_resample(node: sequence.RejectionResample, scope: Scope) -> Stage
     label = label_of(node)
     function = UserFunction(node.function, label, scope.services.sources)
     key = draw_key(node, scope, node.seed, fresh=True)
-    return RejectionStage(label, lower(node.input, scope.below()), function, node.target, node.initial, key)
+    upstream = lower(node.input, scope.below())
+    return RejectionStage(label, upstream, function, node.target, node.initial, key, every=node.every)
 
 
 register(sequence.Counter, _counter)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.memory.advance import Fold, Rows
 from asyncdata.memory.block import Block
@@ -23,9 +24,13 @@ from asyncdata.runtime.stages.arrays import block_of_elements
 from asyncdata.runtime.usercode import UserFunction, call_rows
 from asyncdata.types import Element
 
-_SMOOTHING: Final = 10.0
+SMOOTHING: Final = 10.0
 """Elements of each class that are counted before the first one."""
 
+ESTIMATED: Final = 32
+"""So many elements are counted before the estimate of how often classes come is made anew."""
+_EQUAL: Final = 1e-6
+"""Ratios that differ by less, relatively, are equal."""
 _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
@@ -150,8 +155,26 @@ class ScanStage(CallingStage):
         return block_of_elements(results, block.origin, block.advance.with_marks(marks))
 
 
+def resampling(
+    target: npt.NDArray[np.float64], initial: npt.NDArray[np.float64]
+) -> tuple[float, npt.NDArray[np.float64]]:
+    """How classes that come as often as `initial` says are made to come as often as `target` says.
+
+    A part of the result is the input as it is; the rest is drawn from the input once more, by class. The part is as
+    large as it can be, so that as little as possible is rejected.
+
+    Returns:
+        The part, and the probability with which an element of each class is kept for the rest.
+    """
+    ratios = target / target.sum() * (initial.sum() / np.maximum(initial, _TINY))
+    least, most = ratios.min(), ratios.max()
+    if most - least <= _EQUAL * most:
+        return 1.0, np.ones(len(target))
+    return float(least), (ratios - least) / (most - least)
+
+
 class RejectionStage(CallingStage):
-    """Keeps each element with a probability: how often its class is wished for, over how often it comes.
+    """Keeps each element with the probability that fills up what its class lacks; see `resampling`.
 
     Args:
         label: The stage's name.
@@ -160,6 +183,7 @@ class RejectionStage(CallingStage):
         target: How often each class is wished for.
         initial: How often each class comes; None to count them as they come.
         key: Of the draws.
+        every: Whether all elements are kept.
     """
 
     def __init__(
@@ -170,13 +194,16 @@ class RejectionStage(CallingStage):
         target: Sequence[float],
         initial: Sequence[float] | None,
         key: tuple[int, int],
+        *,
+        every: bool,
     ) -> None:
         super().__init__(label, upstream)
         self._function = function
         self._target = np.array(target, np.float64)
         self._given = initial is not None
+        self._every = every
         # Counted, each class starts with a few, so that the first elements do not decide.
-        self._seen = np.array(initial, np.float64) if initial is not None else np.full(len(target), _SMOOTHING)
+        self._seen = np.array(initial, np.float64) if initial is not None else np.full(len(target), SMOOTHING)
         self._key = key
         self._passed = 0
         self._out = 0
@@ -190,10 +217,9 @@ class RejectionStage(CallingStage):
         self._before.append(None if self._given else self._seen.tolist())
         if not self._given:
             self._seen[found] += 1
-        wished = self._target > 0
-        ratios = self._target[wished] * self._seen.sum() / np.maximum(self._seen[wished], _TINY)
-        own = self._target[found] * self._seen.sum() / max(self._seen[found], _TINY)
-        return found, float(own / ratios.max())
+        if self._every:
+            return found, 1.0
+        return found, float(resampling(self._target, self._seen)[1][found])
 
     def _block_of(self, block: Block, results: list[Any]) -> Block:
         drawn = fractions(self._key, self._passed, len(results))

@@ -113,7 +113,7 @@ def _unique(bench: Bench, kind: Kinds) -> Stage:
 
 def _reject(bench: Bench, kind: Kinds, initial: Sequence[float] | None) -> Stage:
     function = UserFunction(lambda *parts: number(parts) % 3, "reject", bench.sources)
-    return RejectionStage("reject", scripted(bench, kind, 40), function, (0.6, 0.3, 0.1), initial, KEY)
+    return RejectionStage("reject", scripted(bench, kind, 40), function, (0.6, 0.3, 0.1), initial, KEY, every=False)
 
 
 CHOICES = [0, 2, 1, 1, 0, 0, 2, 0, 1, 2, 0, 0, 0, 0, 1, 1, 2, 2, 0, 1]
@@ -187,6 +187,7 @@ FAILING: dict[str, Callable[[Bench, Kinds], Stage]] = {
         (0.5, 0.5),
         None,
         KEY,
+        every=False,
     ),
     "assert fewer": lambda bench, kind: AssertCardinalityStage("assert", scripted(bench, kind, 11), 9),
     "assert more": lambda bench, kind: AssertCardinalityStage("assert", scripted(bench, kind, 11), 12),
@@ -347,15 +348,15 @@ def test_the_ends_of_the_unit_interval_choose_something() -> None:
 
 
 @pytest.mark.parametrize("initial", [None, (0.7, 0.2, 0.1)])
-def test_rejection_reaches_the_wished_distribution(initial: tuple[float, ...] | None) -> None:
+def test_rejection_alone_reaches_the_wished_distribution(initial: tuple[float, ...] | None) -> None:
     """Classes come as often as wished, within five standard deviations; no element is doubled, the order is kept."""
     rng = np.random.default_rng(3)
     classes = rng.choice(3, size=20_000, p=(0.7, 0.2, 0.1))
-    target = (0.2, 0.3, 0.5)
+    target = (0.0, 0.3, 0.7)
 
     def make(bench: Bench) -> Stage:
         function = UserFunction(lambda at: classes[at], "reject", bench.sources)
-        return RejectionStage("reject", numbers(bench, 0, 20_000), function, target, initial, KEY)
+        return RejectionStage("reject", numbers(bench, 0, 20_000), function, target, initial, KEY, every=False)
 
     elements = whole(make).elements
     found = np.array([number for number, _ in elements])
@@ -364,7 +365,7 @@ def test_rejection_reaches_the_wished_distribution(initial: tuple[float, ...] | 
     assert (classes[places] == found).all()
     share = np.bincount(found, minlength=3) / len(found)
     assert (np.abs(share - target) < 5 * np.sqrt(0.25 / len(found)) + 0.01).all()
-    assert len(found) > 20_000 * 0.1 / 0.5 * 0.9
+    assert len(found) > 20_000 * 0.1 / 0.7 * 0.9
 
 
 def test_counters_wrap_around_and_random_numbers_are_uniform() -> None:
