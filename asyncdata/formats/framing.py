@@ -86,6 +86,7 @@ class Frames:
         lines: Number of the line at which each record begins, where the format counts them.
         next_line: Number of the line at ``stop``, likewise.
         ended: The format says that nothing follows, whatever bytes do.
+        short: No whole record follows in the bytes shown, which an answer without records says by itself.
     """
 
     starts: Positions
@@ -96,6 +97,7 @@ class Frames:
     lines: Positions | None = None
     next_line: int = field(default=1)
     ended: bool = False
+    short: bool = False
     resume: int = -1
     resume_line: int = 1
 

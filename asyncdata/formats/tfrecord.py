@@ -39,6 +39,9 @@ _CHECK_EVERY: Final = 1024
 _ALIKE: Final = 4
 """So many records of one length in a row make it worth while to look for more of them at once."""
 
+_FEW: Final = 32
+"""Up to so many records, looking at one after the other is cheaper than at all of them at once."""
+
 _MAX_ROW_LENGTH: Final = (1 << 63) - 1
 _length_at = struct.Struct("<Q").unpack_from
 _word_at = struct.Struct("<I").unpack_from
@@ -137,7 +140,7 @@ def frame(
         whole = len(starts) - 1
         bounds = np.array(starts, np.int64)
         if check and whole:
-            good = _verified(array, bounds[:-1])
+            good = _verified(array, bounds[:-1]) if whole > _FEW else _verified_singly(view, starts[:-1])
             bad = good < whole
             bounds = bounds[: good + 1]
         rows = np.empty((len(bounds) - 1, 2), np.int64)
@@ -168,6 +171,8 @@ def _walk(
 ) -> list[int] | npt.NDArray[np.int64]:
     """Starts of up to ``count`` whole records from ``position`` on, and the position after the last."""
     starts = _walk_on(view, [position], stop, min(count, _ALIKE))
+    if len(starts) > _ALIKE and min(count, (stop - position) // (starts[1] - position)) <= _FEW:
+        return _walk_on(view, starts, stop, count - _ALIKE)
     if len(starts) <= _ALIKE:
         return starts
     step = starts[1] - position
@@ -209,6 +214,16 @@ def _verified(array: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> in
     wrong = crc32c.masked_length_checksums(heads["length"]) != heads["crc"]
     first = int(wrong.argmax())
     return first if wrong[first] else len(starts)
+
+
+def _verified_singly(view: memoryview, starts: Iterable[int]) -> int:
+    """The same, one by one."""
+    good = 0
+    for start in starts:
+        if crc32c.masked_checksum(view[start : start + 8]) != _word_at(view, start + 8)[0]:
+            break
+        good += 1
+    return good
 
 
 def _tail(

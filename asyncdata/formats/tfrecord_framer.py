@@ -49,7 +49,12 @@ class TFRecordFramer:
         )
         rows, end, need, error = frame(view, start, stop, limit=limit, remaining=remaining, context=context)
         return Frames(
-            starts=rows[:, 0] - HEADER_BYTES, values=(Refs(rows, self._leaf),), stop=end, need=need, error=error
+            starts=rows[:, 0] - HEADER_BYTES,
+            values=(Refs(rows, self._leaf),),
+            stop=end,
+            need=need,
+            error=error,
+            short=error is None and len(rows) < limit,
         )
 
 

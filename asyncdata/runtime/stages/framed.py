@@ -196,7 +196,7 @@ class FramedStage(Stage):
             self._behind_error = frames.resume, frames.resume_line
         elif self._ended or frames.error is not None:
             run.leave()
-        elif not len(frames.starts) and frames.stop < stop:
+        elif frames.stop < stop and (frames.short or not len(frames.starts)):
             run.cut_off(frames.need)
             if run.last:
                 self._error = self._truncated(frames.need)
