@@ -25,8 +25,9 @@ from tests.hdfs.settings import BLOCK_BYTES, DATANODES
 from tests.hdfs.writing import Writer
 from tests.integration.shards import records, shard_bytes
 
-_BLOCKS = 16
-_DATA = random.Random(21).randbytes(_BLOCKS * BLOCK_BYTES)
+# Which DataNode is asked first is chosen when a file is opened: of so many files some begin with each.
+_FILES = 16
+_DATA = random.Random(21).randbytes(_FILES * BLOCK_BYTES)
 _CHUNK = BLOCK_BYTES // 2
 # Nothing of these ends a read within a test.
 _ENDLESS = TimeoutOptions(connect_s=600, first_byte_s=600, idle_s=600, floor_s=600)
@@ -52,32 +53,36 @@ def datanodes(cluster: Cluster) -> Iterator[Callable[..., None]]:
 
 
 @asynccontextmanager
-async def opened(cluster: Cluster, folder: str, **changes: Any) -> AsyncIterator[tuple[Fetcher, ObjectInfo]]:
-    """A Fetcher that has read the file several times, and so has learned; the file has blocks on both DataNodes."""
-    await Writer(cluster).put(f"{folder}/x", _DATA)
+async def opened(cluster: Cluster, folder: str, **changes: Any) -> AsyncIterator[tuple[Fetcher, list[ObjectInfo]]]:
+    """A Fetcher that has read all files, and so has learned."""
+    for number in range(_FILES):
+        await Writer(cluster).put(f"{folder}/{number:02}", _DATA[number * BLOCK_BYTES :][:BLOCK_BYTES])
     fetcher = Fetcher(Options(retry=_STEADY, max_requests_in_flight=8, **changes), Environment())
     try:
-        info = await fetcher.stat(cluster.url(f"{folder}/x"))
-        assert await read_all(fetcher, info) == _DATA
-        yield fetcher, info
+        infos = await fetcher.glob(cluster.url(f"{folder}/*"))
+        assert await read_all(fetcher, infos) == _DATA
+        yield fetcher, infos
     finally:
         await fetcher.aclose()
 
 
-async def read_all(fetcher: Fetcher, info: ObjectInfo, *, after: Callable[[int], None] = lambda _: None) -> bytes:
-    """The whole file by ranges side by side; ``after`` is told how many are complete."""
-    data = bytearray(info.size)
+async def read_all(
+    fetcher: Fetcher, infos: list[ObjectInfo], *, after: Callable[[int], None] = lambda _: None
+) -> bytes:
+    """All files, by ranges side by side; ``after`` is told how many are complete."""
+    data = bytearray(len(_DATA))
     view = memoryview(data)
     done = 0
 
     async def read(start: int) -> None:
         nonlocal done
-        await fetcher.read(info, start, view[start : start + _CHUNK], priority=start)
+        number, inside = divmod(start, BLOCK_BYTES)
+        await fetcher.read(infos[number], inside, view[start : start + _CHUNK], priority=start)
         done += 1
         after(done)
 
     async with asyncio.TaskGroup() as group:
-        for start in range(0, info.size, _CHUNK):
+        for start in range(0, len(_DATA), _CHUNK):
             group.create_task(read(start))
     return bytes(data)
 
@@ -93,14 +98,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_silent_read_is_overtaken(cluster: Cluster, folder: str, datanodes: Callable[..., None]) -> None:
     """No limit of time mends it: second attempts do, by the other replica; each byte is counted once."""
-    async with opened(cluster, folder, timeouts=_ENDLESS, hedge=_EAGER) as (fetcher, info):
+    async with opened(cluster, folder, timeouts=_ENDLESS, hedge=_EAGER) as (fetcher, infos):
         before = fetcher.stats()
 
         def stop_once(done: int) -> None:
             if done == 2:
                 datanodes("datanode2")
 
-        assert await asyncio.wait_for(read_all(fetcher, info, after=stop_once), 120) == _DATA
+        assert await asyncio.wait_for(read_all(fetcher, infos, after=stop_once), 120) == _DATA
         stats = fetcher.stats()
         assert stats.hedges_won >= 1
         assert stats.bytes - before.bytes == len(_DATA)
@@ -114,14 +119,14 @@ async def test_a_silent_read_is_left_after_the_limit_that_was_learned(
 ) -> None:
     """The options allow minutes; what was seen of this cluster allows less, and the other replica serves the rest."""
     allowed = TimeoutOptions(connect_s=600, first_byte_s=600, idle_s=600, floor_s=0.5)
-    async with opened(cluster, folder, timeouts=allowed, hedge=_NEVER) as (fetcher, info):
+    async with opened(cluster, folder, timeouts=allowed, hedge=_NEVER) as (fetcher, infos):
         before = fetcher.stats()
 
         def stop_once(done: int) -> None:
             if done == 2:
                 datanodes("datanode2")
 
-        assert await asyncio.wait_for(read_all(fetcher, info, after=stop_once), 120) == _DATA
+        assert await asyncio.wait_for(read_all(fetcher, infos, after=stop_once), 120) == _DATA
         stats = fetcher.stats()
         assert sum(stats.timeouts.values()) >= 1
         assert stats.bytes - before.bytes == len(_DATA)
@@ -131,9 +136,9 @@ async def test_a_silent_read_is_left_after_the_limit_that_was_learned(
 async def test_a_cluster_that_is_well_is_left_alone(cluster: Cluster, folder: str) -> None:
     """While pieces come, nothing is asked for twice, nothing is given up and nothing is thrown away."""
     hedge = HedgeOptions(least_delay_s=10, most_delay_s=20)
-    async with opened(cluster, folder, timeouts=_ENDLESS, hedge=hedge) as (fetcher, info):
+    async with opened(cluster, folder, timeouts=_ENDLESS, hedge=hedge) as (fetcher, infos):
         for _ in range(3):
-            assert await read_all(fetcher, info) == _DATA
+            assert await read_all(fetcher, infos) == _DATA
         stats = fetcher.stats()
         assert (stats.hedges, stats.retries, stats.wasted_bytes, stats.resumes) == (0, 0, 0, 0)
         assert not stats.failures
@@ -169,10 +174,10 @@ async def test_after_a_cancellation_nothing_is_written(
     cluster: Cluster, folder: str, datanodes: Callable[..., None]
 ) -> None:
     """A read and its second attempt that are cancelled while no DataNode answers; then both answer."""
-    async with opened(cluster, folder, timeouts=_ENDLESS, hedge=_EAGER) as (fetcher, info):
+    async with opened(cluster, folder, timeouts=_ENDLESS, hedge=_EAGER) as (fetcher, infos):
         datanodes(*DATANODES)
-        buffer = bytearray(2 * BLOCK_BYTES)
-        reading = asyncio.create_task(fetcher.read(info, 0, memoryview(buffer)), name="reading")
+        buffer = bytearray(BLOCK_BYTES)
+        reading = asyncio.create_task(fetcher.read(infos[0], 0, memoryview(buffer)), name="reading")
         await until(lambda: fetcher.stats().hedges_in_flight == 1)
         reading.cancel()
         await asyncio.wait([reading])
@@ -181,13 +186,13 @@ async def test_after_a_cancellation_nothing_is_written(
         for name in DATANODES:
             os.kill(cluster.state["servers"][name], signal.SIGCONT)
         await until(lambda: fetcher.stats().hedges_in_flight == 0)
-        assert await read_all(fetcher, info) == _DATA
+        assert await read_all(fetcher, infos) == _DATA
         assert not any(buffer)
 
 
 def test_a_stopped_datanode_costs_no_record(cluster: Cluster, folder: str, datanodes: Callable[..., None]) -> None:
     """A pipeline under its default limits: stopped after the first batch, every record comes exactly once, in order."""
-    shards, count, size = 2, 400, 5000
+    shards, count, size = 8, 100, 5000
 
     async def write() -> None:
         for shard in range(shards):

@@ -6,8 +6,9 @@ named them when the file was opened; what it reports is the failure of all. Its 
 hence the table of words below, which is the only place that looks at it.
 
 A DataNode that answers nothing is left for the next one after ``dfs.client.socket-timeout``, which belongs to a client.
-A file is read by a client that leaves it after the limits of the options; where that is too long, see ``open``, by one
-that leaves it so soon that three replicas have their turn within the shortest limit that is ever learned.
+Files are read by a client that leaves it after the limits of the options. Once a read was silent for too long, whatever
+is opened within a minute is read by a *brisk* client, which leaves a DataNode so soon that three replicas have their
+turn within the shortest limit that is ever learned: nobody else remembers which DataNode does not answer.
 
 Two things of hdfs-native need care. Its coroutines run outside of its own timer: where it would wait between two
 rounds over the NameNodes it would panic. It is therefore told to make one round, and the waiting is the Fetcher's.
@@ -39,6 +40,8 @@ _DEFAULT: Final = "fs.defaultFS"
 _FAILOVERS: Final = "dfs.client.failover.max.attempts"
 _SOCKET_TIMEOUT: Final = "dfs.client.socket-timeout"
 _BRISK_PART: Final = 1 / 4
+_BRISK_FOR_S: Final = 60.0
+_SILENT: Final = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.IDLE_TIMEOUT, FailureCause.OVERTAKEN})
 # The time limit of a listing begins anew so often: a page of a NameNode is a thousand.
 _ENTRIES_PER_LIMIT: Final = 1000
 _VARIANT: Final = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
@@ -101,6 +104,7 @@ class NativeClient:
         self._arguments = {name: str(options[name]) for name in _ARGUMENTS if options.get(name) is not None}
         self._brisk_config = config | {_SOCKET_TIMEOUT: _milliseconds(_BRISK_PART * min(patient_s, limits.floor_s))}
         self._brisk: Any = None
+        self._brisk_until = -1.0
         self._client = self._connect(config)
 
     async def look(self, path: str) -> Entry:
@@ -133,8 +137,7 @@ class NativeClient:
 
         Args:
             path: Absolute.
-            brisk: Reads leave a silent DataNode for the next one soon: for a file of which a read was silent. Where all
-                DataNodes are slow it fails.
+            brisk: Reads leave a silent DataNode for the next one soon. Where all DataNodes are slow they fail.
         """
         client = self._client
         if brisk:
@@ -145,6 +148,18 @@ class NativeClient:
             async with asyncio.timeout(self._metadata_s):
                 reader = await client.read(path)
             return NativeFile(reader, brisk=brisk)
+
+    @property
+    def prefers_brisk(self) -> bool:
+        """Whether a read was silent lately."""
+        return self._brisk_until > 0 and asyncio.get_running_loop().time() < self._brisk_until
+
+    def note_failure(self, file: NativeFile, cause: FailureCause) -> None:
+        """A read of a file failed: that it was silent speaks for brisk reads, and that a brisk one failed against."""
+        if file.brisk:
+            self._brisk_until = -1.0
+        elif cause in _SILENT:
+            self._brisk_until = asyncio.get_running_loop().time() + _BRISK_FOR_S
 
     def _connect(self, config: Mapping[str, str]) -> Any:
         with _typed_errors():

@@ -34,7 +34,6 @@ from asyncdata.types import ObjectInfo
 
 KNOWN_OPTIONS: Final = frozenset({"config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
 MAX_OPEN_FILES: Final = 512
-_SILENT: Final = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.IDLE_TIMEOUT, FailureCause.OVERTAKEN})
 
 
 def open_reader(spec: ReaderSpec) -> HdfsReader:
@@ -51,8 +50,7 @@ class HdfsReader:
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
         self._clients: dict[str, NativeClient] = {}
-        # None: to be opened anew, and read briskly, for a read of it was silent.
-        self._files: OrderedDict[tuple[str, str], NativeFile | None] = OrderedDict()
+        self._files: OrderedDict[tuple[str, str], NativeFile] = OrderedDict()
         self._length = PieceLength()
 
     def __repr__(self) -> str:
@@ -107,7 +105,8 @@ class HdfsReader:
             if attempt.detour:
                 self._keep(info, file)
         except StorageError as error:
-            self._doubt(info, file, error)
+            if file is not None:
+                self._doubt(info, file, authority, error)
             # The last byte is asked for again where the look failed, so that the next attempt ends with one as well.
             raise locate(await self._explain(error, info, reading.filled - checking, authority), info, start) from None
         return len(buffer)
@@ -141,12 +140,13 @@ class HdfsReader:
         """
         if info.version is None:
             return await self._client(authority).open(path, brisk=detour)
+        client = self._client(authority)
+        if detour:
+            return await client.open(path, brisk=True)
         key = (info.url, info.version)
         file = self._files.get(key)
-        if detour:
-            return await self._client(authority).open(path, brisk=True)
-        if file is None:
-            file = await self._client(authority).open(path, brisk=key in self._files)
+        if file is None or (client.prefers_brisk and not file.brisk):
+            file = await client.open(path, brisk=client.prefers_brisk)
             self._keep(info, file)
         else:
             self._files.move_to_end(key)
@@ -161,15 +161,13 @@ class HdfsReader:
         if len(self._files) > MAX_OPEN_FILES:
             self._files.popitem(last=False)
 
-    def _doubt(self, info: ObjectInfo, file: NativeFile | None, error: StorageError) -> None:
-        """A read of an open file failed, or it could not be opened (None): it is not kept."""
+    def _doubt(self, info: ObjectInfo, file: NativeFile, authority: str, error: StorageError) -> None:
+        """A read of an open file failed: the file is not kept, unless another one is by now."""
         key = (info.url, info.version or "")
-        if key not in self._files or self._files[key] is not file:
-            return  # another one is kept by now
-        if file is not None and not file.brisk and isinstance(error, ReadFailedError) and error.cause in _SILENT:
-            self._files[key] = None
-        else:
+        if self._files.get(key) is file:
             del self._files[key]
+        if isinstance(error, ReadFailedError):
+            self._client(authority).note_failure(file, error.cause)
 
     async def _check(self, info: ObjectInfo, authority: str, path: str) -> None:
         """Raises unless the file is the listed one."""
