@@ -23,12 +23,13 @@ class Combining(Handle):
 
     __slots__ = ()
 
-    def zip(*datasets: Any) -> Dataset:
+    def zip(*args: Any, datasets: Any = None) -> Dataset:
         """Elements made of one element of each dataset, until the shortest ends.
 
         Args:
-            *datasets: Datasets, whose elements become a tuple; or one nest (tuple, namedtuple, dict) of datasets, whose
+            *args: Datasets, whose elements become a tuple; or one nest (tuple, namedtuple, dict) of datasets, whose
                 elements nest in the same way. Called on a dataset, that one comes first.
+            datasets: The nest, instead.
 
         Raises:
             TypeError: Something else than a Dataset is in the nest.
@@ -41,9 +42,13 @@ class Combining(Handle):
             >>> list(letters.zip(numbers))
             [('a', np.int64(0)), ('b', np.int64(1))]
         """
-        if not datasets:
+        if datasets is not None and args:
+            raise TypeError("zip takes datasets one by one or as one nest, not both")
+        if not args and datasets is None:
             raise TypeError("zip needs at least one dataset")
-        leaves, structure = flatten(datasets[0] if len(datasets) == 1 else datasets)
+        if datasets is None:
+            datasets = args[0] if len(args) == 1 else args
+        leaves, structure = flatten(datasets)
         for leaf in leaves:
             if isinstance(leaf, list):
                 raise TypeError("zip takes datasets in a tuple or dict, not in a list")

@@ -15,6 +15,7 @@ class TFRecordDataset(FilesDataset):
         filenames: A URL, a list of URLs, or a Dataset of URLs.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one record each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
 
     Raises:
         BrokenFrameError: While iterating, when a file is truncated or its framing damaged.
@@ -29,6 +30,9 @@ class TFRecordDataset(FilesDataset):
         filenames: FileNames,
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
+        *,
+        buffer_size: int | None = None,
     ) -> None:
+        del buffer_size
         compression = check_compression_type(compression_type) or None
         self._read(filenames, num_parallel_reads, sources.TFRecordFile, compression=compression)

@@ -22,14 +22,23 @@ class Grouping(Handle):
 
     __slots__ = ()
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
         """Stacks consecutive elements, leaf by leaf.
 
-        Arrays and numbers are stacked along a new first axis, byte strings and texts into a `BytesArray`.
+        Arrays and numbers are stacked along a new first axis, byte strings and texts into a `BytesArray`, arrays of
+        them into arrays of objects.
 
         Args:
             batch_size: Elements of a batch.
             drop_remainder: Whether a last, smaller batch is left out.
+            num_parallel_calls: Taken for compatibility: stacking is cheap, and done in the workers of a map before it.
+            deterministic: Taken for compatibility: batches keep their order.
 
         Raises:
             UnbatchableError: While iterating, when elements of one batch differ in structure, shape or dtype.
@@ -41,6 +50,7 @@ class Grouping(Handle):
             >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
             [[0, 1], [2, 3]]
         """
+        del num_parallel_calls, deterministic
         _check_positive(batch_size=batch_size)
         return self._derive(
             transformations.Batch(input=self._node, size=int(batch_size), drop_remainder=drop_remainder)

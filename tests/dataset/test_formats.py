@@ -17,13 +17,13 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from backports import zstd
 from pyarrow import parquet as pq
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode_many
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.integration.shards import BUCKET, gs_storage
+from tests.zstandard import zstd
 
 PACK: dict[str | None, Callable[[bytes], bytes]] = {
     None: bytes,

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.errors import CompressionError
 from asyncdata.formats.compression import Decompressor, check_compression_type
 from asyncdata.formats.tfrecord import encode
+from tests.zstandard import zstd
 
 _CHECKED = {int(zstd.CompressionParameter.checksum_flag): 1}
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -190,6 +190,7 @@ def test_frames_to_be_skipped_hold_nothing(piece: int) -> None:
     assert unpack("ZSTD", packed, piece=piece) == b"onetwo"
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has the module itself")
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no module for ZSTD is there, reading says which extra brings it."""
     monkeypatch.setitem(sys.modules, "backports", None)

@@ -6,6 +6,7 @@ What a description is made of stands in ``pipelines``, which builds the same pip
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Callable
@@ -209,6 +210,23 @@ def resampled(case: dict[str, Any]) -> list[list[int]]:
     return [[int(kind) for kind, _ in ds] for _ in range(case["epochs"])]
 
 
+def arguments(of: Any) -> list[str]:
+    """The names of a function's arguments."""
+    return [name for name in inspect.signature(of).parameters if name not in ("self", "args", "kwargs")]
+
+
+def signatures() -> dict[str, list[str] | None]:
+    """The arguments of everything a Dataset has; None for properties."""
+    found: dict[str, list[str] | None] = {}
+    for name in dir(D):
+        if not name.startswith("_"):
+            found[name] = None if isinstance(inspect.getattr_static(D, name), property) else arguments(getattr(D, name))
+    for name in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"):
+        found[name] = arguments(getattr(tf.data, name).__init__)
+    found["CsvDataset"] = arguments(tf.data.experimental.CsvDataset.__init__)
+    return found
+
+
 SIGNATURE = [tf.TensorSpec((None,), tf.int64), tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int64)]
 
 
@@ -218,6 +236,8 @@ def answer(plan: dict[str, Any]) -> dict[str, Any]:
         cases = plan["cases"]
         order = tf.function(interleaved, input_signature=SIGNATURE)
         return {"orders": [order(np.array(c[0], np.int64), c[1], c[2]).numpy().tolist() for c in cases]}
+    if plan["op"] == "signatures":
+        return {"signatures": signatures()}
     if plan["op"] == "legacy orders":
         return {"orders": legacy_orders(plan["cases"])}
     if plan["op"] == "resampled":
