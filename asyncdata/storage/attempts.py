@@ -46,6 +46,7 @@ class Attempts:
         self.counters = FetchCounters()
         self._observed = Observations(options.timeouts, options.hedge)
         self._unseen = 0
+        self._turn, self._held = -1.0, 0
         self._hedge_memory = HedgeMemory(hedge_bytes)
         self._hedger = Hedger(options.hedge, self._hedge_memory, self.counters)
 
@@ -98,8 +99,11 @@ class Attempts:
         if racing.connect_s >= 0:
             self._observed.connect(racing.connect_s)
         if self._window is not None and size:
-            # A program asks for the next range only when it has got one: some places may be free for a moment.
-            full = self._gate.held >= self._gate.limit - self._gate.limit // 4
+            # A program asks for the next range only when it has got one: some places may be free for a moment. Where
+            # many end in one turn of the loop, the places count that were held before the first did.
+            if now != self._turn:
+                self._turn, self._held = now, self._gate.held
+            full = self._held >= self._gate.limit - self._gate.limit // 4
             self._window.done(Sample(now, racing.began, size, first_byte_s, full))
 
     def failed(self, error: TransientStorageError, racing: Racing) -> int:

@@ -24,6 +24,8 @@ _EXPECTED: Final = 20
 """Refusals to be expected before it is judged whether they have become fewer."""
 _REMAINS: Final = 0.6
 _STRIKES: Final = 3
+_MOST_USUAL: Final = 0.5
+"""A server that refuses more than this is not taken to do so at random."""
 _SURE: Final = 3.0
 _MOST_ASKED: Final = 512
 _STEP: Final = 0.02
@@ -92,7 +94,7 @@ class Refusals:
         self._sufficient = False
         self._direction = 0
         self._step = _STEP
-        self._asked = self._limited = self._surplus = 0
+        self._asked = self._limited = self._served = self._surplus = 0
         self._busy_s = 0.0
         self._since = math.inf
 
@@ -104,7 +106,7 @@ class Refusals:
     def begin(self, now: float, surplus: int = 0) -> None:
         """The window is another one, and so many requests are in flight above it."""
         self._since = now
-        self._asked = self._limited = 0
+        self._asked = self._limited = self._served = 0
         self._surplus = surplus
         self._busy_s = 0.0
         for share in self._shares.values():
@@ -112,6 +114,7 @@ class Refusals:
 
     def ended_well(self, began: float, now: float, *, limited: bool) -> None:
         """A read ended well."""
+        self._served += 1
         self._busy_s += now - began
         self._since = began if self._since == math.inf else self._since
         self._left()
@@ -163,10 +166,13 @@ class Refusals:
 
     def _fewer(self, limit: int, now: float) -> int:
         """As many as were served together, by Little's law."""
-        served = self._busy_s / max(now - self._since, 1e-9)
-        target = min(limit - 1, int(min(limit, served) * (1 - _STEP)))
-        self._sufficient = target >= limit // 4
-        return max(target, limit // 4, 1)
+        if self._served < limit:
+            # Refusals come in a flood: what is served together is not known yet.
+            self._sufficient = False
+            return max(limit // 2, 1)
+        together = self._busy_s / max(now - self._since, 1e-9)
+        self._sufficient = True
+        return max(min(limit - 1, int(together * (1 - _STEP))), limit // 4, 1)
 
     def _judge(self, limit: int, now: float) -> int | None:
         asked = self._asked
@@ -182,10 +188,10 @@ class Refusals:
             self.reason = f"the server grants what {limit} requests ask for; of {self.ceiling} some are refused"
             return self._follow(limit)
         self._strikes += self._sufficient
-        if self._strikes < _STRIKES and limit > 1:
+        if limit > 1 and (self._strikes < _STRIKES or share > _MOST_USUAL):
             self._before = share
             return self._fewer(limit, now)
-        suspect.usual = max(suspect.usual, share)
+        suspect.usual = max(suspect.usual, min(share, _MOST_USUAL))
         self.state = State.USUAL
         self.ceiling = 0
         self.borne = True

@@ -3,19 +3,22 @@
 A link is full when more requests bring no more bytes: each then only takes longer. So the window is moved, the rate at
 both places is compared, and the better one is kept, the smaller of two that are equal::
 
-    GROW ──twice as many, while it pays──▶ HOLD ◀──────────────────────────┐
-                                                │  after a while, in turn      │ compare, keep or go back
-                                                ├──▶ UP    a few more ─────────┤
-                                                ├──▶ DOWN  a few less ─────────┤
-    429, 503 above what is usual ──▶ YIELD ─────┴── fewer, until it is usual ──┘
+    START ──a place more for every read, while reads take no longer──┐
+                                                                     ▼
+    GROW ──twice as many, while it pays──────────────▶ HOLD ◀──────────────────────────┐
+                                                        │  after a while, in turn      │ compare, keep or go back
+                                                        ├──▶ UP    a few more ─────────┤
+                                                        ├──▶ DOWN  a few less ─────────┘
+    refusals above what is usual ──▶ GRANTED: what the server grants is followed, see refusals.py
+
+The start does not wait for measurements: reads that take longer with more in flight say that the link is full. The
+window there is too large, by what was asked for in the time of one read; then it is measured, and by Little's law what
+the rate needs is tried: rate times the time that a read took before. As every move downwards, it is kept only if it
+brings as much.
 
 A move is one slot per finished read, never a burst. What was asked for before a move has ended is left out; then whole
 windows of reads are measured, for reads that began together end together. Reads count only while the window was what
-held them back: a program that asks for less moves nothing. Where a move *did* pay in part, the new window follows from
-it: rate gained times the time a read took before, which is what is needed to fill the link (bandwidth times latency).
-
-Servers that fail at random are not helped by fewer requests: a share of refusals that stays when the window shrinks is
-taken as usual, and the window goes back.
+held them back: a program that asks for less moves nothing.
 """
 
 from __future__ import annotations
@@ -256,11 +259,11 @@ class Window:
             self._durations = Durations()
             needed = self._rate.reads_per_s * shortest_s * _HEADROOM
             if needed < _NEARLY * self.limit:
-                self._seen = self._rate.mean
-                tried = self.limit
+                self._seen = self._best = self._rate.mean
+                self._base, self._base_rate = self.limit, self._rate
+                self._phase = Phase.DOWN
+                self._reason = f"reads take longer with {self.limit} requests: trying what the rate needs"
                 self._move(needed, now)
-                self._patience, self._next_probe = _SOON, Phase.UP
-                self._settled(f"the link is full with {self.limit}: reads take longer with {tried}")
                 return
         if base is not None:
             gain = self._rate.mean / base.mean

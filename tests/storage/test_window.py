@@ -6,27 +6,59 @@ import pytest
 
 from asyncdata.storage.throughput import Sample
 from asyncdata.storage.window import Window
-from tests.samples import samples
+from tests.samples import SOAK
 from tests.storage.simulated_link import Link, Run, draw_link
 
-READS = 8000
 SWEEP = (2, 4, 8, 16, 32, 64, 128, 256)
+READS = 12_000
+LEFT_OUT = 4000
+SOME = (11, 30, 67, 87, 105, 111, 866)
+"""Links of each sort, those that are hard among them."""
+
+NAMED = {
+    "zero": Link(first_byte_s=0.0002, sigma=0.2, stream_bytes_per_s=3e9, places=2),
+    "regional": Link(first_byte_s=0.025, sigma=0.77, stream_bytes_per_s=87e6, requests_per_s=5000),
+    "far": Link(first_byte_s=0.12, sigma=0.5, stream_bytes_per_s=25e6, requests_per_s=5000),
+    "40 ms, 50 MB/s a stream": Link(first_byte_s=0.04, sigma=0.0, stream_bytes_per_s=50e6),
+    "500 MB/s in all": Link(first_byte_s=0.04, sigma=0.0, stream_bytes_per_s=50e6, total_bytes_per_s=500e6),
+}
 
 
 def best_of_sweep(link: Link, seed: int) -> float:
-    """The rate of the best fixed window, once a run is in full flow."""
-    return max(Run(link, window, reads=3000, seed=seed).run().steady_rate for window in SWEEP)
+    """The rate of the best fixed window: a sweep of short runs, then the two best read what the adaptive one reads."""
+    rates: dict[int, float] = {}
+    flooded = 0
+    for window in SWEEP:
+        outcome = Run(link, window, reads=max(1200, 8 * window), left_out=max(200, 2 * window), seed=seed).run()
+        # Beyond what the server grants a larger window only asks more often: two of them are enough.
+        flooded += outcome.throttled > 1200 and outcome.steady_rate < 1.01 * max(rates.values(), default=0.0)
+        rates[window] = outcome.steady_rate
+        if flooded == 2:
+            break
+    best = sorted(rates, key=rates.__getitem__)[-2:]
+    return max(Run(link, window, reads=READS, left_out=LEFT_OUT, seed=seed).run().steady_rate for window in best)
+
+
+def part_of_the_best(seed: int) -> float:
+    """What the adaptive window reaches on one link; every read is the same one in all runs, so that noise is small."""
+    link = draw_link(seed)
+    rate = Run(link, Window(), reads=READS, left_out=LEFT_OUT, seed=seed).run().steady_rate
+    return rate / best_of_sweep(link, seed)
 
 
 def test_the_window_is_found_on_all_sorts_of_networks() -> None:
-    """Without being told anything: 95 % of the best fixed window on nearly every link, and never far from it."""
-    ratios: dict[int, float] = {}
-    for seed in range(samples(8, 1000)):
-        link = draw_link(seed)
-        ratios[seed] = Run(link, Window(), reads=READS, seed=seed).run().steady_rate / best_of_sweep(link, seed)
-    worst = sorted(ratios.items(), key=lambda item: item[1])
-    assert worst[0][1] > 0.75, f"seeds and ratios: {worst[:10]}"
-    assert sum(ratio >= 0.95 for ratio in ratios.values()) >= 0.87 * len(ratios), f"seeds and ratios: {worst[:200]}"
+    """Without being told anything: at least 95 % of the best fixed window."""
+    seeds = range(1000) if SOAK else SOME
+    parts = sorted((part_of_the_best(seed), seed) for seed in seeds)
+    assert parts[0][0] >= 0.95, f"ratios and seeds: {parts[:20]}"
+    assert parts[len(parts) // 2][0] >= 0.98
+
+
+@pytest.mark.parametrize("link", NAMED.values(), ids=NAMED)
+def test_the_window_is_found_on_the_named_networks(link: Link) -> None:
+    """The same, on those that the benchmark meets with real sockets."""
+    rate = Run(link, Window(), reads=READS, left_out=LEFT_OUT, seed=7).run().steady_rate
+    assert rate >= 0.95 * best_of_sweep(link, 7)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +92,7 @@ def test_errors_that_have_nothing_to_do_with_the_load_do_not_shrink_it(errors: f
     """A server that fails at random is read as fast as one that does not."""
     healthy = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=2e9)
     failing = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=2e9, errors=errors)
-    rates = [Run(link, Window(), reads=READS, seed=4).run().steady_rate for link in (healthy, failing)]
+    rates = [Run(link, Window(), reads=8000, seed=4).run().steady_rate for link in (healthy, failing)]
     assert rates[1] > 0.9 * rates[0]
 
 
