@@ -137,7 +137,12 @@ class Attempts:
         window = None if self._window is None else self._window.stats()
         stats = self.counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit, window=window)
         memory = self._hedge_memory
-        return dataclasses.replace(stats, hedge_bytes=memory.used_bytes, peak_hedge_bytes=memory.peak_bytes)
+        return dataclasses.replace(
+            stats,
+            first_byte_p90_s=self._observed.first_byte_p90_s or 0.0,
+            hedge_bytes=memory.used_bytes,
+            peak_hedge_bytes=memory.peak_bytes,
+        )
 
     async def aclose(self) -> None:
         """Refuses whoever waits, and ends second attempts."""

@@ -40,6 +40,8 @@ class FetchStats:
         waiting: Reads that wait for their turn; above zero for long, the limit of requests is the bottleneck.
         limit: The limit of requests in flight.
         window: How that limit was found, and why it is what it is; None where it was given.
+        first_byte_p90_s: Nine of ten first bytes came within this; 0 before enough were seen. Time limits and second
+            attempts follow from it, for small ranges and large ones apart.
         restarts: Files that were begun again because their object was replaced (``Options.on_change``).
         fallbacks: Bodies that were asked for by aiohttp instead of the range client, by reason: ``proxy``, ``unframed``
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
@@ -67,6 +69,7 @@ class FetchStats:
     waiting: int = 0
     limit: int = 0
     window: WindowStats | None = None
+    first_byte_p90_s: float = 0.0
     restarts: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
 

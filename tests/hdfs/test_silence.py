@@ -121,6 +121,7 @@ async def test_a_silent_read_is_left_after_the_limit_that_was_learned(
     allowed = TimeoutOptions(connect_s=600, first_byte_s=600, idle_s=600, floor_s=0.5)
     async with opened(cluster, folder, timeouts=allowed, hedge=_NEVER) as (fetcher, infos):
         before = fetcher.stats()
+        assert before.first_byte_p90_s > 0
 
         def stop_once(done: int) -> None:
             if done == 2:
