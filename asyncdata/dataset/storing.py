@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from asyncdata.dataset.arguments import as_url
 from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.errors import UnsupportedURLError
+from asyncdata.formats.block_codec import CODECS
 from asyncdata.plan import grouping
 from asyncdata.runtime.stored import MemoryCell
 from asyncdata.storage.urls import scheme_of
@@ -61,12 +62,11 @@ class Storing(Handle):
         """Writes what the first complete run delivers to a directory; later runs read it, in this process or another.
 
         As `cache` with a file, in shards: whoever finds a complete snapshot reads it, whatever the input is now. Unlike
-        tf.data no fingerprint of the pipeline is compared, a snapshot is used when it is complete, and nothing is
-        compressed.
+        tf.data no fingerprint of the pipeline is compared: a snapshot is used when it is complete.
 
         Args:
             path: A directory on a local file system.
-            compression: ``"AUTO"`` or None, which both mean none.
+            compression: ``"GZIP"`` or ``"ZSTD"``; ``"AUTO"`` and None mean none. Reading finds out by itself.
             reader_func: ``reader_func(datasets)`` makes the dataset that is read of a dataset of one dataset per shard;
                 their elements in turn unless given.
             shard_func: ``shard_func(element)`` returns the number of the shard an element goes to; all go to one
@@ -87,12 +87,13 @@ class Storing(Handle):
             >>> first, again
             ([0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 3, 5])
         """
-        if compression not in (None, "AUTO"):
-            raise ValueError(f"compression must be 'AUTO' or None, not {compression!r}: snapshots are not compressed")
+        if compression not in (None, "", "AUTO", *CODECS):
+            raise ValueError(f"compression must be 'AUTO', None or one of {', '.join(CODECS)}, not {compression!r}")
         return self._derive(
             grouping.Snapshot(
                 input=self._node,
                 path=local_path(as_url(path), "snapshot"),
+                codec=compression if compression in CODECS else None,
                 shard=shard_func,
                 function=None if reader_func is None else NodeOf(reader_func, "snapshot"),
                 make=self._derive,

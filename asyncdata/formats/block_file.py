@@ -6,13 +6,15 @@
     index    JSON: offset, bytes and rows of every image
     trailer  offset and length of the index, its CRC-32C, magic
 
-The trailer is written last, so a file without one was never finished. Headers name numpy dtypes, shapes and nests;
-nothing is pickled, and a header is never believed: `block_image.check_image` looks whether what it says lies inside the
-body. A namedtuple comes back as a class with the same name and fields.
+A body may be packed (`block_codec`); its length and CRC are those of the packed bytes then, and the header says how
+long it was. The trailer is written last, so a file without one was never finished. Headers name numpy dtypes, shapes
+and nests; nothing is pickled, and a header is never believed: `block_image.check_image` looks whether what it says lies
+inside the body. A namedtuple comes back as a class with the same name and fields.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import BrokenFrameError
+from asyncdata.formats.block_codec import CODECS, pack, unpack
 from asyncdata.formats.block_image import DTYPE_KINDS, PLAIN, ArraySpec, Image, PlainSpec, RefSpec, Spec
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, leaf_count
@@ -54,21 +57,30 @@ class UnwritableError(TypeError):
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def frame(image: Image) -> list[bytes | memoryview]:
+def frame(image: Image, codec: str | None = None) -> list[bytes | memoryview]:
     """An image as it stands in a file, in pieces.
 
+    Args:
+        image: With its body.
+        codec: One of `CODECS`, or None.
+
     Raises:
+        CompressionError: There is no module for the codec.
         UnwritableError: It holds Python objects that are neither numbers nor strings nor arrays.
     """
     assert image.body is not None
-    names = {
+    names: dict[str, Any] = {
         "rows": image.rows,
         "structure": _write_structure(image.structure),
         "columns": [_write(s) for s in image.specs],
     }
+    body: Any = image.body.data
+    if codec is not None:
+        packed = pack(body, codec)
+        names["packed"] = [codec, len(body), len(packed)]
+        body = packed.ljust(aligned(len(packed)), b"\0")
     header = json.dumps(names).encode()
     header += b" " * (-len(header) % 64)
-    body = image.body.data
     start = _FRAME.pack(len(header), len(body), crc32c.crc32c(header), crc32c.crc32c(body))
     return [start, header, body]
 
@@ -146,10 +158,18 @@ def read_index(data: bytes, crc: int, end: int) -> list[Place]:
     return places
 
 
-def read_image(memory: npt.NDArray[np.uint8], place: Place) -> tuple[Image, int]:
+def read_image(memory: npt.NDArray[np.uint8], place: Place, most: int) -> tuple[Image, int]:
     """The image whose frame is the beginning of `memory`, and where its body begins there.
 
+    A body that was packed has been unpacked, and is the image's own.
+
+    Args:
+        memory: The bytes of the frame.
+        place: Where they come from.
+        most: Bytes that a body may be unpacked to.
+
     Raises:
+        CompressionError: There is no module for what it is packed by.
         DataError: It is damaged.
     """
     header_bytes, body_bytes, header_crc, body_crc = _FRAME.unpack(memory[:_FRAME_BYTES].tobytes())
@@ -164,11 +184,21 @@ def read_image(memory: npt.NDArray[np.uint8], place: Place) -> tuple[Image, int]
         names = json.loads(header)
         structure = _read_structure(names["structure"], 0)
         image = Image(int(names["rows"]), structure, tuple(map(_read, names["columns"])), body_bytes)
+        codec, unpacked, packed = names.get("packed", (None, 0, 0))
+        if codec is not None and (codec not in CODECS or not 0 <= packed <= body_bytes or not 0 <= unpacked <= most):
+            raise ValueError("its body cannot be unpacked")
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise BrokenFrameError(f"the header of a block cannot be read: {error}", offset=place.offset) from error
     if image.rows != place.rows or len(image.specs) != leaf_count(structure):
         raise BrokenFrameError("the header of a block does not agree with the index", offset=place.offset)
-    return image, start
+    if codec is None:
+        return image, start
+    try:
+        own = unpack(body[:packed].tobytes(), codec, unpacked)
+    except BrokenFrameError as error:
+        error.complete(offset=place.offset)
+        raise
+    return dataclasses.replace(image, nbytes=unpacked, body=own), 0
 
 
 def _read(names: dict[str, Any]) -> Spec:

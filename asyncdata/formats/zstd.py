@@ -1,4 +1,4 @@
-"""Zstandard streams with bounded output: Python's own module from 3.14 on, before that the extra ``zstd``.
+"""Zstandard, its streams with bounded output: Python's own module from 3.14 on, before that the extra ``zstd``.
 
 Both are the same code with the same interface; it is imported when the first stream begins, here and nowhere else. A
 frame that asks for a window above 128 MiB is refused by the decoder.
@@ -60,12 +60,24 @@ def stream() -> Stream:
     Raises:
         CompressionError: There is no module for it.
     """
+    return Stream(_module())
+
+
+def compress(data: memoryview) -> bytes:
+    """One frame.
+
+    Raises:
+        CompressionError: There is no module for it.
+    """
+    packed: bytes = _module().compress(data)
+    return packed
+
+
+def _module() -> Any:
     if sys.version_info >= _IN_STANDARD_LIBRARY:
-        return Stream(importlib.import_module("compression.zstd"))
+        return importlib.import_module("compression.zstd")
     try:
         from backports import zstd  # noqa: PLC0415 -- the door of an extra
     except ImportError:
-        raise CompressionError(
-            "reading ZSTD needs an extra before Python 3.14: pip install 'asyncdata[zstd]'"
-        ) from None
-    return Stream(zstd)
+        raise CompressionError("ZSTD needs an extra before Python 3.14: pip install 'asyncdata[zstd]'") from None
+    return zstd

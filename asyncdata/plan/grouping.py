@@ -137,6 +137,7 @@ class Snapshot(Node):
 
     Attributes:
         path: The directory.
+        codec: What is written is packed by this; None writes it as it is.
         shard: ``shard(*element)`` returns the number of the shard an element goes to; None for one shard.
         function: Makes the node that is read of a dataset of one dataset per shard; None for their elements in turn.
         make: See `MakeDataset`.
@@ -145,6 +146,7 @@ class Snapshot(Node):
 
     input: Node
     path: str
+    codec: str | None
     shard: Callable[..., Any] | None
     function: Callable[..., Node] | None
     make: MakeDataset

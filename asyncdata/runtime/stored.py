@@ -281,11 +281,19 @@ class FileStore:
                 raise
             memory = slabs.arena.array[slab.offset : slab.offset + place.nbytes]
             try:
-                image, start = await self._threads.run(_checked, memory, place)
+                image, start = await self._threads.run(_checked, memory, place, self._budget.limit)
             except DataError as error:
                 error.complete(url=self._path, offset=place.offset, stage=self._label)
                 raise
-            return load(image, slabs.arena.array, slab.offset + start, slabs)
+            if image.body is None:
+                return load(image, slabs.arena.array, slab.offset + start, slabs)
+        finally:
+            slabs.drop(slab)
+        # Unpacked outside of the arena: nothing waits here for one slab while it holds another.
+        slab = await self._budget.take(self._account, max(image.nbytes, 1))
+        try:
+            slabs.arena.array[slab.offset : slab.offset + image.nbytes] = image.body
+            return load(image, slabs.arena.array, slab.offset, slabs)
         finally:
             slabs.drop(slab)
 
@@ -295,9 +303,9 @@ def _as_bytes(memory: Any) -> bytes:
     return data
 
 
-def _checked(memory: Any, place: Place) -> tuple[Image, int]:
-    image, start = read_image(memory, place)
-    check_image(image, memory, start)
+def _checked(memory: Any, place: Place, most: int) -> tuple[Image, int]:
+    image, start = read_image(memory, place, most)
+    check_image(image, memory if image.body is None else image.body, start)
     return image, start
 
 
@@ -308,10 +316,12 @@ class FileFilling:
         path: Where it goes.
         label: The stage's name, for errors.
         threads: Writes.
+        codec: What images are packed by, or None.
     """
 
-    def __init__(self, path: Path, label: str, threads: Offload) -> None:
+    def __init__(self, path: Path, label: str, threads: Offload, codec: str | None = None) -> None:
         self._path = path
+        self._codec = codec
         self._label = label
         self._threads = threads
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
@@ -331,7 +341,7 @@ class FileFilling:
             raise PipelineError(str(error), stage=self._label) from error
 
     def _write(self, image: Image) -> None:
-        pieces = frame(image)
+        pieces = frame(image, self._codec)
         if self._file is None:
             self._open()
         assert self._file is not None

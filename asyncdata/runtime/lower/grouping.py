@@ -194,6 +194,7 @@ def _snapshot(node: grouping.Snapshot, scope: Scope) -> Stage:
         make_reader,
         services.threads,
         min(IMAGE_BYTES, shares(scope).task_bytes // 2),
+        node.codec,
     )
 
 

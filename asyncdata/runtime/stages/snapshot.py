@@ -46,6 +46,7 @@ class SnapshotStage(Stage):
         make_reader: Makes the stage that reads the files of a complete snapshot.
         threads: For files.
         image_bytes: Size of the pieces that are written.
+        codec: What they are packed by, or None.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class SnapshotStage(Stage):
         make_reader: Callable[[list[str]], Stage],
         threads: Offload,
         image_bytes: int,
+        codec: str | None = None,
     ) -> None:
         super().__init__(label)
+        self._codec = codec
         self._path = Path(path)
         self._shard_of = shard_of
         self._make_input = make_input
@@ -136,7 +139,7 @@ class SnapshotStage(Stage):
         recorder = self._shards.get(number)
         if recorder is None:
             name = f"shard-{number}-{self._run}.blocks"
-            filling = FileFilling(self._path / name, self.label, self._threads)
+            filling = FileFilling(self._path / name, self.label, self._threads, self._codec)
             recorder = self._shards[number] = Recorder(filling, self._image_bytes)
             self._files[number] = name
         return recorder
