@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asyncdata.errors import StorageError
+from asyncdata.options import TimeoutOptions
 from asyncdata.types import ObjectInfo
 
 
@@ -28,6 +29,16 @@ class ReadLimits:
     first_byte_s: float
     idle_s: float
     least_bytes_per_s: float = 0.0
+
+    @classmethod
+    def of(cls, options: TimeoutOptions) -> ReadLimits:
+        """As long as the options allow."""
+        return cls(
+            connect_s=options.connect_s,
+            first_byte_s=options.first_byte_s,
+            idle_s=options.idle_s,
+            least_bytes_per_s=options.least_bytes_per_s,
+        )
 
 
 class Wire(Protocol):

@@ -18,7 +18,7 @@ import aiohttp
 
 from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.bodies import MAX_REDIRECTS, Bodies, client_failure, head_of
+from asyncdata.storage.bodies import MAX_REDIRECTS, Bodies
 from asyncdata.storage.changed import object_changed, object_resized
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
@@ -26,6 +26,7 @@ from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.lenient import client_failure, head_of
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
 from asyncdata.storage.urls import join_location, parse_http_url, redact

@@ -15,7 +15,7 @@ import aiohttp
 from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import RetryOptions
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.bodies import Bodies, client_failure
+from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
@@ -26,6 +26,7 @@ from asyncdata.storage.globs import compile_glob, has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.lenient import client_failure
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.threads import ThreadJobs
 from asyncdata.storage.urls import scheme_of

@@ -128,6 +128,16 @@ class RangeConnection(asyncio.BufferedProtocol):
         return self._at + self._head_size + len(self._aside)
 
     @property
+    def awaits_head(self) -> bool:
+        """The head of the answer has not come yet."""
+        return self.phase is Phase.HEAD
+
+    @property
+    def in_body(self) -> bool:
+        """The wanted bytes are being received."""
+        return self.phase is Phase.BODY
+
+    @property
     def filled(self) -> int:
         """Bytes of the running exchange that are in the caller's buffer."""
         return self._at if self._wanted else 0

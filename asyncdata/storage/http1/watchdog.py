@@ -1,4 +1,4 @@
-"""Time limits for all connections of a pool, by one timer.
+"""Time limits for all exchanges of a pool, or of a session, by one timer.
 
 A read starts no timer and no task: the watchdog looks at every busy connection a few times per limit and compares how
 far it is with how far it was. A limit therefore ends an exchange between one and one and a quarter times its length.
@@ -11,13 +11,13 @@ its bytes waiting in the socket and is not at fault. `overdue` and `too_slow` ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
+from asyncdata.errors import StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError, read_failed
-from asyncdata.storage.http1.connection import Phase, RangeConnection
 
 LOOKS_PER_LIMIT: Final = 4
 _LONGEST_INTERVAL_S: Final = 0.25
@@ -35,6 +35,54 @@ def too_slow(*, received: int, elapsed_s: float, limits: ReadLimits) -> bool:
     return elapsed_s >= limits.idle_s and received < limits.least_bytes_per_s * elapsed_s
 
 
+class Watched(Protocol):
+    """What the watchdog has to know of an exchange, and what it notes there.
+
+    Attributes:
+        quiet_since: Since when nothing came; when the request was sent, until something did.
+        seen: Progress at the last look; -1 before the first.
+        paced_since: Since when the body's pace is looked at.
+        paced_from: The progress then.
+    """
+
+    quiet_since: float
+    seen: int
+    paced_since: float
+    paced_from: int
+
+    @property
+    def limits(self) -> ReadLimits | None:
+        """Its time limits; None for the watchdog's own."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """A number that changes whenever a byte arrives."""
+        ...
+
+    @property
+    def awaits_head(self) -> bool:
+        """The head has not come yet."""
+        ...
+
+    @property
+    def in_body(self) -> bool:
+        """The wanted bytes are being received."""
+        ...
+
+    def release_low_water(self) -> bool:
+        """Has few bytes delivered too; True where they were kept back."""
+        ...
+
+    def has_input(self) -> bool:
+        """Whether bytes have arrived that were not looked at yet."""
+        ...
+
+    def fail(self, error: StorageError) -> None:
+        """Ends it with an error."""
+        ...
+
+
 class Watchdog:
     """Looks at busy connections at intervals; runs only while there are any.
 
@@ -43,13 +91,8 @@ class Watchdog:
         busy: The connections with a running exchange.
     """
 
-    def __init__(self, limits: TimeoutOptions, busy: Callable[[], set[RangeConnection]]) -> None:
-        self._limits = ReadLimits(
-            connect_s=limits.connect_s,
-            first_byte_s=limits.first_byte_s,
-            idle_s=limits.idle_s,
-            least_bytes_per_s=limits.least_bytes_per_s,
-        )
+    def __init__(self, limits: TimeoutOptions, busy: Callable[[], Iterable[Watched]]) -> None:
+        self._limits = ReadLimits.of(limits)
         self._busy = busy
         self._interval_s = min(_LONGEST_INTERVAL_S, min(limits.first_byte_s, limits.idle_s) / LOOKS_PER_LIMIT)
         self._timer: asyncio.TimerHandle | None = None
@@ -67,13 +110,13 @@ class Watchdog:
 
     def _look(self) -> None:
         self._timer = None
-        busy = self._busy()
+        busy = list(self._busy())
         if not busy:
             return
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._interval_s, self._look)
         now = loop.time()
-        for connection in list(busy):
+        for connection in busy:
             limits = connection.limits or self._limits
             progress = connection.progress
             if progress != connection.seen:
@@ -84,14 +127,14 @@ class Watchdog:
                 continue
             if connection.release_low_water():
                 continue
-            in_body = connection.phase is not Phase.HEAD
-            cause = overdue(in_body=in_body, quiet_s=now - connection.quiet_since, limits=limits)
+            quiet_s = now - connection.quiet_since
+            cause = overdue(in_body=not connection.awaits_head, quiet_s=quiet_s, limits=limits)
             if cause is not None and not connection.has_input():
                 connection.fail(_silence(cause, limits))
 
-    def _check_pace(self, connection: RangeConnection, now: float, limits: ReadLimits) -> None:
+    def _check_pace(self, connection: Watched, now: float, limits: ReadLimits) -> None:
         """Ends a body that comes, but too slowly; a stretch begins with the body, and anew after each look at it."""
-        if connection.phase is not Phase.BODY or not limits.least_bytes_per_s:
+        if not connection.in_body or not limits.least_bytes_per_s:
             return
         elapsed_s = now - connection.paced_since
         received = connection.progress - connection.paced_from

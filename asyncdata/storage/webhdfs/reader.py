@@ -21,7 +21,7 @@ import aiohttp
 
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.bodies import Bodies, client_failure
+from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
@@ -30,6 +30,7 @@ from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.lenient import client_failure
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.webhdfs.requests import (
     Caller,

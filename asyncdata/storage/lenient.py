@@ -1,0 +1,253 @@
+"""One ranged body by aiohttp, watched like one of the range client's.
+
+aiohttp follows everything HTTP allows; what it does not do is what the rest of the storage layer needs: an attempt
+whose limits of time are its own, whose silence can be told from a late process, and which another one may overtake.
+`LenientWire` adds that from outside. Whoever ends an attempt cancels the task that makes it, as a time limit of
+asyncio does; the wire turns that into the error that was meant.
+
+::
+
+    connection ──begin──▶ head ──▶ pieces, copied into the buffer ──▶ Answer
+                  └── watchdog, hedger ── fail(error) ──▶ cancelled here ──▶ error
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import socket
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from yarl import URL
+
+from asyncdata.errors import StorageError
+from asyncdata.storage.attempt import Attempt, ReadLimits
+from asyncdata.storage.failures import FailureCause, RangeIgnoredError, ReadFailedError, read_failed
+from asyncdata.storage.http1.connection import Accept, Answer
+from asyncdata.storage.http1.descriptors import holds_input
+from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
+from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
+from asyncdata.storage.statuses import status_error
+
+_wire: contextvars.ContextVar[LenientWire | None] = contextvars.ContextVar("asyncdata_wire", default=None)
+
+
+class LenientWire:
+    """An attempt as its watchers see it; a context manager around the request. On one loop, in one task.
+
+    Args:
+        attempt: Limits, and where to tell what was seen.
+        limits: Where the attempt brings none.
+        watch: Told when a request is on its way.
+    """
+
+    def __init__(self, attempt: Attempt, limits: ReadLimits, watch: Callable[[LenientWire], None]) -> None:
+        self._attempt = attempt
+        self._watch = watch
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._error: StorageError | None = None
+        self._socket: socket.socket | None = None
+        self.limits = attempt.limits or limits
+        self.filled = 0
+        self.received = 0
+        self.awaits_head = True
+        self.in_body = False
+        self.quiet_since = self.paced_since = 0.0
+        self.seen = -1
+        self.paced_from = 0
+
+    def __repr__(self) -> str:
+        return f"<LenientWire {'head' if self.awaits_head else 'body'}, {self.filled} bytes>"
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        self._token = _wire.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _wire.reset(self._token)
+        task, self._task = self._task, None
+        self._attempt.wire, self._attempt.received = None, self.filled
+        ended = self._error
+        if ended is None or task is None:
+            return
+        if isinstance(ended, ReadFailedError):
+            ended.filled = self.filled
+        # As a time limit of asyncio: a cancellation from elsewhere goes on.
+        if task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise ended from None
+
+    def begin(self, transport: asyncio.BaseTransport | None) -> None:
+        """There is a connection, and the request is about to be sent."""
+        now = asyncio.get_running_loop().time()
+        self._socket = None if transport is None else transport.get_extra_info("socket")
+        self.quiet_since, self.seen = now, -1
+        if self._task is not None:
+            self._attempt.wire, self._attempt.asked_at = self, now
+            self._watch(self)
+
+    def head_came(self, *, wanted: bool) -> None:
+        """The head is there; whether what follows is what was asked for."""
+        self.paced_since = asyncio.get_running_loop().time()
+        self.awaits_head, self.in_body = False, wanted
+        self._attempt.first_byte_at = self.paced_since
+
+    def skips(self) -> None:
+        """What comes first is not wanted: no other attempt would be ahead of this one."""
+        self._attempt.wire = None
+
+    @property
+    def progress(self) -> int:
+        """A number that changes whenever something arrives."""
+        return self.received + (not self.awaits_head)
+
+    def release_low_water(self) -> bool:
+        """aiohttp's sockets have no low-water mark."""
+        return False
+
+    def has_input(self) -> bool:
+        """Whether the kernel holds bytes for this connection."""
+        return self._socket is not None and holds_input(self._socket.fileno())
+
+    def nudge(self) -> None:
+        """What arrived is delivered at once anyway."""
+
+    def fail(self, error: StorageError) -> None:
+        """Ends the attempt with an error, if it has not ended."""
+        if self._error is None and self._task is not None:
+            self._error = error
+            self._task.cancel()
+
+
+class NotingConnector(aiohttp.TCPConnector):
+    """Tells the wire of the running request which connection it got."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[aiohttp.tracing.Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- aiohttp's signature
+    ) -> aiohttp.connector.Connection:
+        """As aiohttp's."""
+        connection = await super().connect(req, traces, timeout)
+        wire = _wire.get()
+        if wire is not None:
+            wire.begin(connection.transport)
+        return connection
+
+
+async def receive(
+    wire: LenientWire,
+    session: aiohttp.ClientSession,
+    url: str,
+    headers: Sequence[tuple[str, str]],
+    *,
+    start: int,
+    buffer: memoryview,
+    accept: Accept,
+    skip_allowed: bool,
+    proxy: str | None,
+) -> Answer:
+    """One ranged GET; see ``Bodies.get``."""
+    limits = wire.limits
+    # The watchdog knows silence from being late; what aiohttp itself would end comes after it.
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=limits.connect_s, sock_read=2 * max(limits.first_byte_s, limits.idle_s)
+    )
+    try:
+        with wire:
+            async with session.get(
+                URL(url, encoded=True), headers=headers, allow_redirects=False, proxy=proxy, timeout=timeout
+            ) as response:
+                head = head_of(response)
+                wire.head_came(wanted=head.status in {200, 206})
+                accept(head)
+                if head.status not in {200, 206}:
+                    return Answer(head, 0, None, await _read_aside(response))
+                skip, total = _place(head, start, len(buffer), skip_allowed=skip_allowed)
+                if skip:
+                    wire.skips()
+                async for piece in response.content.iter_any():
+                    fresh = memoryview(piece)[max(0, skip - wire.received) :][: len(buffer) - wire.filled]
+                    buffer[wire.filled : wire.filled + len(fresh)] = fresh
+                    wire.filled += len(fresh)
+                    wire.received += len(piece)
+                    if total is not None and wire.filled == min(len(buffer), max(0, total - start)):
+                        break
+                return Answer(head, wire.filled, wire.received if total is None else total, b"")
+    except MalformedHeadError as error:
+        raise read_failed(f"not an HTTP answer: {error}", FailureCause.MALFORMED, filled=wire.filled) from None
+    except aiohttp.ClientPayloadError as error:
+        raise read_failed(f"the body broke off: {error}", FailureCause.SHORT_BODY, filled=wire.filled) from None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise client_failure(error, filled=wire.filled) from None
+
+
+def head_of(response: aiohttp.ClientResponse) -> ResponseHead:
+    """An aiohttp response's head in the range client's terms."""
+    headers: dict[str, str] = {}
+    for name, value in response.headers.items():
+        key = name.lower()
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
+    return ResponseHead(response.status, response.reason or "", headers, keep_alive=True)
+
+
+def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
+    """The typed error for what aiohttp raised."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return status_error(error.status, "so says the proxy")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return StorageError(f"the certificate of {error.host} is not trusted")
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        cause = FailureCause.CONNECT_TIMEOUT
+    elif isinstance(error, TimeoutError):
+        cause = FailureCause.IDLE_TIMEOUT if filled else FailureCause.FIRST_BYTE_TIMEOUT
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = FailureCause.CONNECT
+    elif isinstance(error, aiohttp.ClientConnectionError | OSError):
+        cause = FailureCause.CONNECTION_LOST
+    elif isinstance(error, aiohttp.InvalidURL):
+        return StorageError("the URL is not usable")
+    else:
+        cause = FailureCause.MALFORMED
+    return read_failed(f"the request failed ({type(error).__name__})", cause, filled=filled)
+
+
+def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -> tuple[int, int | None]:
+    """(bytes to drop first, total size where known) for the body of a 200 or 206."""
+    if head.status == 200:
+        total = None if head.is_chunked else head.content_length
+        if not skip_allowed and not (start == 0 and total is not None and total <= length):
+            raise RangeIgnoredError("the server answered 200 where a range was asked for")
+        return start, total
+    sent = head.content_range
+    if (
+        sent is None
+        or sent.start != start
+        or sent.stop is None
+        or sent.stop > start + length
+        or (not head.is_chunked and head.content_length not in {None, sent.stop - start})
+    ):
+        raise read_failed(
+            f"asked for bytes {start}-{start + length - 1}, got Content-Range {head.headers.get('content-range')!r} "
+            f"with {head.content_length} bytes",
+            FailureCause.MALFORMED,
+        )
+    return 0, sent.total if sent.total is not None else sent.stop
+
+
+async def _read_aside(response: aiohttp.ClientResponse) -> bytes:
+    parts = bytearray()
+    async for piece in response.content.iter_any():
+        parts += piece
+        if len(parts) >= MAX_ASIDE_BYTES:
+            break
+    return bytes(parts[:MAX_ASIDE_BYTES])
