@@ -6,11 +6,14 @@
 What cannot be framed because it is cut off is brought together with what follows: in front of the next chunk, or, where
 it does not fit there, in a larger slab. That is of the size which the framer vouches for, or, where a record does not
 say how long it is (a line), twice what is there already, until the record is whole or the memory limit is reached.
+
+How much a compressed object holds is not known beforehand. Where a record of one would not fit into the memory limit,
+what follows is read on and dropped first: where it ends before the record does, the length was a lie.
 """
 
 from __future__ import annotations
 
-from asyncdata.errors import MemoryLimitError
+from asyncdata.errors import BrokenFrameError, MemoryLimitError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
@@ -207,13 +210,30 @@ class Contiguous:
         if tail <= self._chunks.data_bytes:
             rest = self._tail()
             self.leave()
-        slab = self._apart = await self._slab(size)
+        try:
+            slab = self._apart = await self._slab(size)
+        except MemoryLimitError:
+            self.leave()
+            missing = await self._missing(size - tail) if self._compressed and self._need else 0
+            if not missing:
+                raise
+            raise truncated(self.info, self.offset, missing) from None
         self.view[slab.offset : slab.offset + tail] = self.view[start:stop] if rest is None else rest
         self.leave()
         filled = tail + await self._chunks.fill(slab, tail, size - tail)
         self.last = self.last or filled < size
         self._apart = None
         self._set(Chunk(slab, slab.offset, slab.offset + filled, self.offset, 0))
+
+    async def _missing(self, size: int) -> int:
+        """How many of the next so many bytes there are not; those there are, are dropped."""
+        while size > 0:
+            chunk = await self._chunks.next()
+            if chunk is None:
+                return size
+            size -= chunk.stop - chunk.start
+            self._budget.slabs.drop(chunk.slab)
+        return 0
 
     async def _slab(self, size: int) -> Slab:
         try:
@@ -231,3 +251,11 @@ class Contiguous:
                 self._budget.slabs.drop(slab)
         self._apart = self._chunk = None
         self._chunks.close()
+
+
+def truncated(info: ObjectInfo | None, offset: int, missing: int) -> BrokenFrameError:
+    """The error for an object that ends inside the record that begins at an offset; 0 for an unknown length."""
+    text = f", {missing} bytes of it are missing" if missing else ""
+    return BrokenFrameError(
+        f"the data ends inside a record{text}", version=info.version if info is not None else None, offset=offset
+    )

@@ -227,9 +227,33 @@ def test_a_lying_length(store: Store, length: int) -> None:
     error = error_of(store.read("lie"), ad.BrokenFrameError)
     assert (error.url, error.record, error.offset) == (store.url("lie"), 1, len(good))
     store.put("squeezed", gzip.compress(good + lie))
-    # How much a compressed file holds is not known; but nothing beyond the memory limit is taken for it.
-    error = error_of(store.read("squeezed", compression="GZIP"), (ad.BrokenFrameError, ad.MemoryLimitError))
+    # How much a compressed file holds is not known; what there is, is read to its end, and no memory taken for more.
+    error = error_of(store.read("squeezed", compression="GZIP"), ad.BrokenFrameError)
     assert (error.url, error.record, error.offset) == (store.url("squeezed"), 1, len(good))
+    assert error.stage
+
+
+@pytest.mark.parametrize("held", [0, 100, 200_000, 5_000_000])
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_a_lying_length_far_behind_which_a_compressed_file_ends(tmp_path: Path, held: int, compression: str) -> None:
+    """However much follows; a record whose length says so and that is there, but does not fit, hits the limit."""
+    options = _options(memory_limit_bytes=4 << 20, chunk_bytes=64 << 10)
+    squeeze = gzip.compress if compression == "GZIP" else zlib.compress
+    good = shard_bytes([b"fine", b"too"])
+    for length, kind in ((1 << 40, ad.BrokenFrameError), (held + 1, ad.BrokenFrameError), (held, None)):
+        header = struct.pack("<Q", length)
+        body = b"x" * held
+        path = tmp_path / f"{length}"
+        end = struct.pack("<I", masked_checksum(body))
+        path.write_bytes(squeeze(good + header + struct.pack("<I", masked_checksum(header)) + body + end))
+        dataset = ad.TFRecordDataset(str(path), compression).with_options(options)
+        if kind is None and held <= 200_000:
+            assert list(dataset)[2] == body
+            continue
+        error = error_of(dataset, kind or ad.MemoryLimitError)
+        assert (error.url, error.record, error.offset) == (str(path), 2, len(good))
+        assert error.stage
+        assert str(path) in str(error)
 
 
 def test_a_length_beyond_the_memory_limit_in_a_file_that_is_as_long(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColum
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.chunks import Chunks
-from asyncdata.runtime.contiguous import Contiguous
+from asyncdata.runtime.contiguous import Contiguous, truncated
 from asyncdata.runtime.offload import Offload
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
@@ -116,7 +116,7 @@ class FramedStage(Stage):
         try:
             return await self._next_block(limit)
         except AsyncdataError as error:
-            if isinstance(error, MemoryLimitError) and error.record is None:
+            if isinstance(error, MemoryLimitError | BrokenFrameError) and error.record is None:
                 error.record = self._index
             error.url = error.url or self.url
             error.stage = error.stage or self.label
@@ -293,16 +293,10 @@ class FramedStage(Stage):
             self._doubtful = slab
 
     def _truncated(self, need: int) -> BrokenFrameError:
-        place = self._place()
         start, stop = self._bytes.bounds
-        missing = f", {need - (stop - start)} bytes of it are missing" if need else ""
-        return BrokenFrameError(
-            f"the data ends inside a record{missing}",
-            url=place.url,
-            version=place.version,
-            offset=place.offset,
-            record=place.record,
-        )
+        error = truncated(self._bytes.info, self._bytes.offset, need - (stop - start) if need else 0)
+        error.url, error.record = self.url, self._index
+        return error
 
     async def aclose(self) -> None:
         if self._closed:
