@@ -18,6 +18,8 @@ import enum
 import math
 from typing import Final
 
+_FEW: Final = 2
+"""Refusals that say nothing yet."""
 _LOOK: Final = 24
 _ENOUGH: Final = 400
 _EXPECTED: Final = 20
@@ -32,6 +34,9 @@ _STEP: Final = 0.02
 _MOST_MORE: Final = 0.25
 _MOST_LESS: Final = 0.08
 _LEFT: Final = 1.25
+_PAST: Final = 1.1
+_FAR: Final = 0.06
+"""Further below where requests were refused last, half the way there is gone at once."""
 
 
 class Kind(enum.Enum):
@@ -64,8 +69,10 @@ class _Share:
 
     def too_many(self, asked: int, sure: float) -> bool:
         """Whether these are more than chance would make of a bearable share."""
+        if self.count < _FEW:
+            return False
         expected = (self.usual + self.bearable) * asked
-        return self.count > expected + sure * math.sqrt(expected) + 1
+        return self.count >= expected + sure * math.sqrt(expected) + _FEW
 
 
 class Refusals:
@@ -176,9 +183,10 @@ class Refusals:
 
     def _judge(self, limit: int, now: float) -> int | None:
         asked = self._asked
-        if asked < 2 * limit + min(_ENOUGH, max(_LOOK, _EXPECTED / self._before)):
-            return None
         suspect = self._suspect
+        enough = _LOOK if suspect.count >= _EXPECTED else min(_ENOUGH, max(_LOOK, _EXPECTED / self._before))
+        if asked < 2 * limit + enough:
+            return None
         share = suspect.count / asked
         if share < _REMAINS * self._before:
             # What is refused with fewer in flight has nothing to do with their number.
@@ -190,6 +198,7 @@ class Refusals:
         self._strikes += self._sufficient
         if limit > 1 and (self._strikes < _STRIKES or share > _MOST_USUAL):
             self._before = share
+            self.ceiling = limit
             return self._fewer(limit, now)
         suspect.usual = max(suspect.usual, min(share, _MOST_USUAL))
         self.state = State.USUAL
@@ -205,7 +214,9 @@ class Refusals:
             self._turn(-1)
             self.reason = f"the server refuses some of {limit} requests"
             return limit - max(1, round(limit * self._step))
-        if self._limited < 2 * max(_LOOK, limit):
+        below = self.ceiling - limit
+        far = below > max(3, _FAR * self.ceiling)
+        if self._limited < (1 if far else 2) * max(_LOOK, limit):
             return None
         if limit >= _LEFT * self.ceiling + _LOOK / 8:
             self.state = State.USUAL
@@ -213,7 +224,12 @@ class Refusals:
             self.reason = f"{limit} requests are no longer refused"
             self.ceiling = 0
             return limit
-        self._turn(1)
+        if far:
+            return limit + below // 2
+        if limit > _PAST * self.ceiling:
+            self._turn(1)
+        else:
+            self._direction, self._step = 1, _STEP
         return limit + max(1, round(limit * self._step))
 
     def _turn(self, direction: int) -> None:

@@ -43,6 +43,7 @@ _EQUAL: Final = 0.02
 _CLEARLY: Final = 3.0
 _HEADROOM: Final = 1.1
 _NEARLY: Final = 0.8
+_NOT_FULL: Final = 0.6
 _PATIENCE: Final = 12
 _SOON: Final = 4
 _MOST_PATIENCE: Final = 64
@@ -96,6 +97,7 @@ class Window:
         self._reason = "the first guess"
         self._phase = Phase.START
         self._durations = Durations()
+        self._starting = False
         self._base = self.limit
         self._base_rate: Rate | None = None
         self._target = self.limit
@@ -262,6 +264,7 @@ class Window:
                 self._seen = self._best = self._rate.mean
                 self._base, self._base_rate = self.limit, self._rate
                 self._phase = Phase.DOWN
+                self._starting = True
                 self._reason = f"reads take longer with {self.limit} requests: trying what the rate needs"
                 self._move(needed, now)
                 return
@@ -350,17 +353,33 @@ class Window:
             return
         against_best = self._rate.mean / self._best
         if ratio < 1 - _EQUAL - error or against_best < 1 - 2 * _EQUAL - error:
-            reason = f"{tried} requests would bring {ratio - 1:+.0%} of what {self._base} do"
-            self._base = max(round(tried / ratio * _HEADROOM), round(math.sqrt(tried * self._base) * _HEADROOM))
-            self._go_back(now, reason)
+            self._refuse_to_shrink(now, ratio)
         elif blocks >= 4:
             if min(ratio, against_best) - error / 2 >= 1 - _EQUAL:
-                self._changed(Phase.DOWN)
+                self._changed(Phase.UP if self._starting else Phase.DOWN)
+                self._starting = False
                 self._down_step = max(0.5, self._down_step**1.6)
                 self._settled(f"the link is full with {tried}: {self._base} requests bring no more")
                 self._settle(now)
             elif blocks >= 8:
                 self._go_back(now, f"{tried} requests may bring less than {self._base}")
+
+    def _refuse_to_shrink(self, now: float, ratio: float) -> None:
+        """Fewer requests brought less: nearly as many less as there were fewer, and the link was not even full."""
+        tried = self.limit
+        reason = f"{tried} requests would bring {ratio - 1:+.0%} of what {self._base} do"
+        full = 1 - ratio < _NOT_FULL * (1 - tried / self._base) or self._base == self._most
+        if self._starting and not full:
+            self._starting = False
+            self._phase = Phase.GROW
+            self._reason = reason
+            self._move(self._base * _GROWTH, now)
+            return
+        self._base = max(round(tried / ratio * _HEADROOM), round(math.sqrt(tried * self._base) * _HEADROOM))
+        self._go_back(now, reason)
+        if not full or self._starting:
+            self._changed(Phase.UP)
+        self._starting = False
 
     def _changed(self, again: Phase) -> None:
         """A probe found something better: look soon, and the same way, again."""
