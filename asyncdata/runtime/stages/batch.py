@@ -41,6 +41,9 @@ from asyncdata.workers.failure import annotate
 _SLAB_TARGET: Final = 1 << 18
 """Small batches share slabs of about this size."""
 
+_JOINED: Final = 1 << 15
+"""Byte strings are written in pieces of about so many bytes."""
+
 
 class BatchStage(CollectingStage):
     """See the module's docstring.
@@ -98,8 +101,8 @@ class BatchStage(CollectingStage):
         nests = has_nests(waiting.block)
         count = 1 if nests else min(limit, len(waiting.stops))
         stacks = None
+        block = waiting.block
         while stacks is None:
-            block = waiting.block
             try:
                 if nests:
                     block = structured(block.split(size)[0])
@@ -115,7 +118,8 @@ class BatchStage(CollectingStage):
         if count < len(waiting.stops):
             self._now, self._waiting = waiting.split(count)
         if nests:
-            self._now = self._now._replace(block=structured(self._now.block))
+            rows = self._now.block
+            self._now = self._now._replace(block=Block(block.structure, block.columns, rows.origin, rows.advance))
         return stacks
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -166,10 +170,15 @@ class BatchStage(CollectingStage):
     async def _write_payloads(self, items: list[bytes], at: int) -> tuple[Rows, int]:
         view = self._budget.slabs.arena.view
         table = np.empty((len(items), 2), np.int64)
-        for row, item in enumerate(items):
-            table[row] = at, len(item)
-            view[at : at + len(item)] = item
-            at += len(item)
+        table[:, 1] = list(map(len, items))
+        ends = np.cumsum(table[:, 1]) + at
+        table[:, 0] = ends - table[:, 1]
+        # Small ones are joined first: one copy more, and nothing else to do for each.
+        several = max(_JOINED * len(items) // max(int(ends[-1]) - at, 1), 1)
+        for begin in range(0, len(items), several):
+            joined = items[begin] if several == 1 else b"".join(items[begin : begin + several])
+            view[at : at + len(joined)] = joined
+            at += len(joined)
             await self._pause()
         return table, at
 

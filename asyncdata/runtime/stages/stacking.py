@@ -25,10 +25,14 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.layout import mismatch, structure_mismatch, value_leaf
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.structure import LEAF, flatten, flatten_as, leaf_count
+from asyncdata.memory.structure import LEAF, DictOf, Structure, flatten, flatten_as, leaf_count
 
 _NO_ARRAYS: Final = "OUSV"
 """Kinds of dtype whose values are batched one by one, or not at all."""
+
+
+_PLAIN: Final = frozenset((bytes, str, int, float, bool, list, np.ndarray, np.int64, np.float32, np.float64))
+"""Types that are leaves, whatever is in them."""
 
 
 class Misfit(Exception):  # noqa: N818 -- a signal: says at which row a batch must end
@@ -126,6 +130,9 @@ def structured(block: Block) -> Block:
     column = block.columns[0]
     assert isinstance(column, ObjectColumn)
     structure = flatten(column.items[0])[1]
+    flat = _flat_columns(structure, column.items)
+    if flat is not None:
+        return Block(structure, tuple(map(ObjectColumn, flat)), block.origin, block.advance)
     columns: list[list[Any]] = [[] for _ in range(leaf_count(structure))]
     for row, item in enumerate(column.items):
         leaves: list[Any] = []
@@ -134,6 +141,17 @@ def structured(block: Block) -> Block:
         for leaf, part in zip(leaves, columns, strict=True):
             part.append(leaf)
     return Block(structure, tuple(map(ObjectColumn, columns)), block.origin, block.advance)
+
+
+def _flat_columns(structure: Structure, items: list[Any]) -> list[list[Any]] | None:
+    """The leaves of flat dicts, column by column, which is much cheaper; None where an element is something else."""
+    if not isinstance(structure, DictOf) or any(child is not LEAF for child in structure.children):
+        return None
+    keys = set(structure.keys)
+    if not all(type(item) is dict and item.keys() == keys for item in items):
+        return None
+    columns = [[item[key] for item in items] for key in structure.keys]
+    return columns if all(set(map(type, column)) <= _PLAIN for column in columns) else None
 
 
 def has_nests(block: Block) -> bool:
@@ -148,6 +166,10 @@ def _of_objects(items: list[Any], size: int) -> Stack:
     array = _numbers(items)
     if array is not None:
         return Values(Leaf("array", array.dtype.str, (size,)), array)
+    kinds = set(map(type, items))
+    if kinds in ({bytes}, {str}):
+        text = kinds == {str}
+        return Payloads(Leaf("table", shape=(size,), text=text), [item.encode() for item in items] if text else items)
     first: Leaf | None = None
     for row, item in enumerate(items):
         texts = text_array(item)

@@ -70,3 +70,20 @@ def test_parsed_strings_of_a_shape_are_batched() -> None:
     ds = ad.Dataset.from_tensor_slices(records)
     single = [batch["s"].tolist() for batch in ds.map(ad.parse_example(spec)).batch(3)]
     assert single == [batch["s"].tolist() for batch in ds.batch(3).map(ad.parse_example(spec))]
+
+
+def test_flat_dicts_are_taken_apart_by_column_and_by_row_alike() -> None:
+    """Elements that come as Python objects are batched the same, whatever their leaves are; odd ones are an error."""
+    rows = [{"a": i, "b": "é" * i, "c": [i, i], "d": b"x" * (i * 700)} for i in range(90)]
+    nested = [{**row, "e": (row["a"], row["b"])} for row in rows]
+    batches: list[Any] = []
+    for items in (rows, nested):
+        batches = list(ad.Dataset.from_generator(lambda items=items: iter(items)).batch(32))  # type: ignore[misc]  # bound now
+        assert [a for batch in batches for a in batch["a"].tolist()] == list(range(90))
+        assert [b for batch in batches for b in batch["b"]] == [row["b"] for row in rows]
+        assert [c for batch in batches for c in batch["c"].tolist()] == [row["c"] for row in rows]
+        assert [d for batch in batches for d in batch["d"]] == [row["d"] for row in rows]
+    assert [e for batch in batches for e in batch["e"][1]] == [row["b"] for row in rows]
+    for odd in ({"a": 1}, {**rows[0], "a": (1, 2)}, (1, 2), 5):
+        with pytest.raises(UnbatchableError, match="structure"):
+            list(ad.Dataset.from_generator(lambda odd=odd: iter([*rows[:3], odd])).batch(4))
