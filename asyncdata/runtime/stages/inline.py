@@ -28,7 +28,7 @@ class InlineMapStage(RowwiseStage):
     def __init__(self, label: str, upstream: Stage, function: UserFunction, guard: Guard | None = None) -> None:
         super().__init__(label, upstream, function, guard)
 
-    def _outcome(self, block: Block, values: list[Any]) -> Block:
+    def _made(self, block: Block, values: list[Any]) -> Block:
         block.release()
         return block_of_elements(values, block.origin, block.advance)
 

@@ -1,8 +1,8 @@
-"""The frame of stages that call a function for every row on the stage loop: inline maps and filters.
+"""The frame of stages that look at every row on the stage loop: inline maps and filters, checksums.
 
-A slow function is called for some rows at a time; what is done is passed on, and the loop is left to others in between.
-A row that fails ends the block before it: the rows in front are delivered first, then the row is left out, if a policy
-says so, or its error is raised.
+Some rows are looked at at a time; what is done is passed on, and the loop is left to others in between. A row that
+fails ends the block before it: the rows in front are delivered first, then the row is left out, if a policy says so, or
+its error is raised.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from asyncdata.runtime.stage import Pause, Stage
 from asyncdata.runtime.usercode import call_rows, leave_out
 
 
-class RowwiseStage(Stage):
+class RowByRowStage(Stage):
     """See the module's docstring.
 
     Args:
         label: The stage's name.
         upstream: The input.
-        call: Called with each element.
         guard: Says whether a row that fails may be left out; None lets none.
     """
 
-    def __init__(self, label: str, upstream: Stage, call: Callable[..., Any], guard: Guard | None) -> None:
+    def __init__(self, label: str, upstream: Stage, guard: Guard | None) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
-        self._call = call
         self._guard = guard
         self._block: Block | None = None
         self._error: Exception | None = None
         self._pause = Pause()
 
     @abstractmethod
-    def _outcome(self, block: Block, values: list[Any]) -> Block:
-        """What becomes of rows whose calls returned `values`; owns the block."""
+    def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
+        """Looks at rows from the first on; how many of them, up to `limit`, go on, and why the next one fails."""
+
+    @abstractmethod
+    def _outcome(self, block: Block) -> Block:
+        """What becomes of the rows that were looked at and go on; owns the block."""
 
     async def pull(self, limit: int) -> Block | None:
         await self._pause()
@@ -52,14 +54,14 @@ class RowwiseStage(Stage):
         block = self._block
         if block is None:
             return None
-        values, self._error = call_rows(self._call, block, limit)
+        rows, self._error = self._look(block, limit)
         if self._guard is not None:
-            self._guard.passed(len(values))
-        if len(values) < len(block):
-            block, self._block = block.split(len(values))
+            self._guard.passed(rows)
+        if rows < len(block):
+            block, self._block = block.split(rows)
         else:
             self._block = None
-        return self._outcome(block, values)
+        return self._outcome(block)
 
     @property
     def draining(self) -> bool:
@@ -71,3 +73,31 @@ class RowwiseStage(Stage):
             self._block.release()
             self._block = None
         await super().aclose()
+
+
+class RowwiseStage(RowByRowStage):
+    """Calls a function for every row.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        call: Called with each element.
+        guard: Says whether a row that fails may be left out; None lets none.
+    """
+
+    def __init__(self, label: str, upstream: Stage, call: Callable[..., Any], guard: Guard | None) -> None:
+        super().__init__(label, upstream, guard)
+        self._call = call
+        self._values: list[Any] = []
+
+    @abstractmethod
+    def _made(self, block: Block, values: list[Any]) -> Block:
+        """What becomes of rows whose calls returned `values`; owns the block."""
+
+    def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
+        self._values, error = call_rows(self._call, block, limit)
+        return len(self._values), error
+
+    def _outcome(self, block: Block) -> Block:
+        values, self._values = self._values, []
+        return self._made(block, values)

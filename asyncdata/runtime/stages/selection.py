@@ -20,7 +20,7 @@ class FilterStage(RowwiseStage):
     def __init__(self, label: str, upstream: Stage, predicate: UserFunction, guard: Guard | None = None) -> None:
         super().__init__(label, upstream, predicate.holds, guard)
 
-    def _outcome(self, block: Block, values: list[Any]) -> Block:
+    def _made(self, block: Block, values: list[Any]) -> Block:
         return block if all(values) else block.select(np.flatnonzero(values))
 
 
