@@ -78,7 +78,7 @@ def test_flat_dicts_are_taken_apart_by_column_and_by_row_alike() -> None:
     nested = [{**row, "e": (row["a"], row["b"])} for row in rows]
     batches: list[Any] = []
     for items in (rows, nested):
-        batches = list(ad.Dataset.from_generator(lambda items=items: iter(items)).batch(32))  # type: ignore[misc]  # bound now
+        batches = list(ad.Dataset.from_generator(lambda items=items: iter(items)).batch(32))
         assert [a for batch in batches for a in batch["a"].tolist()] == list(range(90))
         assert [b for batch in batches for b in batch["b"]] == [row["b"] for row in rows]
         assert [c for batch in batches for c in batch["c"].tolist()] == [row["c"] for row in rows]
