@@ -5,6 +5,8 @@
     range     range, interleave, shuffle, map (whole blocks at a time, inline), batch, prefetch: 1 to 10 million numbers
     records   TFRecord files from the page cache: read, framed, checksums of lengths and payloads verified, interleaved,
               shuffled, batched
+    parsing   blocks of tf.train.Examples, as `benchmarks.formats_cost` measures them: in the base install, and with the
+              extra ``fast``
 
 Every cell is a process of its own on one core, which counts its own CPU time, all threads: a round of the one, a round
 of the other, medians of several. The first round of each is not counted. No worker processes: one core has no use for
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import asyncdata as ad
+from benchmarks.formats_cost import parsing
 from benchmarks.launch import find_python
 from benchmarks.servers import REPOSITORY, here
 
@@ -165,14 +168,19 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--tensorflow", metavar="PYTHON", help="interpreter that has TensorFlow")
     arguments.add_argument("--quick", action="store_true", help="few rounds, and no ten millions")
-    arguments.add_argument("--only", default="", help="range or records")
+    arguments.add_argument("--only", default="", help="range, records or parsing")
     arguments.add_argument("--serve", metavar="JSON", help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.serve:
         serve(json.loads(options.serve))
         return
     os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
-    table(find_python(("tensorflow",), options.tensorflow), quick=options.quick, only=options.only)
+    python = find_python(("tensorflow",), options.tensorflow)
+    if options.only != "parsing":
+        table(python, quick=options.quick, only=options.only)
+    if options.only in "parsing":
+        print()
+        parsing(python, rounds=2 if options.quick else ROUNDS)
 
 
 if __name__ == "__main__":
