@@ -29,6 +29,7 @@ class OpenFile:
         self.fields = fields
         self.__qualname__ = getattr(kind, "name", "")
         self.__element_spec__ = element_spec(self.node(""))
+        self.__checksums__ = kind is sources.TFRecordFile
 
     def node(self, url: str) -> Node:
         """The node that reads one file."""

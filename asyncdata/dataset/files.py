@@ -24,6 +24,7 @@ class TFRecordDataset(FilesDataset):
 
     __slots__ = ()
     __element_spec__ = BytesSpec()
+    __checksums__ = True
 
     def __init__(
         self,

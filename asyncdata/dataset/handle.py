@@ -94,6 +94,7 @@ class NodeOf:
         self.of = of
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
         self.__element_spec__ = getattr(function, "__element_spec__", None)
+        self.__checksums__ = getattr(function, "__checksums__", False)
 
     def __call__(self, *element: Any) -> Node:
         """The plan of the dataset that is made of one element."""

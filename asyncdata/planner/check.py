@@ -10,10 +10,13 @@ from __future__ import annotations
 from asyncdata.options import Options
 from asyncdata.plan.combining import Zip
 from asyncdata.plan.grouping import Cache, Contents, GroupByWindow, PaddedBatch, RaggedBatch, Snapshot, Window
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sequence import RejectionResample, Scan, TakeWhile, Unique
 from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, TFRecordFile
 from asyncdata.plan.transformations import Batch, Check, Filter, IgnoreErrors, Interleave, Map, MapBatch
+
+CHECKSUMS = "__checksums__"
+"""Attribute of a function: whether the dataset that it returns has payloads with checksums."""
 
 _READS_PAYLOADS = (
     *(RejectionResample, Scan, TakeWhile, Unique, IgnoreErrors, Filter, Batch),
@@ -46,6 +49,15 @@ def insert_check(node: Node, options: Options) -> Node:
 def check_output(node: Node, options: Options) -> Node:
     """A `Check` in front of the consumer, if raw records reach it."""
     return Check(input=node) if options.check_crc and _may_be_unchecked(node) else node
+
+
+def will_check(node: Node) -> bool:
+    """Whether it is certain, before anything is read, that payloads with checksums come out of this plan."""
+    return any(
+        isinstance(each, TFRecordFile)
+        or (isinstance(each, Interleave) and bool(getattr(each.function, CHECKSUMS, False)))
+        for each in walk(node)
+    )
 
 
 def _may_be_unchecked(node: Node) -> bool:

@@ -11,6 +11,7 @@ from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.memory.accounts import Kind
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
+from asyncdata.planner.check import will_check
 from asyncdata.runtime.lower.registry import keys, label_of, lower, register, rows_account, tasks_account
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
@@ -126,6 +127,10 @@ def _batch_of(node: transformations.MapBatch, scope: Scope, mapped: Callable[[Sc
 def _check(node: transformations.Check, scope: Scope) -> Stage:
     if scope.services.options.num_workers == 0:
         return CheckStage("check", lower(node.input, scope.below()), scope.services.sources, scope.guard("check"))
+
+    if will_check(node.input):
+        # The workers start while the files are still being listed.
+        scope.services.records_come()
 
     def program() -> Program:
         return Program(functions=(), check=check_payloads, skip=scope.errors is not None)

@@ -1,7 +1,6 @@
 """Access tokens: got once for all waiters, in a thread, before they expire.
 
-`Tokens.current` is the fast path: a bytes-free look at a held token. google-auth does the work; its errors become
-typed ones that carry neither token nor key.
+`Tokens.get` is the fast path: a look at a held token. Where they come from is another file, see ``google_tokens``.
 """
 
 from __future__ import annotations
@@ -11,20 +10,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
-
-import google.auth
-import google.auth.exceptions
-import google.auth.transport.requests
+from importlib import import_module
+from typing import Final, Protocol
 
 from asyncdata.errors import AccessDeniedError, StorageError, UnsupportedURLError
-from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.threads import ThreadJobs
 
-SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_only",)
+_GOOGLE: Final = "asyncdata.storage.gcs.google_tokens"
 REFRESH_BEFORE_S: Final = 300.0
 MAX_REFUSALS: Final = 3
-_REQUEST_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,59 +48,6 @@ class TokenSource(Protocol):
         ...
 
 
-class GoogleTokens:
-    """Tokens through google-auth.
-
-    Args:
-        choice: ``google_default``, or the path of a credentials file.
-        proxy: Where encrypted requests for tokens go through; None leaves that to the environment.
-    """
-
-    def __init__(self, choice: str, proxy: str | None = None) -> None:
-        self._choice = choice
-        self._proxy = proxy
-        self._credentials: Any = None
-
-    def fetch(self) -> Token:
-        """Loads the credentials once, then refreshes them."""
-        request = google.auth.transport.requests.Request()
-        if self._proxy is not None:
-            # Not for plain requests: these go to the metadata server of the machine.
-            request.session.proxies["https"] = self._proxy
-
-        def bounded(*args: Any, **kwargs: Any) -> Any:
-            return request(*args, **{**kwargs, "timeout": _REQUEST_TIMEOUT_S})
-
-        try:
-            if self._credentials is None:
-                self._credentials = self._load()
-            self._credentials.refresh(bounded)
-        except google.auth.exceptions.DefaultCredentialsError:
-            raise AccessDeniedError(
-                "no Google credentials found; for public buckets use storage={'gs': {'token': 'anon'}}"
-            ) from None
-        except google.auth.exceptions.TransportError:
-            raise read_failed("the token server cannot be reached", FailureCause.CONNECT) from None
-        except google.auth.exceptions.GoogleAuthError as error:
-            if getattr(error, "retryable", False):
-                raise read_failed("the token server failed", FailureCause.SERVER_ERROR) from None
-            raise AccessDeniedError(f"the credentials were refused ({type(error).__name__})") from None
-        finally:
-            request.session.close()
-        expiry = self._credentials.expiry
-        expires_at = None if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
-        return Token(f"Bearer {self._credentials.token}", expires_at)
-
-    def _load(self) -> Any:
-        if self._choice == "google_default":
-            credentials, _ = google.auth.default(scopes=SCOPES)
-        else:
-            credentials, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]  # no types there
-                self._choice, scopes=SCOPES
-            )
-        return credentials
-
-
 def choose_source(choice: object, proxy: str | None = None) -> TokenSource | None:
     """The source that the option ``token`` means; None for anonymous access.
 
@@ -116,13 +57,19 @@ def choose_source(choice: object, proxy: str | None = None) -> TokenSource | Non
     if choice == "anon":
         return None
     if choice is None or choice == "google_default":
-        return GoogleTokens("google_default", proxy)
+        return _google("google_default", proxy)
     if isinstance(choice, str | os.PathLike):
         path = os.fspath(choice)
         if not isinstance(path, str) or not os.path.isfile(path):
             raise AccessDeniedError("the option 'token' names no file; use 'anon', 'google_default' or a file's path")
-        return GoogleTokens(path, proxy)
+        return _google(path, proxy)
     raise UnsupportedURLError("the option 'token' must be 'anon', 'google_default' or the path of a credentials file")
+
+
+def _google(choice: str, proxy: str | None) -> TokenSource:
+    # Loaded by name: its imports take long, and anonymous readers do without.
+    source: TokenSource = import_module(_GOOGLE).GoogleTokens(choice, proxy)
+    return source
 
 
 class Tokens:

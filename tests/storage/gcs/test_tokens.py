@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from asyncdata.errors import AccessDeniedError, TransientStorageError, UnsupportedURLError
-from asyncdata.storage.gcs.tokens import ANONYMOUS, GoogleTokens, Token, Tokens, TokenSource, choose_source
+from asyncdata.storage.gcs.google_tokens import GoogleTokens
+from asyncdata.storage.gcs.tokens import ANONYMOUS, Token, Tokens, TokenSource, choose_source
 from asyncdata.storage.threads import ThreadJobs
 
 

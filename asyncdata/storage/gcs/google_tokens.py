@@ -1,0 +1,70 @@
+"""Access tokens through google-auth, whose errors become typed ones that carry neither token nor key."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any, Final
+
+import google.auth
+import google.auth.exceptions
+import google.auth.transport.requests
+
+from asyncdata.errors import AccessDeniedError
+from asyncdata.storage.failures import FailureCause, read_failed
+from asyncdata.storage.gcs.tokens import Token
+
+SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_only",)
+_REQUEST_TIMEOUT_S: Final = 30.0
+
+
+class GoogleTokens:
+    """Tokens through google-auth.
+
+    Args:
+        choice: ``google_default``, or the path of a credentials file.
+        proxy: Where encrypted requests for tokens go through; None leaves that to the environment.
+    """
+
+    def __init__(self, choice: str, proxy: str | None = None) -> None:
+        self._choice = choice
+        self._proxy = proxy
+        self._credentials: Any = None
+
+    def fetch(self) -> Token:
+        """Loads the credentials once, then refreshes them."""
+        request = google.auth.transport.requests.Request()
+        if self._proxy is not None:
+            # Not for plain requests: these go to the metadata server of the machine.
+            request.session.proxies["https"] = self._proxy
+
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            return request(*args, **{**kwargs, "timeout": _REQUEST_TIMEOUT_S})
+
+        try:
+            if self._credentials is None:
+                self._credentials = self._load()
+            self._credentials.refresh(bounded)
+        except google.auth.exceptions.DefaultCredentialsError:
+            raise AccessDeniedError(
+                "no Google credentials found; for public buckets use storage={'gs': {'token': 'anon'}}"
+            ) from None
+        except google.auth.exceptions.TransportError:
+            raise read_failed("the token server cannot be reached", FailureCause.CONNECT) from None
+        except google.auth.exceptions.GoogleAuthError as error:
+            if getattr(error, "retryable", False):
+                raise read_failed("the token server failed", FailureCause.SERVER_ERROR) from None
+            raise AccessDeniedError(f"the credentials were refused ({type(error).__name__})") from None
+        finally:
+            request.session.close()
+        expiry = self._credentials.expiry
+        expires_at = None if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
+        return Token(f"Bearer {self._credentials.token}", expires_at)
+
+    def _load(self) -> Any:
+        if self._choice == "google_default":
+            credentials, _ = google.auth.default(scopes=SCOPES)
+        else:
+            credentials, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]  # no types there
+                self._choice, scopes=SCOPES
+            )
+        return credentials
