@@ -30,6 +30,7 @@ _MOST_USUAL: Final = 0.5
 """A server that refuses more than this is not taken to do so at random."""
 _SURE: Final = 3.0
 _MOST_ASKED: Final = 512
+_FORGETTING: Final = 0.1
 _STEP: Final = 0.02
 _MOST_MORE: Final = 0.25
 _MOST_LESS: Final = 0.08
@@ -83,9 +84,13 @@ class Refusals:
 
     Refusals come at once, what is served takes its time. Answers that have come would tell of too many refusals after
     every move; so the share is of the requests that were *made*: one for each place that became free, or was added.
+
+    Args:
+        most: The largest window.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.state = State.USUAL
         self.backoffs = 0
         self.reason = ""
@@ -166,9 +171,10 @@ class Refusals:
                 self.reason = f"{self._before:.0%} of the requests were refused"
                 return self._fewer(limit, now)
         if asked >= _MOST_ASKED:
-            self._asked //= 2
             for share in self._shares.values():
+                share.usual = min(share.usual, share.usual + _FORGETTING * (share.count / asked - share.usual))
                 share.count //= 2
+            self._asked //= 2
         return None
 
     def _fewer(self, limit: int, now: float) -> int:
@@ -218,7 +224,7 @@ class Refusals:
         far = below > max(3, _FAR * self.ceiling)
         if self._limited < (1 if far else 2) * max(_LOOK, limit):
             return None
-        if limit >= _LEFT * self.ceiling + _LOOK / 8:
+        if limit >= min(_LEFT * self.ceiling + _LOOK / 8, self._most):
             self.state = State.USUAL
             self.borne = False
             self.reason = f"{limit} requests are no longer refused"

@@ -109,7 +109,7 @@ class Window:
         self._patience = _PATIENCE
         self._down_step = 0.85
         self._next_probe = Phase.DOWN
-        self._refusals = Refusals()
+        self._refusals = Refusals(most)
         # For telling.
         self._first_byte_s = 0.0
         self._stream = 0.0
@@ -252,6 +252,8 @@ class Window:
             self._decide_probe(now, blocks)
         elif self._phase is Phase.HOLD and blocks >= self._patience:
             self._probe(now)
+        elif self._phase is Phase.GRANTED:
+            self._seen = self._rate.mean
 
     def _decide_growth(self, now: float, blocks: int) -> None:
         base = self._base_rate

@@ -35,7 +35,8 @@ def best_of_sweep(link: Link, seed: int) -> float:
         rates[window] = outcome.steady_rate
         if flooded == 2:
             break
-    best = sorted(rates, key=rates.__getitem__)[-2:]
+    most = max(rates.values())
+    best = sorted((window for window in rates if rates[window] > 0.95 * most), key=rates.__getitem__)[-2:]
     return max(Run(link, window, reads=READS, left_out=LEFT_OUT, seed=seed).run().steady_rate for window in best)
 
 
