@@ -18,6 +18,7 @@ from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, 
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.fetch import Fetcher
+from asyncdata.storage.hdfs.native import NativeClient
 from asyncdata.storage.registry import spec_for
 from asyncdata.types import ObjectInfo
 from tests.hdfs.cluster import Cluster
@@ -189,6 +190,21 @@ async def test_after_a_cancellation_nothing_is_written(
         await until(lambda: fetcher.stats().hedges_in_flight == 0)
         assert await read_all(fetcher, infos) == _DATA
         assert not any(buffer)
+
+
+async def test_files_are_read_briskly_after_a_silence_until_that_fails(cluster: Cluster, folder: str) -> None:
+    """Only silence begins it; a brisk read that fails ends it, lest slow DataNodes be left by every read."""
+    await Writer(cluster).put(f"{folder}/x", b"something")
+    client = NativeClient(cluster.address, {}, TimeoutOptions())
+    plain, brisk = await client.open(f"{folder}/x"), await client.open(f"{folder}/x", brisk=True)
+    assert await plain.read(0, 9) == await brisk.read(0, 9) == b"something"
+    client.note_failure(plain, FailureCause.BACKEND)
+    assert not client.prefers_brisk
+    for cause in (FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.IDLE_TIMEOUT, FailureCause.OVERTAKEN):
+        client.note_failure(plain, cause)
+        assert client.prefers_brisk
+        client.note_failure(brisk, FailureCause.BACKEND)
+        assert not client.prefers_brisk
 
 
 def test_a_stopped_datanode_costs_no_record(cluster: Cluster, folder: str, datanodes: Callable[..., None]) -> None:
