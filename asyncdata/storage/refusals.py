@@ -103,7 +103,7 @@ class Refusals:
         self._before = 0.0
         self._before_at = 0
         self._strikes = 0
-        self._sufficient = False
+        self._sufficient = self._out = False
         self._direction = 0
         self._step = _STEP
         self._asked = self._limited = self._served = self._surplus = 0
@@ -166,7 +166,7 @@ class Refusals:
                 self.state = State.SUSPECTED
                 self._suspect, self._before, self._before_at = share, share.count / asked, limit
                 self._strikes = 0
-                self.backoffs += 1
+                self._out = False
                 self.ceiling = limit
                 self.reason = f"{self._before:.0%} of the requests were refused"
                 return self._fewer(limit, now)
@@ -179,6 +179,7 @@ class Refusals:
 
     def _fewer(self, limit: int, now: float) -> int:
         """As many as were served together, by Little's law."""
+        self.backoffs += 1
         if self._served < limit:
             # Refusals come in a flood: what is served together is not known yet.
             self._sufficient = False
@@ -191,9 +192,14 @@ class Refusals:
         asked = self._asked
         suspect = self._suspect
         enough = _LOOK if suspect.count >= _EXPECTED else min(_ENOUGH, max(_LOOK, _EXPECTED / self._before))
-        if asked < 2 * limit + enough:
+        if asked < (_LOOK // 3 if self._out else 2 * limit + enough):
             return None
         share = suspect.count / asked
+        if limit <= 1 and share > _MOST_USUAL:
+            self._out = True
+            return limit
+        if self._out and share < _REMAINS * self._before:
+            return self._bear("the server answers again")
         if share < _REMAINS * self._before:
             # What is refused with fewer in flight has nothing to do with their number.
             suspect.usual = max(suspect.usual, share) if suspect is self._shares[Kind.FAILED] else suspect.usual
@@ -207,16 +213,21 @@ class Refusals:
             self.ceiling = limit
             return self._fewer(limit, now)
         suspect.usual = max(suspect.usual, min(share, _MOST_USUAL))
+        return self._bear(f"{share:.0%} of the requests are refused, however many there are")
+
+    def _bear(self, reason: str) -> int:
+        """It was not the load: back to the window before."""
         self.state = State.USUAL
         self.ceiling = 0
         self.borne = True
-        self.reason = f"{share:.0%} of the requests are refused, however many there are"
+        self.reason = reason
         return self._before_at
 
     def _follow(self, limit: int) -> int | None:
         asked, shares = self._asked, self._shares.items()
         if any(share.too_many(asked, _SURE / 2 if kind is Kind.THROTTLED else _SURE) for kind, share in shares):
             self.ceiling = limit
+            self.backoffs += 1
             self._turn(-1)
             self.reason = f"the server refuses some of {limit} requests"
             return limit - max(1, round(limit * self._step))
