@@ -109,6 +109,7 @@ class ChunkReader:
         window: Tells how many chunks may be on their way or waiting at a time, while the source is being read.
         order: Place of the source among its siblings, for who is served first.
         opened: Called when an unknown object turns out to be what.
+        first_bytes: The most bytes of the first chunk, where somebody waits for the beginning; None: as of any other.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class ChunkReader:
         window: Callable[[], int],
         order: int,
         opened: Callable[[ObjectInfo], None],
+        first_bytes: int | None = None,
     ) -> None:
         self._io = io
         self._budget = budget
@@ -132,6 +134,7 @@ class ChunkReader:
         self._window = window
         self._order = order
         self._opened = opened
+        self._first_bytes = self.data_bytes if first_bytes is None else min(first_bytes, self.data_bytes)
         self._pending: deque[_Pending] = deque()
         self._rest: Chunk | None = None
         self._next = 0
@@ -288,7 +291,8 @@ class ChunkReader:
         return size + (self.room if self._next else 0)
 
     def _next_length(self) -> int:
-        return self.data_bytes if self.info is None else max(0, min(self.data_bytes, self.info.size - self._next))
+        most = self.data_bytes if self._next else self._first_bytes
+        return most if self.info is None else max(0, min(most, self.info.size - self._next))
 
     def _start(self, slab: Slab, size: int) -> None:
         room = self.room if self._next else 0

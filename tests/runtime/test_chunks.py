@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from asyncdata.memory.accounts import Kind
@@ -56,6 +57,37 @@ async def test_recalled_chunks_leave_no_gap() -> None:
         await asyncio.sleep(0)
     reader.close()
     assert not budget.slabs.alive()
+    budget.close(account)
+    budget.end()
+    arena.close()
+
+
+async def test_the_first_chunk_may_be_a_small_one() -> None:
+    """Chunks follow one another without a gap, the first one being no larger than wished."""
+    arena = Arena(64 * CHUNK)
+    budget = Budget(arena, 12 * CHUNK)
+    account = budget.open("source", rank=1, kind=Kind.SOURCE, reserved_bytes=CHUNK)
+    reader = ChunkReader(
+        Storage(),  # type: ignore[arg-type]  # only `read` is used
+        budget,
+        account,
+        ObjectInfo(url="memory://b/x", size=3 * CHUNK),
+        slab_bytes=CHUNK,
+        window=lambda: 2,
+        order=0,
+        opened=lambda _info: None,
+        first_bytes=1000,
+    )
+    reader.prepare()
+    found = []
+    while (chunk := await reader.next()) is not None:
+        found.append((chunk.position, chunk.stop - chunk.start))
+        budget.slabs.drop(chunk.slab)
+    assert found[0] == (0, 1000)
+    assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(found))
+    assert sum(found[-1]) == 3 * CHUNK
+    assert all(size == reader.data_bytes for _, size in found[1:-1])
+    reader.close()
     budget.close(account)
     budget.end()
     arena.close()

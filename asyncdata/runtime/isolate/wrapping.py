@@ -18,8 +18,8 @@ from asyncdata.errors import PipelineError
 from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.structure import Structure
 from asyncdata.runtime.delivery import ColumnParts, Delivery
-from asyncdata.runtime.packing import RefLeaf
 from asyncdata.runtime.isolate import parcel
+from asyncdata.runtime.packing import RefLeaf
 
 
 class _Contents(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from asyncdata.formats.csv_rows import CsvFramer
 from asyncdata.formats.csv_values import Column
@@ -27,6 +27,10 @@ from asyncdata.runtime.stages.framed import FramedStage
 from asyncdata.runtime.stages.parquet import ParquetStage
 from asyncdata.runtime.stages.tar import TarStage
 
+_LEAST_FIRST: Final = 1 << 16
+_FIRST_PART: Final = 8
+"""The first chunk of the first files is this part of any other."""
+
 
 def _framed(
     node: Any,
@@ -42,6 +46,8 @@ def _framed(
     sizes = shares(scope)
     # Reserves nothing until the file is one of those that are read in turn.
     account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
+    order = services.next_order()
+    at_once = isinstance(node, files.WholeFile)
     reader = ChunkReader(
         services.io,
         budget,
@@ -49,8 +55,10 @@ def _framed(
         services.manifest.get(node.url, node.url),
         slab_bytes=sizes.chunk_bytes,
         window=lambda: services.io.chunks_ahead(in_turn),
-        order=services.next_order(),
+        order=order,
         opened=lambda info: services.manifest.__setitem__(info.url, info),
+        # The first batch waits for all files that are read in turn to begin, none of them for much of it.
+        first_bytes=max(_LEAST_FIRST, sizes.chunk_bytes // _FIRST_PART) if order <= in_turn and not at_once else None,
     )
     chunks: ChunkReader | InflatedChunks = reader
     if node.compression:
@@ -78,7 +86,7 @@ def _framed(
         sources=services.sources,
         threads=services.threads,
         guard=scope.guard(node.label),
-        at_once=isinstance(node, files.WholeFile),
+        at_once=at_once,
         holds=holds,
     )
 
