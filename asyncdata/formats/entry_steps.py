@@ -88,15 +88,15 @@ class _Steps(NamedTuple):
         for begin in range(0, steps - 1, several):
             end = min(begin + several, steps - 1)
             at, following = self.at[begin:end], self.at[begin + 1 : end + 1]
+            record = np.broadcast_to(numbers, at.shape).reshape(-1)
             if self.even:
-                record = np.broadcast_to(numbers, at.shape).reshape(-1)
                 yield Entries(record, (at + 1).reshape(-1), (following - 1).reshape(-1))
                 continue
             there = np.flatnonzero(at < self.limit)
             key, stop = at.reshape(-1).take(there), following.reshape(-1).take(there)
             key += 1
             stop -= 1
-            yield Entries(there % count, key, stop)
+            yield Entries(record.take(there), key, stop)
 
 
 def _leap(array: ByteArray, position: IntArray, ends: IntArray) -> _Steps | None:
