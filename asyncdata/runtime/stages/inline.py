@@ -15,7 +15,7 @@ from asyncdata.memory.block import Block
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage
-from asyncdata.runtime.stages.arrays import block_of_elements
+from asyncdata.runtime.stages.results import block_of_results
 from asyncdata.runtime.stages.rowwise import RowwiseStage
 from asyncdata.runtime.usercode import UserFunction
 from asyncdata.workers.failure import annotate, as_raisable
@@ -30,7 +30,7 @@ class InlineMapStage(RowwiseStage):
 
     def _made(self, block: Block, values: list[Any]) -> Block:
         block.release()
-        return block_of_elements(values, block.origin, block.advance)
+        return block_of_results(values, block.origin, block.advance)
 
 
 class _Call:
@@ -213,7 +213,7 @@ class AsyncMapStage(Stage):
         advance = Advance.concat([call.advance for call in calls])
         if not values:
             return Block.empty(advance)
-        return block_of_elements(values, np.concatenate([call.origin for call in calls]), advance)
+        return block_of_results(values, np.concatenate([call.origin for call in calls]), advance)
 
     async def aclose(self) -> None:
         tasks = [*self._tasks, *([self._feeder] if self._feeder is not None else [])]
