@@ -26,6 +26,7 @@ from asyncdata.runtime.isolate import notes
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.isolate.outbox import Outbox
 from asyncdata.runtime.isolate.outlet import Loans, Outlet
+from asyncdata.runtime.packing import RefLeaf
 from asyncdata.workers.channel import Channel
 
 
