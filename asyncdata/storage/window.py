@@ -40,9 +40,11 @@ _GROWTH: Final = 2.0
 _PAYS: Final = 0.35
 """Growing goes on while a move brings at least this part of what it would on an empty link."""
 _EQUAL: Final = 0.02
+_NEARLY_EQUAL: Final = 0.05
 _CLEARLY: Final = 3.0
 _HEADROOM: Final = 1.1
 _NEARLY: Final = 0.8
+_WARM: Final = 2
 _NOT_FULL: Final = 0.6
 _PATIENCE: Final = 12
 _SOON: Final = 4
@@ -196,6 +198,8 @@ class Window:
             self._phase = Phase.GROW
             self._reason = f"with {self.limit} requests reads take longer: measuring"
             self._settle(sample.now)
+            # New connections are slow at first: what they bring then would make fewer seem as good.
+            self._unsettled = 2 * self.limit
 
     # --- measuring ---------------------------------------------------------------------------------------------------
 
@@ -259,6 +263,8 @@ class Window:
         base = self._base_rate
         shortest_s = self._durations.shortest_s
         if shortest_s < math.inf:
+            if blocks < _WARM:
+                return
             # By Little's law, as many as the rate needs while a read takes as long as with few in flight.
             self._durations = Durations()
             needed = self._rate.reads_per_s * shortest_s * _HEADROOM
@@ -354,10 +360,13 @@ class Window:
             self._go_back(now, f"the link is full: {tried} requests bring {ratio - 1:+.0%} over {self._base}")
             return
         against_best = self._rate.mean / self._best
-        if ratio < 1 - _EQUAL - error or against_best < 1 - 2 * _EQUAL - error:
+        # The first time few blocks are compared; a few more are tried soon after.
+        equal = _NEARLY_EQUAL if self._starting else _EQUAL
+        if ratio < 1 - equal - error or against_best < 1 - 2 * equal - error:
             self._refuse_to_shrink(now, ratio)
         elif blocks >= 4:
-            if min(ratio, against_best) - error / 2 >= 1 - _EQUAL:
+            if min(ratio, against_best) - error / 2 >= 1 - equal:
+                self._best = self._rate.mean if self._starting else self._best
                 self._changed(Phase.UP if self._starting else Phase.DOWN)
                 self._starting = False
                 self._down_step = max(0.5, self._down_step**1.6)
