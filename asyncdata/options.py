@@ -149,7 +149,8 @@ class Options:
             the order within one shard is kept all the same.
         num_workers: Worker processes; ``AUTOTUNE`` takes the number of usable CPUs. 0 runs user functions in threads.
         num_threads: Threads for ``executor="thread"`` functions; ``AUTOTUNE`` takes twice the number of usable CPUs.
-        chunk_bytes: Size of one ranged read. Larger hides more latency per request and holds more memory.
+        chunk_bytes: Size of one ranged read. Larger costs less per byte and holds more memory. ``AUTOTUNE`` takes 8 MiB
+            from local files, and 4 MiB from elsewhere, where many are on their way at a time.
         max_requests_in_flight: Upper limit of ranged reads at a time, over all shards. ``AUTOTUNE`` finds, from the
             first-byte times and rates it measures, the number that fills the link and no more; see
             ``stats().fetch`` of an iterator. A number is kept as it is.
@@ -185,7 +186,7 @@ class Options:
     deterministic: bool = True
     num_workers: int = AUTOTUNE
     num_threads: int = AUTOTUNE
-    chunk_bytes: int = 8 * MIB
+    chunk_bytes: int = AUTOTUNE
     max_requests_in_flight: int = AUTOTUNE
     max_bytes_in_flight: int = AUTOTUNE
     check_crc: bool = True
@@ -207,8 +208,8 @@ class Options:
             raise ValueError(f"num_workers must be AUTOTUNE or at least 0, not {self.num_workers}")
         if self.num_threads < 1 and self.num_threads != AUTOTUNE:
             raise ValueError(f"num_threads must be AUTOTUNE or at least 1, not {self.num_threads}")
-        if self.chunk_bytes < 4 * KIB:
-            raise ValueError(f"chunk_bytes must be at least 4 KiB, not {self.chunk_bytes}")
+        if self.chunk_bytes < 4 * KIB and self.chunk_bytes != AUTOTUNE:
+            raise ValueError(f"chunk_bytes must be AUTOTUNE or at least 4 KiB, not {self.chunk_bytes}")
         for name in ("max_requests_in_flight", "max_bytes_in_flight"):
             if getattr(self, name) < 1 and getattr(self, name) != AUTOTUNE:
                 raise ValueError(f"{name} must be AUTOTUNE or at least 1, not {getattr(self, name)}")

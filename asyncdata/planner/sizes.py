@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from asyncdata.errors import MemoryLimitError
-from asyncdata.options import Options
+from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.combining import Concatenate
 from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Interleave
 
 _UNIT: Final = 1 << 16
+_NEAR_CHUNK: Final = 8 << 20
+_FAR_CHUNK: Final = 4 << 20
 _SOURCES_SHARE: Final = 8
 _CONSUMER_SHARE: Final = 4
 _CONSUMER_RESERVE: Final = 8
@@ -23,13 +25,15 @@ class Shares:
     """Reserved minimums; what is left is shared by read-ahead, shuffle buffers and everything that grows.
 
     Attributes:
-        chunk_bytes: Slab of one chunk of one current shard, headroom included.
+        chunk_bytes: Slab of one chunk of one current shard, headroom included; of local files.
+        far_chunk_bytes: The same for shards that lie elsewhere.
         task_bytes: Scratch and output of the soonest worker task of each stage.
         consumer_bytes: Reserved for batches the consumer holds.
         lease_bytes: Slabs the consumer may hold before it gets private copies.
     """
 
     chunk_bytes: int
+    far_chunk_bytes: int
     task_bytes: int
     consumer_bytes: int
     lease_bytes: int
@@ -72,15 +76,19 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> 
     """
     limit = options.memory_limit_bytes
     room = limit // _SOURCES_SHARE // max(current_shards, 1)
-    chunk = max(_UNIT, min(options.chunk_bytes, room) // _UNIT * _UNIT)
     if room < _UNIT:
         raise MemoryLimitError(
             f"memory_limit_bytes={limit} is too small to read {current_shards} shards in turn; at least "
             f"{_UNIT * _SOURCES_SHARE * current_shards} would do, or a smaller cycle_length"
         )
     return Shares(
-        chunk_bytes=chunk,
+        chunk_bytes=_chunk(options.chunk_bytes, _NEAR_CHUNK, room),
+        far_chunk_bytes=_chunk(options.chunk_bytes, _FAR_CHUNK, room),
         task_bytes=max(_UNIT, limit // _TASKS_SHARE // max(worker_stages, 1) // _UNIT * _UNIT),
         consumer_bytes=limit // _CONSUMER_RESERVE // _UNIT * _UNIT,
         lease_bytes=limit // _CONSUMER_SHARE // _UNIT * _UNIT,
     )
+
+
+def _chunk(wished: int, usual: int, room: int) -> int:
+    return max(_UNIT, min(usual if wished == AUTOTUNE else wished, room) // _UNIT * _UNIT)

@@ -291,8 +291,15 @@ class ChunkReader:
         return size + (self.room if self._next else 0)
 
     def _next_length(self) -> int:
+        """Bytes of the next chunk; what is left of a known object is read in chunks of one size, none of them a tail.
+
+        Memory of one size is used again by the next.
+        """
         most = self.data_bytes if self._next else self._first_bytes
-        return most if self.info is None else max(0, min(most, self.info.size - self._next))
+        if self.info is None:
+            return most
+        left = max(0, self.info.size - self._next)
+        return left if left <= most else most if not self._next else -(-left // -(-left // most))
 
     def _start(self, slab: Slab, size: int) -> None:
         room = self.room if self._next else 0

@@ -21,7 +21,8 @@ def test_the_minimums_fit_the_limit(limit: int, shards: int, stages: int) -> Non
     assert reserved <= limit
     assert shares.chunk_bytes % UNIT == shares.task_bytes % UNIT == shares.consumer_bytes % UNIT == 0
     assert shares.chunk_bytes >= UNIT
-    assert shares.chunk_bytes <= Options().chunk_bytes
+    assert shares.far_chunk_bytes <= shares.chunk_bytes <= 8 << 20
+    assert shares.far_chunk_bytes <= 4 << 20
     assert shares.consumer_bytes <= shares.lease_bytes <= limit
 
 

@@ -86,7 +86,9 @@ async def test_the_first_chunk_may_be_a_small_one() -> None:
     assert found[0] == (0, 1000)
     assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(found))
     assert sum(found[-1]) == 3 * CHUNK
-    assert all(size == reader.data_bytes for _, size in found[1:-1])
+    sizes = [size for _, size in found[1:]]
+    assert max(sizes) <= reader.data_bytes
+    assert max(sizes) - min(sizes) <= len(sizes)
     reader.close()
     budget.close(account)
     budget.end()

@@ -26,6 +26,7 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.framed import FramedStage
 from asyncdata.runtime.stages.parquet import ParquetStage
 from asyncdata.runtime.stages.tar import TarStage
+from asyncdata.storage.urls import scheme_of
 
 _LEAST_FIRST: Final = 1 << 16
 _FIRST_PART: Final = 8
@@ -43,22 +44,22 @@ def _framed(
     services = scope.services
     budget = services.budget
     in_turn = max(1, scope.shards)
-    sizes = shares(scope)
     # Reserves nothing until the file is one of those that are read in turn.
     account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
     order = services.next_order()
     at_once = isinstance(node, files.WholeFile)
+    chunk_bytes = _chunk_bytes(node.url, scope)
     reader = ChunkReader(
         services.io,
         budget,
         account,
         services.manifest.get(node.url, node.url),
-        slab_bytes=sizes.chunk_bytes,
+        slab_bytes=chunk_bytes,
         window=lambda: services.io.chunks_ahead(in_turn),
         order=order,
         opened=lambda info: services.manifest.__setitem__(info.url, info),
         # The first batch waits for all files that are read in turn to begin, none of them for much of it.
-        first_bytes=max(_LEAST_FIRST, sizes.chunk_bytes // _FIRST_PART) if order <= in_turn and not at_once else None,
+        first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if order <= in_turn and not at_once else None,
     )
     chunks: ChunkReader | InflatedChunks = reader
     if node.compression:
@@ -69,7 +70,7 @@ def _framed(
             account,
             services.threads,
             url=node.url,
-            slab_bytes=sizes.chunk_bytes,
+            slab_bytes=chunk_bytes,
         )
     return kind(
         label_of(node),
@@ -80,7 +81,7 @@ def _framed(
         compressed=bool(node.compression),
         budget=budget,
         account=account,
-        reserve_bytes=budget.charge(sizes.chunk_bytes) * (2 if node.compression else 1),
+        reserve_bytes=budget.charge(chunk_bytes) * (2 if node.compression else 1),
         any_order=scope.any_order,
         downstream=scope.rows_account,
         sources=services.sources,
@@ -134,6 +135,11 @@ def _tar(node: files.TarSamples, scope: Scope) -> Stage:
     return _framed(node, scope, TarFramer(), TarStage)
 
 
+def _chunk_bytes(url: str, scope: Scope) -> int:
+    sizes = shares(scope)
+    return sizes.chunk_bytes if scheme_of(url) == "file" else sizes.far_chunk_bytes
+
+
 def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
     services = scope.services
     budget = services.budget
@@ -147,7 +153,7 @@ def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
         filters=node.filters,
         budget=budget,
         account=budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE),
-        piece_bytes=shares(scope).chunk_bytes,
+        piece_bytes=_chunk_bytes(node.url, scope),
         order=services.next_order(),
         any_order=scope.any_order,
         downstream=scope.rows_account,
