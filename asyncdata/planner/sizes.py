@@ -15,7 +15,7 @@ _UNIT: Final = 1 << 16
 _NEAR_CHUNK: Final = 8 << 20
 _FAR_CHUNK: Final = 4 << 20
 _SOURCES_SHARE: Final = 8
-_CONSUMER_SHARE: Final = 4
+_CONSUMER_SHARE: Final = 3 / 8
 _CONSUMER_RESERVE: Final = 8
 _TASKS_SHARE: Final = 16
 
@@ -86,7 +86,7 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> 
         far_chunk_bytes=_chunk(options.chunk_bytes, _FAR_CHUNK, room),
         task_bytes=max(_UNIT, limit // _TASKS_SHARE // max(worker_stages, 1) // _UNIT * _UNIT),
         consumer_bytes=limit // _CONSUMER_RESERVE // _UNIT * _UNIT,
-        lease_bytes=limit // _CONSUMER_SHARE // _UNIT * _UNIT,
+        lease_bytes=int(limit * _CONSUMER_SHARE) // _UNIT * _UNIT,
     )
 
 

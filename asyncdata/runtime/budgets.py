@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.runtime.budget import Budget
+
+_LEFT_OVER: Final = 8
 
 
 class Budgets:
@@ -38,7 +41,8 @@ class Budgets:
     async def take(self, is_leaving: Callable[[], bool]) -> Budget:
         """A part that no pipeline uses, the emptiest one; waits for pipelines that are about to end.
 
-        One that was used before is preferred to a new one, for its memory is there already.
+        One that was used before is preferred to a new one, for its memory is there already, unless a consumer still
+        holds more of it than is set aside for consumers.
 
         Args:
             is_leaving: Says whether the pipeline that takes the part is about to end; asked by later ones.
@@ -54,7 +58,7 @@ class Budgets:
         return budget
 
     def _take_free(self) -> Budget:
-        if len(self._made) < self._parts and all(map(_used, self._free)):
+        if len(self._made) < self._parts and not any(_used(free) <= free.limit // _LEFT_OVER for free in self._free):
             self._free.append(self._make(len(self._made)))
             self._made.append(self._free[-1])
         if not self._free:

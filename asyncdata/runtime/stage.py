@@ -25,7 +25,7 @@ from asyncdata.memory.block import Block
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task of the pipeline's TaskGroup."""
 
-BLOCK_ROWS: Final = 1024
+BLOCK_ROWS: Final = 4096
 """Rows a stage asks for when it has no reason to ask for fewer."""
 
 MARK_EVERY: Final = 1024

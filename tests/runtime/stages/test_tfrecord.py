@@ -13,7 +13,7 @@ from asyncdata.formats.tfrecord import encode, encode_many
 from asyncdata.formats.tfrecord_framer import TFRecordFramer
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.chunks import Chunk
-from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.framed import FramedStage
 from asyncdata.types import ObjectInfo
 from tests.runtime.stages.laws import Bench, Make, Trace, check_any_blocking, check_cancelling, check_closing, whole
@@ -177,7 +177,7 @@ def test_random_cuts_and_limits() -> None:
 
 def test_many_records_in_a_chunk_are_framed_block_by_block() -> None:
     """A chunk of thousands of records gives blocks of at most what is asked for."""
-    payloads = records(*[3] * 3000)
+    payloads = records(*[3] * 3 * BLOCK_ROWS)
     trace = whole(reading(encode_many(payloads), []))
     check(trace, payloads)
     assert trace.pulls >= 3
