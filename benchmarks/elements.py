@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import asyncdata as ad
+from benchmarks.conditions import conditions
 from benchmarks.formats_cost import parsing
 from benchmarks.launch import find_python
 from benchmarks.servers import REPOSITORY, here
@@ -174,6 +175,7 @@ def main() -> None:
     if options.serve:
         serve(json.loads(options.serve))
         return
+    print(f"{conditions()}\n")
     os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     python = find_python(("tensorflow",), options.tensorflow)
     if options.only != "parsing":

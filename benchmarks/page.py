@@ -24,6 +24,10 @@ COMMANDS: Final = {
     "noisy_trainer": ("noisy_trainer",),
     "listing": ("listing",),
     "demo": ("demo",),
+    "elements": ("elements",),
+    "remote": ("remote",),
+    "window": ("window",),
+    "stragglers": ("stragglers",),
 }
 _WIDTH: Final = 120
 
