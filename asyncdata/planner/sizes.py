@@ -15,7 +15,8 @@ _UNIT: Final = 1 << 16
 _NEAR_CHUNK: Final = 8 << 20
 _FAR_CHUNK: Final = 4 << 20
 _SOURCES_SHARE: Final = 8
-_CONSUMER_SHARE: Final = 3 / 8
+_CONSUMER_SHARE: Final = 2 / 8
+_CONSUMER_FINE_SHARE: Final = 3 / 8
 _CONSUMER_RESERVE: Final = 8
 _TASKS_SHARE: Final = 16
 
@@ -30,6 +31,7 @@ class Shares:
         task_bytes: Scratch and output of the soonest worker task of each stage.
         consumer_bytes: Reserved for batches the consumer holds.
         lease_bytes: Slabs the consumer may hold before it gets private copies.
+        fine_lease_bytes: The same as long as all of them are small: what is left for others is not in large pieces.
     """
 
     chunk_bytes: int
@@ -37,6 +39,7 @@ class Shares:
     task_bytes: int
     consumer_bytes: int
     lease_bytes: int
+    fine_lease_bytes: int
 
 
 def current_shards(node: Node) -> int:
@@ -87,6 +90,7 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> 
         task_bytes=max(_UNIT, limit // _TASKS_SHARE // max(worker_stages, 1) // _UNIT * _UNIT),
         consumer_bytes=limit // _CONSUMER_RESERVE // _UNIT * _UNIT,
         lease_bytes=int(limit * _CONSUMER_SHARE) // _UNIT * _UNIT,
+        fine_lease_bytes=int(limit * _CONSUMER_FINE_SHARE) // _UNIT * _UNIT,
     )
 
 

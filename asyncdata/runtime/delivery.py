@@ -32,6 +32,9 @@ _PARTS: Final = 4
 """Deliveries that fit into the consumer's share: one is held, one waits, one is being made, one is being let go."""
 
 
+_FINE: Final = 32
+"""A slab is small that is at most this part of the limit."""
+
 ColumnParts: TypeAlias = tuple[RefLeaf | npt.NDArray[Any] | list[Any], ...]
 """One leaf of all elements each: in the arena, an array whose first axis is the element, or a list of objects."""
 
@@ -131,6 +134,7 @@ class Deliverer:
         account: The consumer's; charged with every slab that a delivery holds.
         returns: How ended leases come back.
         share_bytes: Slabs the consumer may hold before it gets private copies.
+        fine_share_bytes: The same as long as none of them is large; None: no other figure.
         remote: The consumer is another process, which makes private copies by itself.
 
     Attributes:
@@ -142,12 +146,20 @@ class Deliverer:
     """
 
     def __init__(
-        self, budget: Budget, account: Account, returns: Returns, share_bytes: int, *, remote: bool = False
+        self,
+        budget: Budget,
+        account: Account,
+        returns: Returns,
+        share_bytes: int,
+        *,
+        fine_share_bytes: int | None = None,
+        remote: bool = False,
     ) -> None:
         self._budget = budget
         self._account = account
         self._returns = returns
         self._share = share_bytes
+        self._fine_share = share_bytes if fine_share_bytes is None else fine_share_bytes
         self._remote = remote
         self._kept: dict[int, int] = {}
         self._kept_bytes = 0
@@ -178,7 +190,7 @@ class Deliverer:
         if not any(isinstance(column, RefColumn) for column in block.columns):
             part, rest = _cut(block, self._crossing(block)) if self._remote else (block, None)
             return part, self._lent(part, None), rest
-        free = self._share - self._kept_bytes
+        free = (self._fine_share if self._is_fine(block) else self._share) - self._kept_bytes
         count = len(block)
         fits = self._grown(block, count) <= min(self._share // _PARTS, free)
         if not fits and (least := self._grown(block, 1)) <= free:
@@ -226,13 +238,21 @@ class Deliverer:
 
     def _grown(self, block: Block, count: int) -> int:
         """By how much the consumer's slabs would grow with the first elements of a block."""
+        found = self._slabs_of(block, count)
+        return sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
+
+    def _slabs_of(self, block: Block, count: int) -> list[int]:
         offsets: list[Rows] = []
         for column in block.columns:
             if isinstance(column, RefColumn):
                 part = column.pick(slice(count))
                 offsets += [rows[:, 0] for rows in (part.rows, *part.tables())]
-        found = self._budget.slabs.slabs_of(np.concatenate(offsets))
-        return sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
+        return self._budget.slabs.slabs_of(np.concatenate(offsets))
+
+    def _is_fine(self, block: Block) -> bool:
+        """Whether all slabs that a block lies in are small."""
+        most = self._budget.limit // _FINE
+        return all(self._budget.slabs.slab(index).nbytes <= most for index in self._slabs_of(block, len(block)))
 
     def _payload_bytes(self, block: Block, count: int) -> int:
         total = 0

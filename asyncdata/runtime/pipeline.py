@@ -140,7 +140,12 @@ class Pipeline:
                 asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting), left=task.cancel
             )
             deliverer = Deliverer(
-                services.budget, consumer, self._runtime.returns, shares.lease_bytes, remote=self._remote
+                services.budget,
+                consumer,
+                self._runtime.returns,
+                shares.lease_bytes,
+                fine_share_bytes=shares.fine_lease_bytes,
+                remote=self._remote,
             )
             self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
             await services.begin()

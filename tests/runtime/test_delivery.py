@@ -181,6 +181,18 @@ async def test_beyond_its_share_a_consumer_gets_copies(bench: Bench) -> None:
     assert np.shares_memory(bench.deliver(block).element(0), bench.arena.array)
 
 
+async def test_small_slabs_may_be_kept_in_greater_number(bench: Bench) -> None:
+    """A second, larger share holds as long as no slab of a delivery is a large part of the limit."""
+    bench.deliverer._fine_share = 6 * _SLAB
+    kept = [bench.deliver(await bench.rows(bytes([number]))) for number in range(8)]
+    assert bench.deliverer.copies == 2
+    assert bench.deliverer.kept_bytes == 6 * _SLAB
+    large = bench.deliver(await bench.rows(bytes(MIB)))
+    assert bench.deliverer.copies == 3
+    assert [one.element(0) for one in kept] == [bytes([number]) for number in range(8)]
+    assert large.element(0) == bytes(MIB)
+
+
 async def test_a_large_block_is_delivered_in_parts(bench: Bench) -> None:
     """A consumer that keeps nothing gets no copies, however many slabs the pipeline's block spans."""
     leaf = Leaf("array", "<i8", (1000,))
@@ -208,7 +220,7 @@ async def test_rows_of_one_slab_are_delivered_together(bench: Bench) -> None:
 
 async def test_a_private_copy_of_a_table_has_its_payloads_with_it(bench: Bench) -> None:
     """Offsets are moved along; nothing points into the arena any more."""
-    bench.deliverer._share = 0
+    bench.deliverer._share = bench.deliverer._fine_share = 0
     payloads = await bench.rows(b"first", b"", b"x" * 100)
     inner = payloads.columns[0]
     assert isinstance(inner, RefColumn)

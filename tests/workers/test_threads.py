@@ -204,8 +204,11 @@ async def test_what_a_call_held_is_released_with_its_result(pool: ThreadPool) ->
     held = Held()
     count = sys.getrefcount(held)
     await pool.run(lambda value: value, held)
-    await pool.run(int)
-    await pool.run(int)
+    for _ in range(1000):
+        # The thread lets go of a call when it takes the next, or waits for it: which thread that is nobody knows.
+        await pool.run(int)
+        if sys.getrefcount(held) == count:
+            break
     assert sys.getrefcount(held) == count
 
 
