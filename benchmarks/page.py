@@ -24,10 +24,6 @@ COMMANDS: Final = {
     "noisy_trainer": ("noisy_trainer",),
     "listing": ("listing",),
     "demo": ("demo",),
-    "elements": ("elements",),
-    "remote": ("remote",),
-    "window": ("window",),
-    "stragglers": ("stragglers",),
 }
 _WIDTH: Final = 120
 

@@ -187,10 +187,10 @@ async def test_small_slabs_may_be_kept_in_greater_number(bench: Bench) -> None:
     kept = [bench.deliver(await bench.rows(bytes([number]))) for number in range(8)]
     assert bench.deliverer.copies == 2
     assert bench.deliverer.kept_bytes == 6 * _SLAB
-    large = bench.deliver(await bench.rows(bytes(MIB)))
+    large = bench.deliver(await bench.rows(bytes(300_000)))
     assert bench.deliverer.copies == 3
     assert [one.element(0) for one in kept] == [bytes([number]) for number in range(8)]
-    assert large.element(0) == bytes(MIB)
+    assert large.element(0) == bytes(300_000)
 
 
 async def test_a_large_block_is_delivered_in_parts(bench: Bench) -> None:
