@@ -97,6 +97,7 @@ class SnapshotStage(Stage):
         assert self._upstream is not None
         if self._error is not None:
             raise self._error
+        await self._pause()
         if self._block is None:
             self._block = await self._upstream.pull(limit)
         block = self._block
@@ -107,7 +108,7 @@ class SnapshotStage(Stage):
             block = await self._write(block, limit)
         else:
             self._block = None
-        await self._pause()
+        # From here on the block is in no attribute where it would be found: nothing waits any more.
         marks = tuple(
             (row, {"at": self._out + row, "input": self._fold.at(block.advance, row)})
             for row in row_marks(self._out, len(block))
