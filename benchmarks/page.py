@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "noisy_trainer": ("noisy_trainer",),
     "listing": ("listing",),
     "demo": ("demo",),
+    "elements": ("elements",),
 }
 _WIDTH: Final = 120
 
