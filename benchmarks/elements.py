@@ -61,7 +61,7 @@ def records(work: dict[str, Any]) -> ad.Dataset:
 
 def serve(work: dict[str, Any]) -> None:
     """Runs the pipeline once for each line on standard input."""
-    with ad.Runtime(ad.Options(memory_limit_bytes=1024 * _MIB, num_workers=0)):
+    with ad.Runtime(ad.Options(memory_limit_bytes=1024 * _MIB, num_workers=0), pipelines=1):
         ds = counted(work) if work["kind"] == "range" else records(work)
         for _ in sys.stdin:
             began = time.process_time()

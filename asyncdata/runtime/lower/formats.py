@@ -47,6 +47,7 @@ def _framed(
     # Reserves nothing until the file is one of those that are read in turn.
     account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
     order = services.next_order()
+    begins_far = order <= in_turn and not _is_near(node.url)
     at_once = isinstance(node, files.WholeFile)
     chunk_bytes = _chunk_bytes(node.url, scope)
     reader = ChunkReader(
@@ -59,7 +60,7 @@ def _framed(
         order=order,
         opened=lambda info: services.manifest.__setitem__(info.url, info),
         # The first batch waits for all files that are read in turn to begin, none of them for much of it.
-        first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if order <= in_turn and not at_once else None,
+        first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if begins_far and not at_once else None,
     )
     chunks: ChunkReader | InflatedChunks = reader
     if node.compression:
@@ -137,7 +138,11 @@ def _tar(node: files.TarSamples, scope: Scope) -> Stage:
 
 def _chunk_bytes(url: str, scope: Scope) -> int:
     sizes = shares(scope)
-    return sizes.chunk_bytes if scheme_of(url) == "file" else sizes.far_chunk_bytes
+    return sizes.chunk_bytes if _is_near(url) else sizes.far_chunk_bytes
+
+
+def _is_near(url: str) -> bool:
+    return scheme_of(url) == "file"
 
 
 def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
