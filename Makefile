@@ -12,21 +12,25 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 FOUND = $(or $(PYTHON),python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
+# An environment of its own: its packages must not decide about those of the tests.
+TENSORFLOW := .cache/tensorflow
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
 ARGS ?=
 # Tests run in as many processes as there are cores, up to four: each starts worker processes of its own.
 PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4
 
-.PHONY: help test hdfs demo check soak bench referee clean
+.PHONY: help test hdfs tensorflow demo check soak bench referee clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k name" passes arguments to pytest)
 	$(PYTEST) $(ARGS)
 
 hdfs: $(VENV)/.dev ## fetch what the HDFS tests run on; says what this machine lacks for them
 	$(RUN) -m tests.hdfs.cluster prepare $(ARGS)
+
+tensorflow: $(TENSORFLOW)/.installed ## install TensorFlow beside, for the tests that ask it (ASYNCDATA_REFEREE_PYTHON)
 
 demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
 	$(RUN) -m benchmarks.demo $(ARGS)
@@ -59,6 +63,11 @@ $(VENV)/.python:
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(TENSORFLOW)/.installed: | $(VENV)/.python
+	"$(FOUND)" -m venv $(TENSORFLOW)
+	$(TENSORFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-input 'tensorflow-cpu>=2.16'
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.python

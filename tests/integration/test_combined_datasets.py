@@ -104,7 +104,7 @@ def run(ds: ad.Dataset, mib: int, workers: int = 0) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(samples(5, 1500)))
+@pytest.mark.parametrize("seed", range(samples(4, 1500)))
 def test_a_limit_changes_nothing_or_is_named(seed: int, tmp_path: Path) -> None:
     """The elements are those of a generous limit, or a MemoryLimitError says what is too small; nothing stalls."""
     rnd = random.Random(seed)
