@@ -190,9 +190,11 @@ class Deliverer:
         if not any(isinstance(column, RefColumn) for column in block.columns):
             part, rest = _cut(block, self._crossing(block)) if self._remote else (block, None)
             return part, self._lent(part, None), rest
-        free = (self._fine_share if self._is_fine(block) else self._share) - self._kept_bytes
+        free = self._share - self._kept_bytes
         count = len(block)
         fits = self._grown(block, count) <= min(self._share // _PARTS, free)
+        if not fits and self._is_fine(block):
+            free = self._fine_share - self._kept_bytes
         if not fits and (least := self._grown(block, 1)) <= free:
             fits = True
             most = max(min(self._share // _PARTS, free), least)
