@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import os
 import uuid
@@ -20,7 +21,7 @@ from pytest_asyncio import is_async_test
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from asyncdata.testing import LeakError, VirtualClockLoop, settle, settle_async, snapshot, start_process_wide
+from asyncdata.testing import LeakError, Snapshot, VirtualClockLoop, settle, settle_async, snapshot, start_process_wide
 from tests import samples as sample_counts
 
 _PASSED = pytest.StashKey[bool]()
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Marks this run, and starts what the process as a whole keeps, so that no single test is blamed for it."""
     os.environ[_RUN_VARIABLE] = _RUN.partition("=")[2]
     start_process_wide()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Sets apart what lives until the end: ten thousand tests and all modules, which no collection need look at."""
+    gc.collect()
+    gc.freeze()
 
 
 class FileByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
@@ -102,17 +109,17 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[Snapshot]:
     """No test leaves a task, thread, process, descriptor or shared memory behind."""
     before = snapshot(started_with=_RUN)
-    yield
+    yield before
     marker = request.node.get_closest_marker("leaks")
     if marker is None and request.node.stash.get(_PASSED, False) and (leaks := settle(before, settle_s=_SETTLE_S)):
         raise LeakError(leaks)
 
 
 @pytest.fixture(autouse=True)
-def no_tasks(request: pytest.FixtureRequest, no_leaks: None) -> None:
+def no_tasks(request: pytest.FixtureRequest, no_leaks: Snapshot) -> None:
     """No asynchronous test leaves a task on its own loop."""
     if is_async_test(request.node):
         # Asked for first, hence torn down last of what uses the test's loop, and just before the loop itself.
@@ -120,14 +127,13 @@ def no_tasks(request: pytest.FixtureRequest, no_leaks: None) -> None:
 
 
 @pytest.fixture
-async def _no_tasks_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+async def _no_tasks_left(request: pytest.FixtureRequest, no_leaks: Snapshot) -> AsyncIterator[None]:
     """On the test's own loop, before closing it cancels the evidence."""
-    before = snapshot()
     yield
     if request.node.get_closest_marker("leaks") is not None or not request.node.stash.get(_PASSED, False):
         return
     # Only tasks: the loop is still open and holds descriptors and executor threads of its own.
-    if leaks := await settle_async(before, settle_s=_SETTLE_S, only=("task",)):
+    if leaks := await settle_async(no_leaks, settle_s=_SETTLE_S, only=("task",)):
         raise LeakError(leaks)
 
 

@@ -72,13 +72,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Snapshot]:
     """As everywhere, but for what hdfs-native keeps for the process: its timers and connections of its own protocols.
 
     Connections by HTTP must be closed.
     """
     before, failed = snapshot(), request.session.testsfailed
-    yield
+    yield before
     if request.session.testsfailed > failed:  # what a failed test held is still held by its traceback
         return
     leaks = check(before)
