@@ -6,12 +6,12 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.architecture.tree import ROOT, name_of, parse, python_files
+from tests.architecture.tree import ROOT, name_of, python_files
 
 PACKAGE = python_files("asyncdata")
 EVERYTHING = python_files("asyncdata", "fake_gcs", "tests", "benchmarks", "docs")
@@ -28,18 +28,26 @@ READS_ENVIRONMENT = {"asyncdata/options.py", "asyncdata/workers/spawn.py"}
 # A table that registration fills while modules are imported; and what a hook of the whole process must find after fork.
 MAY_HOLD_STATE = {"asyncdata/runtime/lower/registry.py", "asyncdata/runtime/ends.py"}
 
+_SILENCES = re.compile(r"noqa|type:\s*ignore", re.IGNORECASE)
 _NOQA = re.compile(r"noqa(?!: [A-Z]+[0-9]+(, ?[A-Z]+[0-9]+)* -- \S)", re.IGNORECASE)
 _TYPE_IGNORE = re.compile(r"type:\s*ignore(?!\[[a-z-]+(, ?[a-z-]+)*\]  # \S)")
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` as it is written; what is no name or attribute counts for nothing."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def sleeps(tree: ast.AST) -> Iterator[int]:
     """Lines that sleep for a fixed time: waiting is for events, not for clocks."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in {"time.sleep", "asyncio.sleep"}:
+        if isinstance(node, ast.Call) and node.args and dotted(node.func) in {"time.sleep", "asyncio.sleep"}:
             duration = node.args[0]
             named = isinstance(duration, ast.Name | ast.Attribute) and ast.unparse(duration).isupper()
             written = isinstance(duration, ast.Constant) and bool(duration.value)
-            if ast.unparse(node.func) == "time.sleep" or named or written:
+            if dotted(node.func) == "time.sleep" or named or written:
                 yield node.lineno
 
 
@@ -47,7 +55,7 @@ def forks(tree: ast.AST) -> Iterator[int]:
     """Lines that fork: a child of a process with threads is undefined behaviour."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = dotted(node.func)
             first = node.args[0] if node.args else None
             asks_for_fork = isinstance(first, ast.Constant) and first.value == "fork"
             if name in {"os.fork", "os.forkpty"} or (
@@ -65,7 +73,7 @@ def shared_state(tree: ast.Module) -> Iterator[int]:
         match value:
             case ast.Dict(keys=[]) | ast.List(elts=[]):
                 yield node.lineno
-            case ast.Call(func=function, args=[]) if ast.unparse(function).rpartition(".")[2] in makers:
+            case ast.Call(func=function, args=[]) if dotted(function).rpartition(".")[2] in makers:
                 yield node.lineno
     for inner in ast.walk(tree):
         if isinstance(inner, ast.Global):
@@ -75,82 +83,141 @@ def shared_state(tree: ast.Module) -> Iterator[int]:
 def environment_reads(tree: ast.AST) -> Iterator[int]:
     """Lines that look at the environment."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"os.environ", "os.environb", "os.getenv"}:
+        if isinstance(node, ast.Attribute) and dotted(node) in {"os.environ", "os.environb", "os.getenv"}:
             yield node.lineno
 
 
 def bare_suppressions(text: str) -> Iterator[int]:
     """Lines that silence a checker without saying which rule and why."""
+    if not _SILENCES.search(text):
+        return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and (_NOQA.search(token.string) or _TYPE_IGNORE.search(token.string)):
             yield token.start[0]
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name_of)
-def test_nothing_polls(path: Path) -> None:
+def silent_tests(tree: ast.AST) -> Iterator[int]:
+    """Lines where a test begins that does not say what must hold."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name.startswith("test_")
+            and not ast.get_docstring(node)
+        ):
+            yield node.lineno
+
+
+def undescribed(tree: ast.Module) -> Iterator[int]:
+    """The first line of a module that does not open with a docstring, unless it is empty."""
+    if tree.body and not ast.get_docstring(tree):
+        yield 1
+
+
+OF_PACKAGE: dict[Callable[[ast.Module], Iterator[int]], set[str]] = {
+    sleeps: MAY_POLL,
+    forks: set(),
+    shared_state: MAY_HOLD_STATE,
+    environment_reads: READS_ENVIRONMENT,
+    undescribed: set(),
+}
+"""The rules for the library's own files, and the files that are exempt."""
+
+
+@pytest.fixture(scope="module")
+def broken() -> dict[str, list[str]]:
+    """Where each rule is broken, as ``file:line``; every file is read and parsed once, and forgotten."""
+    found: dict[str, list[str]] = defaultdict(list)
+    package = set(PACKAGE)
+    for path in EVERYTHING:
+        name = name_of(path)
+        text = path.read_text(encoding="utf-8")
+        places: list[tuple[str, Iterator[int]]] = [("bare_suppressions", bare_suppressions(text))]
+        if path in package:
+            tree = ast.parse(text, filename=name)
+            places += [(rule.__name__, rule(tree)) for rule, exempt in OF_PACKAGE.items() if name not in exempt]
+        elif path.name.startswith("test_"):
+            places.append(("silent_tests", silent_tests(ast.parse(text, filename=name))))
+        for rule, lines in places:
+            found[rule] += [f"{name}:{line}" for line in lines]
+        if len(text.splitlines()) > LONGEST_FILE:
+            found["long"].append(name)
+    return found
+
+
+def test_nothing_polls(broken: dict[str, list[str]]) -> None:
     """The library waits for events; it never sleeps for a fixed time."""
-    if name_of(path) not in MAY_POLL:
-        assert list(sleeps(parse(path))) == []
+    assert broken["sleeps"] == []
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name_of)
-def test_nothing_forks(path: Path) -> None:
+def test_nothing_forks(broken: dict[str, list[str]]) -> None:
     """Processes are spawned."""
-    assert list(forks(parse(path))) == []
+    assert broken["forks"] == []
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name_of)
-def test_modules_have_no_state(path: Path) -> None:
+def test_modules_have_no_state(broken: dict[str, list[str]]) -> None:
     """What runs owns its state; modules hold none."""
-    if name_of(path) not in MAY_HOLD_STATE:
-        assert list(shared_state(parse(path))) == []
+    assert broken["shared_state"] == []
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name_of)
-def test_the_environment_is_read_in_one_file(path: Path) -> None:
+def test_the_environment_is_read_in_one_file(broken: dict[str, list[str]]) -> None:
     """Configuration arrives as options; environment variables are read in one function."""
-    if name_of(path) not in READS_ENVIRONMENT:
-        assert list(environment_reads(parse(path))) == []
+    assert broken["environment_reads"] == []
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
-def test_files_are_named_for_what_they_hold(path: Path) -> None:
+def test_files_are_named_for_what_they_hold() -> None:
     """No drawer files: a name says what is inside."""
-    parts = [*path.relative_to(ROOT).parts[:-1], path.stem]
-    assert FORBIDDEN_STEMS.isdisjoint(part.strip("_") for part in parts)
+    parts = {path: [*path.relative_to(ROOT).parts[:-1], path.stem] for path in EVERYTHING}
+    drawers = [path for path in EVERYTHING if not FORBIDDEN_STEMS.isdisjoint(part.strip("_") for part in parts[path])]
+    assert drawers == []
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
-def test_files_stay_short(path: Path) -> None:
+def test_files_stay_short(broken: dict[str, list[str]]) -> None:
     """A file beyond five hundred lines holds two ideas."""
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+    assert broken["long"] == []
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name_of)
-def test_files_say_what_they_are(path: Path) -> None:
+def test_files_say_what_they_are(broken: dict[str, list[str]]) -> None:
     """Every module of the library opens with a docstring, unless it is empty."""
-    tree = parse(path)
-    assert not tree.body or ast.get_docstring(tree)
+    assert broken["undescribed"] == []
 
 
-@pytest.mark.parametrize("path", python_files("tests"), ids=name_of)
-def test_every_test_states_its_law(path: Path) -> None:
+def test_every_test_states_its_law(broken: dict[str, list[str]]) -> None:
     """The docstring of a test says what must hold."""
-    silent = [
-        node.name
-        for node in ast.walk(parse(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.startswith("test_")
-        and path.name.startswith("test_")
-        and not ast.get_docstring(node)
-    ]
-    assert silent == []
+    assert broken["silent_tests"] == []
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
-def test_a_suppression_gives_its_reason(path: Path) -> None:
+def test_a_suppression_gives_its_reason(broken: dict[str, list[str]]) -> None:
     """``noqa`` names a rule and a reason after two dashes, ``type: ignore`` a code and a reason in a comment."""
-    assert list(bare_suppressions(path.read_text(encoding="utf-8"))) == []
+    assert broken["bare_suppressions"] == []
+
+
+def test_every_kind_of_file_is_looked_at() -> None:
+    """The rules above hold of files that are there: the package's, and those of the tests."""
+    names = {name_of(path) for path in EVERYTHING}
+    assert len(PACKAGE) > 100
+    assert {name_of(path) for path in PACKAGE} <= names
+    assert {"asyncdata/options.py", "fake_gcs/__init__.py", "tests/conftest.py", "benchmarks/__main__.py"} <= names
+    assert names >= (MAY_POLL | READS_ENVIRONMENT | MAY_HOLD_STATE)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("def test_it(): ...", [1]),
+        ("class Some:\n    async def test_it(self): ...", [2]),
+        ('def test_it():\n    """A law."""', []),
+        ("def start(): ...", []),
+    ],
+)
+def test_a_silent_test_is_found(text: str, lines: list[int]) -> None:
+    """In classes and among coroutines too."""
+    assert list(silent_tests(ast.parse(text))) == lines
+
+
+def test_an_undescribed_module_is_found() -> None:
+    """An empty one needs no words."""
+    assert list(undescribed(ast.parse("import os"))) == [1]
+    assert list(undescribed(ast.parse(""))) == list(undescribed(ast.parse('"""What it is."""'))) == []
 
 
 @pytest.mark.parametrize(

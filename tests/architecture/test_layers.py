@@ -34,22 +34,11 @@ def test_the_contracts_hold() -> None:
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
-@pytest.mark.parametrize(
-    ("importer", "statement"),
-    [
-        ("asyncdata/storage/url.py", "import asyncdata.formats.tfrecord"),
-        ("asyncdata/plan/node.py", "from asyncdata.runtime import lower"),
-        ("asyncdata/storage/url.py", "from asyncdata.plan import node"),
-        ("asyncdata/errors.py", "import asyncdata.plan.node"),
-        ("asyncdata/workers/child.py", "import aiohttp"),
-        ("asyncdata/runtime/runtime.py", "import fake_gcs.app"),
-        ("fake_gcs/app.py", "import asyncdata.errors"),
-        ("asyncdata/utilities.py", "import asyncdata.errors"),
-    ],
-)
-def test_the_contracts_bite(tmp_path: Path, importer: str, statement: str) -> None:
-    """One import in a wrong direction, or a module without a layer, breaks a contract."""
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+@pytest.fixture(scope="module")
+def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty files of every layer, which keep every contract."""
+    folder = tmp_path_factory.mktemp("layers")
+    shutil.copy(ROOT / "pyproject.toml", folder)
     for name in (
         "asyncdata/__init__.py",
         "asyncdata/errors.py",
@@ -67,11 +56,30 @@ def test_the_contracts_bite(tmp_path: Path, importer: str, statement: str) -> No
         "fake_gcs/__init__.py",
         "fake_gcs/app.py",
     ):
-        path = tmp_path / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    clean = lint_imports(tmp_path)
+    clean = lint_imports(folder)
     assert clean.returncode == 0, clean.stdout + clean.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement"),
+    [
+        ("asyncdata/storage/url.py", "import asyncdata.formats.tfrecord"),
+        ("asyncdata/plan/node.py", "from asyncdata.runtime import lower"),
+        ("asyncdata/storage/url.py", "from asyncdata.plan import node"),
+        ("asyncdata/errors.py", "import asyncdata.plan.node"),
+        ("asyncdata/workers/child.py", "import aiohttp"),
+        ("asyncdata/runtime/runtime.py", "import fake_gcs.app"),
+        ("fake_gcs/app.py", "import asyncdata.errors"),
+        ("asyncdata/utilities.py", "import asyncdata.errors"),
+    ],
+)
+def test_the_contracts_bite(small_tree: Path, tmp_path: Path, importer: str, statement: str) -> None:
+    """One import in a wrong direction, or a module without a layer, breaks a contract."""
+    shutil.copytree(small_tree, tmp_path, dirs_exist_ok=True)
     (tmp_path / importer).write_text(statement + "\n", encoding="utf-8")
     broken = lint_imports(tmp_path)
     assert broken.returncode == 1, broken.stdout + broken.stderr

@@ -53,7 +53,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)  # not every file's: garbage collections would have to look at them for the whole run
 def parse(path: Path) -> ast.Module:
     """The syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
@@ -90,6 +90,7 @@ def listed_names(package: str, path: Path) -> list[str]:
     return []
 
 
+@functools.cache
 def project() -> dict[str, Any]:
     """The content of pyproject.toml."""
     with (ROOT / "pyproject.toml").open("rb") as file:
