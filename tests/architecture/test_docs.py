@@ -1,7 +1,8 @@
 """What the documentation shows works: pages run as the scripts they are, examples in docstrings give what they say.
 
 A block of a page that cannot run here is preceded by ``<!-- not executed: reason -->``. All other ```` ```python ````
-blocks of one page are one script, run from top to bottom in a process and a folder of its own.
+blocks of one page are one script, run from top to bottom in a folder of its own; in a long run, and for a few pages
+always, in a process of its own as well.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import importlib
 import inspect
 import os
 import re
+import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import asyncdata
 from tests.architecture.tree import ROOT, name_of, public_names
+from tests.samples import SOAK
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# The first page as whoever copies it runs it; and a package whose runtime stays for the rest of the process.
+ALONE = {"README.md", "docs/howto/read-from-s3-and-azure.md"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*$")
 OPT_OUT = re.compile(r"<!-- not executed: \S.* -->")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
@@ -53,16 +59,26 @@ def examples_of(thing: object, name: str) -> list[doctest.DocTest]:
     return [test for test in finder.find(thing, name, module=inspect.getmodule(thing)) if test.examples]
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the current one, and where temporary files go: examples clean up nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if script_of(page.read_text(encoding="utf-8"))], ids=name_of)
-def test_a_page_runs(page: Path, tmp_path: Path) -> None:
-    """The Python blocks of a page, read from top to bottom, run without an error."""
-    path = tmp_path / f"{page.stem}.py"
+def test_a_page_runs(page: Path, folder: Path) -> None:
+    """The Python blocks of a page, read from top to bottom, run without an error, and leave nothing running."""
+    path = folder / f"{page.stem}.py"
     path.write_text(script_of(page.read_text(encoding="utf-8")), encoding="utf-8")
+    if not SOAK and name_of(page) not in ALONE:
+        runpy.run_path(str(path), run_name="__main__")
+        return
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", str(path)]
-    outcome = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=50
-    )
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
@@ -74,6 +90,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(("package", "name"), public_names())
+@pytest.mark.usefixtures("folder")
 def test_docstring_examples_give_what_they_say(package: str, name: str) -> None:
     """Examples in the docstrings of public names are true."""
     thing = getattr(importlib.import_module(package), name)
