@@ -229,7 +229,7 @@ def test_files(tmp_path: Path) -> None:
         (lambda: D.from_tensor_slices(([1], [1, 2])), "one length"),
         (lambda: D.from_tensor_slices(()), "at least one array"),
         (lambda: ad.TFRecordDataset(["a"], "LZMA"), "LZMA"),
-        (lambda: ad.TFRecordDataset([5]), "file name"),  # type: ignore[list-item]  # must be refused
+        (lambda: ad.TFRecordDataset([5]), "filenames"),  # type: ignore[list-item]  # must be refused
     ],
 )
 def test_mistakes_are_told_at_once(make: Any, message: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from asyncdata import arguments
 from asyncdata.plan import grouping
 
 if TYPE_CHECKING:
@@ -19,17 +20,15 @@ def check_buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[tupl
     Raises:
         ValueError: Their numbers do not agree, or boundaries do not ascend.
     """
-    if len(sizes) != len(boundaries) + 1:
+    limits = arguments.integers("bucket_boundaries", boundaries)
+    counts = arguments.integers("bucket_batch_sizes", sizes, least=1)
+    if len(counts) != len(limits) + 1:
         raise ValueError(
-            f"bucket_batch_sizes must have one entry more than bucket_boundaries, but they have {len(sizes)} and "
-            f"{len(boundaries)}"
+            f"bucket_batch_sizes must have one entry more than bucket_boundaries, but they have {len(counts)} and "
+            f"{len(limits)}"
         )
-    limits = tuple(int(boundary) for boundary in boundaries)
     if any(a >= b for a, b in pairwise(limits)):
         raise ValueError(f"bucket_boundaries must ascend, not {list(limits)}")
-    counts = tuple(int(size) for size in sizes)
-    if any(count < 1 for count in counts):
-        raise ValueError(f"bucket_batch_sizes must be at least 1, not {list(counts)}")
     return limits, counts
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.dataset.handle import Handle
 from asyncdata.memory.structure import flatten
 from asyncdata.plan import combining
@@ -52,7 +53,10 @@ class Combining(Handle):
         for leaf in leaves:
             if isinstance(leaf, list):
                 raise TypeError("zip takes datasets in a tuple or dict, not in a list")
-        return _joined(leaves, lambda nodes: combining.Zip(datasets=nodes, structure=structure), "zip")
+        if not leaves:
+            raise TypeError("zip needs at least one dataset")
+        _check(leaves, "every part of what zip takes")
+        return _joined(leaves, lambda nodes: combining.Zip(datasets=nodes, structure=structure))
 
     def concatenate(self, dataset: Handle) -> Dataset:
         """The elements of this dataset, then those of the other.
@@ -62,7 +66,7 @@ class Combining(Handle):
             >>> [int(x) for x in ad.Dataset.range(2).concatenate(ad.Dataset.range(5, 7))]
             [0, 1, 5, 6]
         """
-        _check([dataset], "concatenate")
+        _check([dataset], "dataset")
         own = self._node
         # Many in a row are one node: neither building nor running them nests.
         before = own.datasets if isinstance(own, combining.Concatenate) else (own,)
@@ -94,10 +98,11 @@ class Combining(Handle):
             >>> sorted(int(x) for x in ds)
             [0, 1, 2, 10, 11, 12]
         """
-        handles = list(datasets)
-        if not handles:
-            raise ValueError("sample_from_datasets needs at least one dataset")
-        _check(handles, "sample_from_datasets")
+        first, *others = _listed(datasets)
+        handles = [first, *others]
+        seed = arguments.seed("seed", seed)
+        stop = arguments.flag("stop_on_empty_dataset", stop_on_empty_dataset)
+        rerandomize = arguments.flag_or_none("rerandomize_each_iteration", rerandomize_each_iteration)
         varying: tuple[Node, ...] = ()
         chosen: tuple[float, ...] | None = None
         if isinstance(weights, Handle):
@@ -108,7 +113,6 @@ class Combining(Handle):
             handles = [handle for handle, weight in zip(handles, chosen, strict=True) if weight > 0]
             chosen = tuple(weight for weight in chosen if weight > 0)
             if not handles:
-                first = next(iter(datasets))
                 return first._derive(Take(input=first._node, count=0))  # noqa: SLF001 -- of this class
             if len(handles) == 1:
                 return handles[0]._derive(handles[0]._node)  # noqa: SLF001 -- of this class
@@ -119,10 +123,9 @@ class Combining(Handle):
                 weights=chosen,
                 varying=varying,
                 seed=seed,
-                stop_on_empty=bool(stop_on_empty_dataset),
-                rerandomize=bool(rerandomize_each_iteration),
+                stop_on_empty=stop,
+                rerandomize=bool(rerandomize),
             ),
-            "sample_from_datasets",
         )
 
     @staticmethod
@@ -146,36 +149,38 @@ class Combining(Handle):
             >>> list(ad.Dataset.choose_from_datasets(words, ad.Dataset.range(3).repeat(2)))
             ['a', 'b', 'c', 'a', 'b', 'c']
         """
-        handles = list(datasets)
-        if not handles:
-            raise ValueError("choose_from_datasets needs at least one dataset")
-        _check([*handles, choice_dataset], "choose_from_datasets")
+        handles = _listed(datasets)
+        _check([choice_dataset], "choice_dataset")
         choice = choice_dataset._node  # noqa: SLF001 -- of this class
-        return _joined(
-            handles,
-            lambda nodes: combining.ChooseFrom(
-                datasets=nodes, choice=choice, stop_on_empty=bool(stop_on_empty_dataset)
-            ),
-            "choose_from_datasets",
-        )
+        stop = arguments.flag("stop_on_empty_dataset", stop_on_empty_dataset)
+        return _joined(handles, lambda nodes: combining.ChooseFrom(datasets=nodes, choice=choice, stop_on_empty=stop))
 
 
-def _joined(handles: Sequence[Any], make: Any, name: str) -> Dataset:
-    if not handles:
-        raise TypeError(f"{name} needs at least one dataset")
-    _check(handles, name)
+def _joined(handles: Sequence[Any], make: Callable[[tuple[Node, ...]], Node]) -> Dataset:
     first: Handle = handles[0]
     return first._derive(make(tuple(handle._node for handle in handles)))  # noqa: SLF001 -- of this class
 
 
+def _listed(datasets: Any) -> list[Handle]:
+    if isinstance(datasets, str | bytes | Mapping | Handle) or not isinstance(datasets, Iterable):
+        raise TypeError(f"datasets must be a list of Datasets, not {arguments.shown(datasets)}")
+    handles = list(datasets)
+    if not handles:
+        raise ValueError("datasets must name at least one Dataset")
+    _check(handles, "every item of datasets")
+    return handles
+
+
 def _check(handles: Sequence[Any], name: str) -> None:
     for handle in handles:
-        if not isinstance(handle, Handle):
-            raise TypeError(f"{name} takes Datasets, not a {type(handle).__name__}")
+        arguments.instance(name, handle, Handle, "a Dataset")
 
 
 def _weights(weights: Sequence[float] | npt.NDArray[Any], count: int) -> tuple[float, ...]:
-    found = np.asarray(weights, np.float64)
+    try:
+        found = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"weights must be a list of numbers or a Dataset, not {arguments.shown(weights)}") from None
     if found.shape != (count,):
         raise ValueError(f"{count} datasets need as many weights, not an array of shape {found.shape}")
     if not np.isfinite(found).all() or (found < 0).any():

@@ -7,12 +7,12 @@ otherwise. Constructors stand here; transformations in one file per family, of w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from asyncdata.dataset.arguments import as_url
+from asyncdata import arguments
 from asyncdata.dataset.combining import Combining
 from asyncdata.dataset.fused import Fused
 from asyncdata.dataset.sequence import Sequential
@@ -47,7 +47,11 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
         return Dataset, (self._node,)
 
     @staticmethod
-    def list_files(file_pattern: str | Sequence[str], shuffle: bool | None = None, seed: int | None = None) -> Dataset:
+    def list_files(
+        file_pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        shuffle: bool | None = None,
+        seed: int | None = None,
+    ) -> Dataset:
         """URLs (``str``) of the files that match, with their sizes and versions listed once.
 
         Args:
@@ -67,10 +71,11 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
             >>> [url.rpartition("/")[2] for url in ad.Dataset.list_files(f"{folder}/*.txt", shuffle=False)]
             ['a.txt', 'b.txt']
         """
-        patterns = (file_pattern,) if isinstance(file_pattern, str) else tuple(file_pattern)
+        patterns = arguments.urls("file_pattern", file_pattern)
         if not patterns:
-            raise ValueError("list_files needs at least one pattern")
-        return Dataset(sources.ListFiles(patterns=patterns, shuffle=shuffle is not False, seed=seed))
+            raise ValueError("file_pattern must name at least one pattern")
+        shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
+        return Dataset(sources.ListFiles(patterns=patterns, shuffle=shuffled, seed=arguments.seed("seed", seed)))
 
     @staticmethod
     def from_manifest(url: str | os.PathLike[str], shuffle: bool | None = None, seed: int | None = None) -> Dataset:
@@ -92,7 +97,10 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
             ...     [url.rpartition("/")[2] for url in ad.Dataset.from_manifest(f"{folder}/all.jsonl")]
             ['a.rec']
         """
-        return Dataset(sources.ManifestFile(url=as_url(url), shuffle=shuffle is not False, seed=seed))
+        shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
+        return Dataset(
+            sources.ManifestFile(url=arguments.url("url", url), shuffle=shuffled, seed=arguments.seed("seed", seed))
+        )
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
@@ -153,13 +161,16 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
         """
         if not callable(generator):
             raise TypeError(
-                f"from_generator needs a function that returns an iterable, not a {type(generator).__name__}; "
+                f"generator must be a function that returns an iterable, not {arguments.shown(generator)}; "
                 "wrap it: lambda: my_iterable"
             )
         signature = signature_of(output_types, output_shapes, output_signature)
         if signature is not None:
             generator = converted(generator, signature)
-        return Dataset(sources.Generator(function=generator, args=tuple(args or ()), signature=signature))
+        if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Iterable)):
+            raise TypeError(f"args must be a tuple of the function's arguments, not {arguments.shown(args)}")
+        given = () if args is None else tuple(args)
+        return Dataset(sources.Generator(function=generator, args=given, signature=signature))
 
     @staticmethod
     def range(start: int, stop: int | None = None, step: int = 1, output_type: Any = np.int64) -> Dataset:
@@ -176,11 +187,14 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
             >>> [int(x) for x in ad.Dataset.range(2, 8, 3)]
             [2, 5]
         """
-        if stop is None:
-            start, stop = 0, start
-        if step == 0:
-            raise ValueError("the step of a range must not be 0")
-        return Dataset(sources.Range(start=int(start), stop=int(stop), step=int(step), dtype=np.dtype(output_type).str))
+        first, end = arguments.integer("start", start), arguments.integer_or_none("stop", stop)
+        if end is None:
+            first, end = 0, first
+        distance = arguments.integer("step", step)
+        if distance == 0:
+            raise ValueError("step must not be 0")
+        dtype = arguments.dtype("output_type", output_type, "iuf")
+        return Dataset(sources.Range(start=first, stop=end, step=distance, dtype=dtype.str))
 
     @staticmethod
     def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset:
@@ -191,7 +205,9 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
             >>> [int(x) for x in ad.Dataset.counter(start=5, step=-2).take(3)]
             [5, 3, 1]
         """
-        return Dataset(sequence.Counter(start=int(start), step=int(step), dtype=np.dtype(dtype).str))
+        first, distance = arguments.integer("start", start), arguments.integer("step", step)
+        kept = arguments.dtype("dtype", dtype, "iuf")
+        return Dataset(sequence.Counter(start=first, step=distance, dtype=kept.str))
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset:
@@ -207,7 +223,8 @@ class Dataset(Fused, Combining, Sequential, Storing, Whole):
             >>> list(ds) == list(ds)
             True
         """
-        return Dataset(sequence.Random(seed=seed, rerandomize=bool(rerandomize_each_iteration)))
+        rerandomize = arguments.flag_or_none("rerandomize_each_iteration", rerandomize_each_iteration)
+        return Dataset(sequence.Random(seed=arguments.seed("seed", seed), rerandomize=bool(rerandomize)))
 
 
 def _frozen(leaf: Any) -> Any:

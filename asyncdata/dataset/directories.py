@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.dataset.arguments import as_url
+from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.directory_index import DirectoryIndex, index_directory
 from asyncdata.dataset.formats import FileDataset
@@ -116,25 +116,26 @@ def image_dataset_from_directory(
         >>> images.shape, labels.tolist(), ds.class_names
         ((2, 2, 2, 3), [0, 1], ['cat', 'dog'])
     """
-    if color_mode not in _CHANNELS:
-        raise ValueError(f"color_mode must be one of {', '.join(_CHANNELS)}, not {color_mode!r}")
-    if crop_to_aspect_ratio and pad_to_aspect_ratio:
+    arguments.choice("color_mode", color_mode, tuple(_CHANNELS))
+    arguments.choice("data_format", data_format, ("channels_last", "channels_first", None))
+    crop = arguments.flag("crop_to_aspect_ratio", crop_to_aspect_ratio)
+    pad = arguments.flag("pad_to_aspect_ratio", pad_to_aspect_ratio)
+    if crop and pad:
         raise ValueError("only one of crop_to_aspect_ratio and pad_to_aspect_ratio can be True")
-    if data_format not in (None, "channels_last", "channels_first"):
-        raise ValueError(f"data_format must be 'channels_last' or 'channels_first', not {data_format!r}")
-    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(size) != 2 or min(size) < 1:
-        raise ValueError(f"image_size must be (height, width), both at least 1, not {image_size}")
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    height_width = arguments.integers("image_size", size, least=1)
+    if len(height_width) != 2:
+        raise ValueError(f"image_size must be (height, width), not {arguments.shown(image_size)}")
     load = ImageLoader(
         channels=_CHANNELS[color_mode],
-        size=(int(size[0]), int(size[1])),
-        interpolation=interpolation.lower(),
-        crop=crop_to_aspect_ratio,
-        pad=pad_to_aspect_ratio,
+        size=(height_width[0], height_width[1]),
+        interpolation=arguments.instance("interpolation", interpolation, str, "a str").lower(),
+        crop=crop,
+        pad=pad,
         channels_first=data_format == "channels_first",
     )
     return _from_directory(
-        as_url(directory),
+        directory,
         labels,
         label_mode,
         class_names,
@@ -186,12 +187,13 @@ def text_dataset_from_directory(
     Returns:
         A Dataset of ``bytes`` (in batches, `BytesArray`), or of pairs with labels; or a list of two.
     """
+    length = arguments.integer_or_none("max_length", max_length, least=0)
     return _from_directory(
-        as_url(directory),
+        directory,
         labels,
         label_mode,
         class_names,
-        load=None if max_length is None else _Shortened(max_length),
+        load=None if length is None else _Shortened(length),
         suffixes=(".txt",),
         what="text files",
         batch_size=batch_size,
@@ -216,7 +218,7 @@ class _Shortened:
 
 
 def _from_directory(
-    directory: str,
+    directory: str | os.PathLike[str],
     labels: Any,
     label_mode: str | None,
     class_names: Sequence[str] | None,
@@ -232,6 +234,12 @@ def _from_directory(
     follow_links: bool,
     verbose: bool,
 ) -> Any:
+    directory = arguments.url("directory", directory)
+    batch_size = arguments.integer_or_none("batch_size", batch_size, least=1)
+    seed = arguments.seed("seed", seed)
+    shuffle = arguments.flag("shuffle", shuffle)
+    follow_links = arguments.flag("follow_links", follow_links)
+    verbose = arguments.flag("verbose", verbose)
     _check_labels(labels, label_mode, class_names)
     _check_split(validation_split, subset, shuffle=shuffle, seed=seed)
     if labels is None or label_mode is None:
@@ -317,20 +325,24 @@ class _OpenLabelled:
 
 def _check_labels(labels: Any, label_mode: str | None, class_names: Sequence[str] | None) -> None:
     explicit = not (labels is None or (isinstance(labels, str) and labels == "inferred"))
-    if explicit and (isinstance(labels, str) or not isinstance(labels, Sequence)):
-        raise ValueError(f'labels must be "inferred", None or a list of integers, not {labels!r}')
+    if explicit and (isinstance(labels, str | bytes) or not isinstance(labels, Sequence | np.ndarray)):
+        raise ValueError(f'labels must be "inferred", None or a list of integers, not {arguments.shown(labels)}')
+    if explicit:
+        arguments.integers("labels", labels)
     if class_names is not None and explicit:
         raise ValueError('class_names can only be given with labels="inferred"')
-    if label_mode not in ("int", "categorical", "binary", None):
-        raise ValueError(f"label_mode must be 'int', 'categorical', 'binary' or None, not {label_mode!r}")
+    if class_names is not None:
+        arguments.texts("class_names", class_names)
+    arguments.choice("label_mode", label_mode, ("int", "categorical", "binary", None))
 
 
 def _check_split(validation_split: float | None, subset: str | None, *, shuffle: bool, seed: int | None) -> None:
-    if validation_split and not 0 < validation_split < 1:
-        raise ValueError(f"validation_split must be between 0 and 1, not {validation_split}")
+    if validation_split is not None and validation_split != 0:
+        arguments.number("validation_split", validation_split, above=0)
+        if validation_split >= 1:
+            raise ValueError(f"validation_split must be between 0 and 1, not {validation_split}")
+    arguments.choice("subset", subset, ("training", "validation", "both", None))
     if bool(validation_split) != bool(subset):
         raise ValueError("validation_split and subset must be given together")
-    if subset not in ("training", "validation", "both", None):
-        raise ValueError(f"subset must be 'training', 'validation' or 'both', not {subset!r}")
     if validation_split and shuffle and seed is None:
         raise ValueError("a split of shuffled files needs a seed, or training and validation files overlap")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from asyncdata.dataset.arguments import DEFAULT_CYCLE, check_parallel, refuse_async
+from asyncdata import arguments
 from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.plan import transformations
-from asyncdata.planner.place import is_async
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset
 
-_EXECUTORS = (None, "process", "thread", "inline")
+DEFAULT_CYCLE: Final = 16
+"""Datasets read in turn unless the caller says how many."""
+
+_EXECUTORS: Final = ("process", "thread", "inline", None)
 
 
 class Elements(Handle):
@@ -58,25 +60,26 @@ class Elements(Handle):
             >>> ad.Dataset.range(3).map(lambda x: x + 1, vectorized=True).batch(3).get_single_element()
             array([1, 2, 3])
         """
-        if vectorized:
-            executor = _check_vectorized(map_func, num_parallel_calls, executor, rng=rng, zero_copy=zero_copy)
-        elif executor not in _EXECUTORS:
-            raise ValueError(f"executor must be 'process', 'thread' or 'inline', not {executor!r}")
-        check_parallel("num_parallel_calls", num_parallel_calls)
-        if not callable(map_func):
-            raise TypeError(f"map needs a function, not a {type(map_func).__name__}")
-        if is_async(map_func) and executor is not None:
+        arguments.function("map_func", map_func)
+        arguments.choice("executor", executor, _EXECUTORS)
+        parallelism = arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
+        rng, zero_copy = arguments.flag("rng", rng), arguments.flag("zero_copy", zero_copy)
+        if arguments.flag("vectorized", vectorized):
+            executor = _check_vectorized(map_func, parallelism, executor, rng=rng, zero_copy=zero_copy)
+        if arguments.is_async(map_func) and executor is not None:
             raise ValueError(
                 f"an async function is awaited on the pipeline's loop; executor={executor!r} is for others"
             )
-        if setup is not None and not is_async(map_func):
+        if setup is not None and not arguments.is_async(map_func):
             raise ValueError("setup= is for async functions; a plain one is called without it")
+        if setup is not None:
+            arguments.function("setup", setup)
         return self._derive(
             transformations.Map(
                 input=self._node,
                 function=map_func,
-                parallelism=num_parallel_calls,
-                deterministic=deterministic,
+                parallelism=parallelism,
+                deterministic=arguments.flag_or_none("deterministic", deterministic),
                 executor=executor,
                 rng=rng,
                 zero_copy=zero_copy,
@@ -92,7 +95,7 @@ class Elements(Handle):
             >>> [int(x) for x in ad.Dataset.range(6).filter(lambda x: x % 3 == 0)]
             [0, 3]
         """
-        refuse_async("filter", predicate)
+        arguments.plain_function("predicate", predicate)
         return self._derive(transformations.Filter(input=self._node, predicate=predicate))
 
     def interleave(
@@ -121,19 +124,17 @@ class Elements(Handle):
             >>> list(ds)
             [1, 1, 2, 2, 1, 2, 3, 3, 3]
         """
-        cycle = DEFAULT_CYCLE if cycle_length is None or cycle_length < 0 else cycle_length
-        block = 1 if block_length is None else block_length
-        if cycle < 1 or block < 1:
-            raise ValueError(f"cycle_length and block_length must be at least 1, not {cycle} and {block}")
-        check_parallel("num_parallel_calls", num_parallel_calls)
+        cycle = arguments.integer_or_none("cycle_length", cycle_length, least=1, autotune=True)
+        block = arguments.integer_or_none("block_length", block_length, least=1)
+        parallelism = arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
         return self._derive(
             transformations.Interleave(
                 input=self._node,
-                function=NodeOf(map_func),
-                cycle_length=cycle,
-                block_length=block,
-                parallelism=num_parallel_calls,
-                deterministic=deterministic,
+                function=NodeOf(arguments.plain_function("map_func", map_func)),
+                cycle_length=DEFAULT_CYCLE if cycle in (None, -1) else cycle,
+                block_length=1 if block is None else block,
+                parallelism=parallelism,
+                deterministic=arguments.flag_or_none("deterministic", deterministic),
             )
         )
 
@@ -153,7 +154,8 @@ def _check_vectorized(
     function: Callable[..., Any], parallel: int | None, executor: str | None, *, rng: bool, zero_copy: bool
 ) -> str:
     """The executor of a vectorized function; refuses what goes element by element."""
-    refuse_async("map(vectorized=True)", function)
+    if arguments.is_async(function):
+        raise TypeError("map_func must be a plain function to be vectorized")
     if parallel is not None or executor not in (None, "inline"):
         raise ValueError(
             "a vectorized function runs on the pipeline's loop: num_parallel_calls and executor are others'"

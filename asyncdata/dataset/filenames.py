@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from asyncdata.dataset.arguments import DEFAULT_CYCLE, as_url, check_parallel
+from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
+from asyncdata.dataset.elements import DEFAULT_CYCLE
 from asyncdata.plan import sources
 from asyncdata.plan.node import Node
 from asyncdata.planner.element_spec import element_spec
@@ -37,21 +38,20 @@ class OpenFile:
 
     def __call__(self, url: str | bytes) -> Dataset:
         """The dataset of one file."""
-        return Dataset(self.node(as_url(url)))
+        return Dataset(self.node(arguments.url("a file name", url)))
 
 
 def over_files(filenames: FileNames, open_file: OpenFile, num_parallel_reads: int | None) -> Node:
     """The plan that reads all files: one after the other, or so many in turn, an element each."""
-    check_parallel("num_parallel_reads", num_parallel_reads)
+    reads = arguments.integer_or_none("num_parallel_reads", num_parallel_reads, least=1, autotune=True)
     if isinstance(filenames, Dataset):
         urls = filenames
     else:
-        names: tuple[Any, ...]
-        names = (filenames,) if isinstance(filenames, str | bytes | os.PathLike) else tuple(filenames)
+        names = arguments.urls("filenames", filenames)
         if len(names) == 1:
-            return open_file.node(as_url(names[0]))
-        urls = Dataset(sources.Items(items=tuple(as_url(name) for name in names)))
-    cycle = DEFAULT_CYCLE if num_parallel_reads == -1 else (num_parallel_reads or 1)
+            return open_file.node(names[0])
+        urls = Dataset(sources.Items(items=names))
+    cycle = DEFAULT_CYCLE if reads == -1 else (reads or 1)
     return urls.interleave(open_file, cycle_length=cycle)._node  # noqa: SLF001 -- the handle and its plan
 
 

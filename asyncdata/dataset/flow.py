@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncdata.dataset.arguments import check_parallel
+from asyncdata import arguments
 from asyncdata.dataset.handle import Handle
 from asyncdata.plan import transformations
 
@@ -32,14 +32,13 @@ class Flow(Handle):
             >>> sorted(int(x) for x in ad.Dataset.range(5).shuffle(5, seed=1))
             [0, 1, 2, 3, 4]
         """
-        if buffer_size < 1:
-            raise ValueError(f"buffer_size must be at least 1, not {buffer_size}")
+        reshuffle = arguments.flag_or_none("reshuffle_each_iteration", reshuffle_each_iteration)
         return self._derive(
             transformations.Shuffle(
                 input=self._node,
-                buffer_size=int(buffer_size),
-                seed=seed,
-                reshuffle=reshuffle_each_iteration is not False,
+                buffer_size=arguments.integer("buffer_size", buffer_size, least=1),
+                seed=arguments.seed("seed", seed),
+                reshuffle=reshuffle is not False,
             )
         )
 
@@ -51,8 +50,9 @@ class Flow(Handle):
             >>> [int(x) for x in ad.Dataset.range(3).repeat(2)]
             [0, 1, 2, 0, 1, 2]
         """
+        times = arguments.integer_or_none("count", count)
         return self._derive(
-            transformations.Repeat(input=self._node, count=None if count is None or count < 0 else int(count))
+            transformations.Repeat(input=self._node, count=None if times is None or times < 0 else times)
         )
 
     def take(self, count: int) -> Dataset:
@@ -63,7 +63,7 @@ class Flow(Handle):
             >>> [int(x) for x in ad.Dataset.range(10).take(2)]
             [0, 1]
         """
-        return self._derive(transformations.Take(input=self._node, count=int(count)))
+        return self._derive(transformations.Take(input=self._node, count=arguments.integer("count", count)))
 
     def skip(self, count: int) -> Dataset:
         """All but the first `count` elements; none when -1.
@@ -73,7 +73,7 @@ class Flow(Handle):
             >>> [int(x) for x in ad.Dataset.range(5).skip(3)]
             [3, 4]
         """
-        return self._derive(transformations.Skip(input=self._node, count=int(count)))
+        return self._derive(transformations.Skip(input=self._node, count=arguments.integer("count", count)))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset:
         """Leaves out the elements that fail in the steps before this one, however many they are.
@@ -92,7 +92,8 @@ class Flow(Handle):
             >>> list(ds.ignore_errors())
             [2, 1]
         """
-        return self._derive(transformations.IgnoreErrors(input=self._node, log_warning=log_warning))
+        logged = arguments.flag("log_warning", log_warning)
+        return self._derive(transformations.IgnoreErrors(input=self._node, log_warning=logged))
 
     def prefetch(self, buffer_size: int) -> Dataset:
         """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` lets asyncdata choose.
@@ -102,5 +103,5 @@ class Flow(Handle):
             >>> [batch.tolist() for batch in ad.Dataset.range(4).batch(2).prefetch(ad.AUTOTUNE)]
             [[0, 1], [2, 3]]
         """
-        check_parallel("buffer_size", buffer_size or None)
-        return self._derive(transformations.Prefetch(input=self._node, buffer_size=int(buffer_size)))
+        size = arguments.integer("buffer_size", buffer_size, least=0, autotune=True)
+        return self._derive(transformations.Prefetch(input=self._node, buffer_size=size))

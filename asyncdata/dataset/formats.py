@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncdata import arguments
 from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.plan import files
@@ -79,20 +80,14 @@ class FixedLengthRecordDataset(FilesDataset):
         buffer_size: int | None = None,
     ) -> None:
         del buffer_size
-        header, footer = int(header_bytes or 0), int(footer_bytes or 0)
-        if record_bytes < 1 or header < 0 or footer < 0:
-            raise ValueError(
-                "record_bytes must be at least 1, header_bytes and footer_bytes at least 0, not "
-                f"{record_bytes}, {header} and {footer}"
-            )
         self._read(
             filenames,
             num_parallel_reads,
             files.FixedLengthRecords,
             compression=check_compression_type(compression_type) or None,
-            record_bytes=int(record_bytes),
-            header_bytes=header,
-            footer_bytes=footer,
+            record_bytes=arguments.integer("record_bytes", record_bytes, least=1),
+            header_bytes=arguments.integer_or_none("header_bytes", header_bytes, least=0) or 0,
+            footer_bytes=arguments.integer_or_none("footer_bytes", footer_bytes, least=0) or 0,
         )
 
 
@@ -167,4 +162,5 @@ class FileDataset(FilesDataset):
         num_parallel_reads: int | None = -1,
     ) -> None:
         compression = check_compression_type(compression_type) or None
-        self._read(filenames, num_parallel_reads, files.WholeFile, compression=compression, with_url=with_url)
+        paired = arguments.flag("with_url", with_url)
+        self._read(filenames, num_parallel_reads, files.WholeFile, compression=compression, with_url=paired)

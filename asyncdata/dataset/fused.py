@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from asyncdata import arguments
 from asyncdata.dataset.elements import Elements
 from asyncdata.dataset.flow import Flow
 from asyncdata.dataset.grouping import Grouping
@@ -46,7 +47,8 @@ class Fused(Elements, Flow, Grouping):
         if num_parallel_batches is not None:
             if num_parallel_calls is not None:
                 raise ValueError("num_parallel_batches and num_parallel_calls say the same in two ways; give one")
-            num_parallel_calls = num_parallel_batches * batch_size
+            batches = arguments.integer("num_parallel_batches", num_parallel_batches, least=1)
+            num_parallel_calls = batches * arguments.integer("batch_size", batch_size, least=1)
         return self.map(map_func, num_parallel_calls).batch(batch_size, drop_remainder)
 
     def shuffle_and_repeat(self, buffer_size: int, count: int | None = None, seed: int | None = None) -> Dataset:
@@ -85,6 +87,7 @@ class Fused(Elements, Flow, Grouping):
             [0, 1, 0, 1]
         """
         del buffer_output_elements, prefetch_input_elements
+        sloppy = arguments.flag_or_none("sloppy", sloppy)
         deterministic = None if sloppy is None else not sloppy
         return self.interleave(map_func, cycle_length, block_length, deterministic=deterministic)
 

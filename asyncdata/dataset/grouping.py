@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.dataset.buckets import BucketOf, BucketSize, ReduceBucket, check_buckets
 from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.plan import grouping, transformations
@@ -51,9 +53,12 @@ class Grouping(Handle):
             [[0, 1], [2, 3]]
         """
         del num_parallel_calls, deterministic
-        _check_positive(batch_size=batch_size)
         return self._derive(
-            transformations.Batch(input=self._node, size=int(batch_size), drop_remainder=drop_remainder)
+            transformations.Batch(
+                input=self._node,
+                size=arguments.integer("batch_size", batch_size, least=1),
+                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+            )
         )
 
     def unbatch(self) -> Dataset:
@@ -73,7 +78,7 @@ class Grouping(Handle):
         """
         return self._derive(grouping.Unbatch(input=self._node))
 
-    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset:
+    def rebatch(self, batch_size: int | Sequence[int] | npt.NDArray[Any], drop_remainder: bool = False) -> Dataset:
         """The rows of batches in batches of another size: `unbatch` and `batch` in one.
 
         Args:
@@ -88,12 +93,15 @@ class Grouping(Handle):
             >>> [batch.tolist() for batch in ad.Dataset.range(7).batch(3).rebatch([2, 1])]
             [[0, 1], [2], [3, 4], [5], [6]]
         """
-        sizes = tuple(int(size) for size in np.atleast_1d(batch_size))
+        several = isinstance(batch_size, np.ndarray) and batch_size.ndim > 0
+        if several or isinstance(batch_size, Sequence):
+            sizes = arguments.integers("batch_size", batch_size, least=1)
+        else:
+            sizes = (arguments.integer("batch_size", batch_size, least=1),)
         if not sizes:
-            raise ValueError("rebatch needs a batch_size")
-        for size in sizes:
-            _check_positive(batch_size=size)
-        return self._derive(grouping.Rebatch(input=self._node, sizes=sizes, drop_remainder=drop_remainder))
+            raise ValueError("batch_size must name at least one size")
+        dropped = arguments.flag("drop_remainder", drop_remainder)
+        return self._derive(grouping.Rebatch(input=self._node, sizes=sizes, drop_remainder=dropped))
 
     def padded_batch(
         self,
@@ -127,14 +135,13 @@ class Grouping(Handle):
             >>> [batch.shape for batch in ds.padded_batch(2, padded_shapes=[5])]
             [(2, 5), (1, 5)]
         """
-        _check_positive(batch_size=batch_size)
         return self._derive(
             grouping.PaddedBatch(
                 input=self._node,
-                size=int(batch_size),
+                size=arguments.integer("batch_size", batch_size, least=1),
                 shapes=padded_shapes,
                 values=padding_values,
-                drop_remainder=drop_remainder,
+                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
                 longest=None,
             )
         )
@@ -160,15 +167,14 @@ class Grouping(Handle):
             >>> [batch.to_list() for batch in ds.ragged_batch(2)]
             [[[1], [2, 3]], [[], [4]]]
         """
-        _check_positive(batch_size=batch_size)
-        dtype = np.dtype(row_splits_dtype)
+        dtype = arguments.dtype("row_splits_dtype", row_splits_dtype)
         if dtype not in (np.int32, np.int64):
             raise ValueError(f"row_splits_dtype must be int32 or int64, not {dtype}")
         return self._derive(
             grouping.RaggedBatch(
                 input=self._node,
-                size=int(batch_size),
-                drop_remainder=drop_remainder,
+                size=arguments.integer("batch_size", batch_size, least=1),
+                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
                 splits_dtype=dtype.str,
                 ranks=_ragged_ranks(element_spec(self._node)),
             )
@@ -194,15 +200,14 @@ class Grouping(Handle):
             >>> [batch.tolist() for batch in ds.flat_map(lambda window: window.batch(3))]
             [[0, 1, 2], [3, 4, 5]]
         """
-        shift = size if shift is None else shift
-        _check_positive(size=size, shift=shift, stride=stride)
+        size = arguments.integer("size", size, least=1)
         return self._derive(
             grouping.Window(
                 input=self._node,
-                size=int(size),
-                shift=int(shift),
-                stride=int(stride),
-                drop_remainder=drop_remainder,
+                size=size,
+                shift=size if shift is None else arguments.integer("shift", shift, least=1),
+                stride=arguments.integer("stride", stride, least=1),
+                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
                 make=self._derive,
             )
         )
@@ -234,15 +239,13 @@ class Grouping(Handle):
         if (window_size is None) == (window_size_func is None):
             raise ValueError("group_by_window needs either window_size or window_size_func")
         if window_size_func is None:
-            assert window_size is not None
-            _check_positive(window_size=window_size)
-            window_size_func = _Always(int(window_size))
+            window_size_func = _Always(arguments.integer("window_size", window_size, least=1))
         return self._derive(
             grouping.GroupByWindow(
                 input=self._node,
-                key=key_func,
-                function=NodeOf(reduce_func, "group_by_window"),
-                window_size=window_size_func,
+                key=arguments.plain_function("key_func", key_func),
+                function=NodeOf(arguments.plain_function("reduce_func", reduce_func), "group_by_window"),
+                window_size=arguments.plain_function("window_size_func", window_size_func),
                 make=self._derive,
             )
         )
@@ -280,15 +283,17 @@ class Grouping(Handle):
             [[[1], [3]], [[2, 2, 2], [4, 4, 0]], [[5, 5, 5]]]
         """
         boundaries, sizes = check_buckets(bucket_boundaries, bucket_batch_sizes)
+        bounded = arguments.flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
         reduce = ReduceBucket(
-            boundaries=boundaries if pad_to_bucket_boundary else None,
+            boundaries=boundaries if bounded else None,
             sizes=sizes,
             shapes=padded_shapes,
             values=padding_values,
-            padded=not no_padding,
-            drop_remainder=drop_remainder,
+            padded=not arguments.flag("no_padding", no_padding),
+            drop_remainder=arguments.flag("drop_remainder", drop_remainder),
         )
-        bucket = BucketOf(element_length_func, boundaries, bounded=pad_to_bucket_boundary)
+        length = arguments.plain_function("element_length_func", element_length_func)
+        bucket = BucketOf(length, boundaries, bounded=bounded)
         return self.group_by_window(bucket, reduce, window_size_func=BucketSize(sizes))
 
 
@@ -311,9 +316,3 @@ class _Always:
 
     def __call__(self, _key: int) -> int:
         return self.value
-
-
-def _check_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")

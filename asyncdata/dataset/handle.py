@@ -6,6 +6,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from asyncdata import arguments
 from asyncdata.options import Options
 from asyncdata.plan import transformations
 from asyncdata.plan.grouping import Contents
@@ -43,6 +44,7 @@ class Handle:
             >>> [int(x) for x in ad.Dataset.range(5).apply(every_other)]
             [0, 2, 4]
         """
+        arguments.function("transformation_func", transformation_func)
         return transformation_func(self)  # type: ignore[arg-type]  # only a Dataset is ever made
 
     def with_options(self, options: Options) -> Dataset:
@@ -54,6 +56,7 @@ class Handle:
             >>> [int(x) for x in ds]
             [0, 1, 2]
         """
+        arguments.instance("options", options, Options, "Options")
         return self._derive(transformations.WithOptions(input=self._node, options=options))
 
     def iterator(self, epoch: int | None = None) -> PipelineIterator:
@@ -68,7 +71,8 @@ class Handle:
             ...     int(next(numbers)), int(next(numbers))
             (0, 1)
         """
-        return PipelineIterator(self._node, next(self._epochs) if epoch is None else epoch)
+        chosen = arguments.integer_or_none("epoch", epoch, least=0)
+        return PipelineIterator(self._node, next(self._epochs) if chosen is None else chosen)
 
     def __iter__(self) -> Iterator[Element]:
         return iter(self._node.rows) if isinstance(self._node, Contents) else self.iterator()

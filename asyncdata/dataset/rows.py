@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
+from asyncdata import arguments
 from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.json_lines import parse_json
@@ -68,10 +69,18 @@ class CsvDataset(FilesDataset):
         buffer_size: int | None = None,
     ) -> None:
         del buffer_size
+        if isinstance(record_defaults, str | bytes | Mapping) or not isinstance(record_defaults, Iterable):
+            raise TypeError(
+                "record_defaults must be a list of a dtype or default per column, not "
+                f"{arguments.shown(record_defaults)}"
+            )
         columns = [_column(default) for default in record_defaults]
-        delimiter = field_delim.encode()
+        use_quote_delim = arguments.flag("use_quote_delim", use_quote_delim)
+        delimiter = _text("field_delim", field_delim)
         if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
-            raise ValueError(f"field_delim must be one ASCII character that is no line end, not {field_delim!r}")
+            raise ValueError(
+                f"field_delim must be an ASCII character that is no line end or quote, not {field_delim!r}"
+            )
         if not columns:
             raise ValueError("record_defaults must name at least one column")
         self._read(
@@ -81,10 +90,10 @@ class CsvDataset(FilesDataset):
             compression=check_compression_type(compression_type) or None,
             dtypes=tuple(dtype for dtype, _ in columns),
             defaults=tuple(default for _, default in columns),
-            header=header,
+            header=arguments.flag("header", header),
             delimiter=delimiter,
             quotes=use_quote_delim,
-            na_value=na_value.encode(),
+            na_value=_text("na_value", na_value),
             selected=_selected(select_cols, exclude_cols, len(columns)),
         )
 
@@ -166,12 +175,22 @@ class ParquetDataset(FilesDataset):
         filters: Sequence[Any] | None = None,
         num_parallel_reads: int | None = None,
     ) -> None:
-        if isinstance(columns, str):
-            raise TypeError(f"columns must be a list of names, not the text {columns!r}")
-        wanted = None if columns is None else tuple(dict.fromkeys(columns))
-        if wanted is not None and not wanted:
-            raise ValueError("columns must name at least one column")
+        wanted = None if columns is None else _names(columns)
         self._read(filenames, num_parallel_reads, files.ParquetRows, columns=wanted, filters=checked_filters(filters))
+
+
+def _names(columns: Any) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(arguments.texts("columns", columns)))
+    if not names:
+        raise ValueError("columns must name at least one column")
+    return names
+
+
+def _text(name: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    text: str = arguments.instance(name, value, str, "a str")
+    return text.encode()
 
 
 def _column(default: Any) -> tuple[str, Any]:
@@ -181,7 +200,7 @@ def _column(default: Any) -> tuple[str, Any]:
             return "bytes", None
         name = "int32" if default is int else "float32" if default is float else np.dtype(default).name
         if name not in _NUMBERS:
-            raise TypeError(f"a CSV column may be {', '.join(_NUMBERS)} or bytes, not {name}")
+            raise TypeError(f"record_defaults may say {', '.join(_NUMBERS)} or bytes, not {name}")
         return name, None
     if isinstance(default, list | tuple) and len(default) == 1:
         default = default[0]
@@ -196,20 +215,20 @@ def _column(default: Any) -> tuple[str, Any]:
         return "int32", int(np.int32(default))
     if isinstance(default, float):
         return "float32", default
-    raise TypeError(f"a CSV column's default is a dtype, a number or a string, not {default!r}")
+    raise TypeError(f"every item of record_defaults must be a dtype, a number or a str, not {arguments.shown(default)}")
 
 
 def _selected(select: Sequence[int] | None, exclude: Sequence[int] | None, columns: int) -> tuple[int, ...] | None:
     if select is not None and exclude is not None:
         raise ValueError("give either select_cols or exclude_cols")
     if exclude is not None:
-        left_out = {int(number) for number in exclude}
+        left_out = set(arguments.integers("exclude_cols", exclude, least=0))
         return tuple(number for number in range(columns + len(left_out)) if number not in left_out)
     if select is None:
         return None
-    numbers = tuple(int(number) for number in select)
+    numbers = arguments.integers("select_cols", select, least=0)
     if len(numbers) != columns:
         raise ValueError(f"select_cols names {len(numbers)} columns, record_defaults {columns}")
-    if any(b <= a for a, b in pairwise(numbers)) or (numbers and numbers[0] < 0):
-        raise ValueError(f"select_cols must be ascending numbers from 0 on, not {list(numbers)}")
+    if any(b <= a for a, b in pairwise(numbers)):
+        raise ValueError(f"select_cols must ascend, not {list(numbers)}")
     return numbers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.dataset.arguments import refuse_async
+from asyncdata import arguments
 from asyncdata.dataset.handle import Handle
 from asyncdata.plan import sequence
 from asyncdata.runtime.stages.calls import ESTIMATED, SMOOTHING, resampling
@@ -30,7 +30,7 @@ class Sequential(Handle):
             >>> list(ad.Dataset.from_tensor_slices(["a", "b"]).enumerate(start=5))
             [(np.int64(5), 'a'), (np.int64(6), 'b')]
         """
-        return self._derive(sequence.Enumerate(input=self._node, start=int(start)))
+        return self._derive(sequence.Enumerate(input=self._node, start=arguments.integer("start", start)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, beginning with number `index`.
@@ -46,9 +46,11 @@ class Sequential(Handle):
             >>> [int(x) for x in ad.Dataset.range(7).shard(num_shards=3, index=1)]
             [1, 4]
         """
-        if num_shards < 1 or not 0 <= index < num_shards:
-            raise ValueError(f"index must be from 0 to num_shards - 1, not {index} of {num_shards}")
-        return self._derive(sequence.Shard(input=self._node, num_shards=int(num_shards), index=int(index)))
+        shards = arguments.integer("num_shards", num_shards, least=1)
+        chosen = arguments.integer("index", index, least=0)
+        if chosen >= shards:
+            raise ValueError(f"index must be from 0 to num_shards - 1, not {chosen} of {shards}")
+        return self._derive(sequence.Shard(input=self._node, num_shards=shards, index=chosen))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset:
         """The elements before the first one for which the predicate is false; it runs on the pipeline's loop.
@@ -58,7 +60,7 @@ class Sequential(Handle):
             >>> [int(x) for x in ad.Dataset.range(10).take_while(lambda x: x < 3)]
             [0, 1, 2]
         """
-        refuse_async("take_while", predicate)
+        arguments.plain_function("predicate", predicate)
         return self._derive(sequence.TakeWhile(input=self._node, predicate=predicate))
 
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
@@ -74,7 +76,7 @@ class Sequential(Handle):
             >>> [int(x) for x in ad.Dataset.range(5).scan(0, lambda total, x: (total + x, total + x))]
             [0, 1, 3, 6, 10]
         """
-        refuse_async("scan", scan_func)
+        arguments.plain_function("scan_func", scan_func)
         return self._derive(sequence.Scan(input=self._node, initial_state=initial_state, function=scan_func))
 
     def unique(self) -> Dataset:
@@ -106,9 +108,9 @@ class Sequential(Handle):
             >>> len(ad.Dataset.range(10).filter(lambda x: x % 2 == 0).assert_cardinality(5))
             5
         """
-        count = int(expected_cardinality)
+        count = arguments.integer("expected_cardinality", expected_cardinality)
         if count < -1:
-            raise ValueError(f"expected_cardinality must be INFINITE_CARDINALITY or a number, not {count}")
+            raise ValueError(f"expected_cardinality must be INFINITE_CARDINALITY or at least 0, not {count}")
         return self._derive(sequence.AssertCardinality(input=self._node, count=count))
 
     def rejection_resample(
@@ -140,7 +142,8 @@ class Sequential(Handle):
             >>> 0.4 < sum(classes) / len(classes) < 0.6
             True
         """
-        refuse_async("rejection_resample", class_func)
+        arguments.plain_function("class_func", class_func)
+        seed = arguments.seed("seed", seed)
         target = _distribution("target_dist", target_dist)
         initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
         if initial is not None and len(initial) != len(target):
@@ -175,7 +178,10 @@ def _weights(classes: Dataset, target: npt.NDArray[np.float64]) -> Dataset:
 
 
 def _distribution(name: str, values: Sequence[float] | npt.NDArray[Any]) -> tuple[float, ...]:
-    found = np.asarray(values, np.float64)
+    try:
+        found = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a list of numbers, not {arguments.shown(values)}") from None
     if found.ndim != 1 or not np.isfinite(found).all() or (found < 0).any() or not found.sum() > 0:
-        raise ValueError(f"{name} must be numbers that are not negative and not all 0, not {values!r}")
+        raise ValueError(f"{name} must be numbers that are not negative and not all 0, not {arguments.shown(values)}")
     return tuple((found / found.sum()).tolist())

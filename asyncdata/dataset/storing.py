@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from asyncdata.dataset.arguments import as_url
+from asyncdata import arguments
 from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.formats.block_codec import CODECS
@@ -23,7 +23,7 @@ class Storing(Handle):
 
     __slots__ = ()
 
-    def cache(self, filename: str | os.PathLike[str] = "") -> Dataset:
+    def cache(self, filename: str | os.PathLike[str] | None = "") -> Dataset:
         """Keeps what the first complete run delivers; later runs read that instead of the input.
 
         In memory the elements belong to this dataset, count against `Options.memory_limit_bytes` of every pipeline
@@ -32,8 +32,8 @@ class Storing(Handle):
         nothing. What comes before the cache (a shuffle, say) happens once.
 
         Args:
-            filename: A path on a local file system; memory unless given. Elements may then be numbers, arrays, bytes,
-                str and nests of them; nothing is pickled.
+            filename: A path on a local file system; memory when None or ``""``. Elements may then be numbers,
+                arrays, bytes, str and nests of them; nothing is pickled.
 
         Raises:
             MemoryLimitError: While iterating, when the elements do not fit into the memory limit.
@@ -47,10 +47,9 @@ class Storing(Handle):
             >>> [int(x) for x in ds], [int(x) for x in ds], read
             ([0, 1, 4], [0, 1, 4], [0, 1, 2])
         """
-        name = as_url(filename) if filename else None
-        if name is not None:
-            name = local_path(name, "cache")
-        return self._derive(grouping.Cache(input=self._node, filename=name, cell=MemoryCell()))
+        name = "" if filename is None else arguments.url("filename", filename)
+        path = local_path(name, "cache") if name else None
+        return self._derive(grouping.Cache(input=self._node, filename=path, cell=MemoryCell()))
 
     def snapshot(
         self,
@@ -87,12 +86,15 @@ class Storing(Handle):
             >>> first, again
             ([0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 3, 5])
         """
-        if compression not in (None, "", "AUTO", *CODECS):
-            raise ValueError(f"compression must be 'AUTO', None or one of {', '.join(CODECS)}, not {compression!r}")
+        arguments.choice("compression", compression, ("AUTO", *CODECS, "", None))
+        if shard_func is not None:
+            arguments.plain_function("shard_func", shard_func)
+        if reader_func is not None:
+            arguments.plain_function("reader_func", reader_func)
         return self._derive(
             grouping.Snapshot(
                 input=self._node,
-                path=local_path(as_url(path), "snapshot"),
+                path=local_path(arguments.url("path", path), "snapshot"),
                 codec=compression if compression in CODECS else None,
                 shard=shard_func,
                 function=None if reader_func is None else NodeOf(reader_func, "snapshot"),

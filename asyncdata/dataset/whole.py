@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from asyncdata import arguments
 from asyncdata.dataset.handle import Handle
 from asyncdata.planner.cardinality import INFINITE_CARDINALITY, cardinality
 from asyncdata.planner.element_spec import element_spec
@@ -71,6 +72,7 @@ class Whole(Handle):
             >>> int(ad.Dataset.range(5).reduce(0, lambda total, x: total + x))
             10
         """
+        arguments.plain_function("reduce_func", reduce_func)
         state = initial_state
         with self.iterator() as elements:
             for element in elements:
@@ -85,6 +87,7 @@ class Whole(Handle):
             >>> int(asyncio.run(ad.Dataset.range(5).areduce(0, lambda total, x: total + x)))
             10
         """
+        arguments.function("reduce_func", reduce_func)
         state = initial_state
         async with self.iterator() as elements:
             async for element in elements:

@@ -46,7 +46,7 @@ def check_compression_type(compression_type: str | None) -> CompressionType:
         ValueError: If it is none that is known.
     """
     for known in COMPRESSION_TYPES:
-        if (compression_type or "") == known:
+        if compression_type == known or (compression_type is None and not known):
             return known
     raise ValueError(f"compression_type must be None, '', 'GZIP', 'ZLIB' or 'ZSTD', not {compression_type!r}")
 

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 Condition: TypeAlias = tuple[str, str, Any]
 Filters: TypeAlias = tuple[tuple[Condition, ...], ...]
 
+_FORM: Final = "must be a list of (column, operator, value), or a list of such lists"
+
 OPERATORS: Final = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
 
 
@@ -33,20 +35,24 @@ class Bounds(NamedTuple):
     all_null: bool
 
 
-def checked_filters(filters: Sequence[Any] | None) -> Filters:
+def checked_filters(filters: Any) -> Filters:
     """Filters as a plan holds them.
 
     Raises:
         ValueError: They are not of the form that the module's docstring shows.
     """
+    if filters is None:
+        return ()
+    if not isinstance(filters, Sequence) or isinstance(filters, str | bytes):
+        raise TypeError(f"filters {_FORM}, not {filters!r}")
     if not filters:
         return ()
     if all(_is_condition(item) for item in filters):
         return (tuple(_condition(item) for item in filters),)
     alternatives = []
     for alternative in filters:
-        if isinstance(alternative, str) or not all(_is_condition(item) for item in alternative):
-            raise ValueError(f"filters are a list of (column, operator, value), or a list of such lists: {filters!r}")
+        if not isinstance(alternative, list | tuple) or not all(_is_condition(item) for item in alternative):
+            raise ValueError(f"filters {_FORM}, not {filters!r}")
         alternatives.append(tuple(_condition(item) for item in alternative))
     return tuple(alternatives)
 
@@ -58,7 +64,7 @@ def _is_condition(item: Any) -> bool:
 def _condition(item: Sequence[Any]) -> Condition:
     column, operator, value = item
     if operator not in OPERATORS:
-        raise ValueError(f"the operator of a filter is one of {', '.join(OPERATORS)}, not {operator!r}")
+        raise ValueError(f"an operator in filters is one of {', '.join(OPERATORS)}, not {operator!r}")
     return column, operator, tuple(value) if operator in ("in", "not in") else value
 
 

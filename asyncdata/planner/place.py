@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable
-from typing import Any
 
+from asyncdata.arguments import is_async
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Map
@@ -33,9 +31,3 @@ def place_map(node: Node, options: Options) -> Node:
     if executor == node.executor and parallelism == node.parallelism:
         return node
     return dataclasses.replace(node, executor=executor, parallelism=parallelism)
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling the function gives something to await."""
-    call = getattr(function, "__call__", None)  # noqa: B004 -- the method itself is wanted, not whether there is one
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

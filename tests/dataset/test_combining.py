@@ -144,7 +144,7 @@ def test_choosing() -> None:
             next(it)
     with pytest.raises(ad.PipelineError, match="integers"):
         list(D.choose_from_datasets(parts, D.from_tensor_slices([0.5])))
-    with pytest.raises(TypeError, match="Datasets"):
+    with pytest.raises(TypeError, match="Dataset"):
         D.choose_from_datasets(parts, [0, 1])  # type: ignore[arg-type]  # must fail
     with pytest.raises(ValueError, match="at least one"):
         D.choose_from_datasets([], D.range(1))

@@ -236,7 +236,7 @@ def test_arguments_that_make_no_sense() -> None:
     for record, header in ((0, 0), (-1, 0), (1, -1)):
         with pytest.raises(ValueError, match="must be at least"):
             ad.FixedLengthRecordDataset("f", record, header)
-    with pytest.raises(TypeError, match="list of names"):
+    with pytest.raises(TypeError, match="list of str"):
         ad.ParquetDataset("f", columns="name")
     with pytest.raises(ValueError, match="at least one column"):
         ad.ParquetDataset("f", columns=[])

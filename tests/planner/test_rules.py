@@ -26,7 +26,7 @@ from asyncdata.plan.transformations import (
     Shuffle,
     Take,
 )
-from asyncdata.planner.place import is_async
+from asyncdata.arguments import is_async
 from asyncdata.planner.rules import RULES, rewrite
 
 RECORDS = TFRecordFile(url="memory://b/o", compression=None)

@@ -1,0 +1,199 @@
+"""Checks of arguments: what is wrong with one is said where it is given, and by its name.
+
+Every check takes the argument's name and its value, and returns the value in the type that is kept. A value of another
+type is a `TypeError`, one of the type that is out of range a `ValueError`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import numpy as np
+
+_SMALLEST: Final = -(1 << 63)
+_LARGEST: Final = (1 << 63) - 1
+_SHOWN: Final = 60
+"""Characters of a value that a message shows."""
+
+
+def integer(name: str, value: Any, *, least: int | None = None, autotune: bool = False) -> int:
+    """A whole number of any type that says it is one; no bool, and no float.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        least: The smallest that will do.
+        autotune: Whether AUTOTUNE (-1) will do, too.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {shown(value)}") from None
+    if autotune and found == -1:
+        return found
+    if least is not None and found < least:
+        raise ValueError(f"{name} must be {'AUTOTUNE, or ' if autotune else ''}at least {least}, not {found}")
+    if not _SMALLEST <= found <= _LARGEST:
+        raise ValueError(f"{name} must fit in 64 bits, but it is {found}")
+    return found
+
+
+def integer_or_none(name: str, value: Any, *, least: int | None = None, autotune: bool = False) -> int | None:
+    """Likewise, or None."""
+    if value is None:
+        return None
+    try:
+        return integer(name, value, least=least, autotune=autotune)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer or None, not {shown(value)}") from None
+
+
+def integers(name: str, values: Any, *, least: int | None = None) -> tuple[int, ...]:
+    """A list of whole numbers."""
+    if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list of integers, not {shown(values)}")
+    return tuple(integer(f"every item of {name}", value, least=least) for value in values)
+
+
+def seed(name: str, value: Any) -> int | None:
+    """A whole number of any size, or None."""
+    if value is None:
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer or None, not {shown(value)}") from None
+
+
+def number(
+    name: str, value: Any, *, least: float | None = None, most: float | None = None, above: float | None = None
+) -> float:
+    """A number: not NaN, and no smaller than `least`, no larger than `most`, larger than `above`."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, not {shown(value)}")
+    if least is not None and most is not None and not least <= value <= most:
+        raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+    if least is not None and not value >= least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
+    if above is not None and not value > above:
+        raise ValueError(f"{name} must be greater than {above}, not {value}")
+    return value if isinstance(value, int | float) else value.item()
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False; 1 and 0 will do."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, not {shown(value)}")
+
+
+def flag_or_none(name: str, value: Any) -> bool | None:
+    """True, False or None."""
+    if value is None:
+        return None
+    try:
+        return flag(name, value)
+    except TypeError:
+        raise TypeError(f"{name} must be True, False or None, not {shown(value)}") from None
+
+
+def function(name: str, value: Any) -> Any:
+    """A function, plain or async."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, not {shown(value)}")
+    return value
+
+
+def plain_function(name: str, value: Any) -> Any:
+    """A function that is not async."""
+    if is_async(function(name, value)):
+        raise TypeError(f"{name} must be a plain function: only the functions of map may be async")
+    return value
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling the function gives something to await."""
+    call = getattr(function, "__call__", None)  # noqa: B004 -- the method itself is wanted, not whether there is one
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def dtype(name: str, value: Any, kinds: str = "biufc") -> np.dtype[Any]:
+    """A dtype of numpy's, or one of TensorFlow's, which knows numpy's.
+
+    Args:
+        name: Of the argument.
+        value: Anything ``numpy.dtype`` takes, but None.
+        kinds: What the dtype's `kind` may be.
+    """
+    try:
+        if value is None:
+            raise TypeError
+        found: np.dtype[Any] = np.dtype(getattr(value, "as_numpy_dtype", value))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a dtype of numpy's, not {shown(value)}") from None
+    if found.kind not in kinds:
+        raise TypeError(f"{name} must be a dtype of numbers, not {found}")
+    return found
+
+
+def url(name: str, value: Any) -> str:
+    """The URL of a file name given as str, bytes or path."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, os.PathLike):
+        found = os.fspath(value)
+        return found if isinstance(found, str) else found.decode()
+    raise TypeError(f"{name} must be a str or a path, not {shown(value)}")
+
+
+def urls(name: str, value: Any) -> tuple[str, ...]:
+    """One file name, or several in a list."""
+    if isinstance(value, str | bytes | os.PathLike):
+        return (url(name, value),)
+    if isinstance(value, Mapping | AbstractSet) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a str, a path or a list of them, not {shown(value)}")
+    return tuple(url(f"every item of {name}", each) for each in value)
+
+
+def texts(name: str, values: Any) -> tuple[str, ...]:
+    """A list of str."""
+    if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list of str, not {shown(values)}")
+    return tuple(instance(f"every item of {name}", value, str, "a str") for value in values)
+
+
+def choice(name: str, value: Any, allowed: Sequence[Any]) -> Any:
+    """One of the values that are allowed."""
+    for each in allowed:
+        if type(value) is type(each) and value == each:
+            return each
+    words = [repr(each) for each in allowed]
+    raise ValueError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}")
+
+
+def instance(name: str, value: Any, kind: type, what: str) -> Any:
+    """An object of a class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {what}, not {shown(value)}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: its type, and what it is where that is short."""
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    if isinstance(value, str | bytes | int | float | list | tuple | dict | complex | np.generic):
+        text = repr(value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({kind})"
+    article = "an" if kind[:1].lower() in "aeiou" else "a"
+    return f"{article} {kind}"
