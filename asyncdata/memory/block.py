@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
-from asyncdata.memory.columns import Column, ObjectColumn, concat
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, concat
 from asyncdata.memory.structure import LEAF, Structure, unflatten
 from asyncdata.types import Element
 
@@ -53,6 +53,17 @@ class Block:
     def nbytes(self) -> int:
         """Payload bytes of the elements."""
         return sum(column.nbytes for column in self.columns)
+
+    def payload_bytes(self, count: int) -> int:
+        """Bytes of the first `count` elements, with those that their tables refer to; not of bare objects."""
+        total = 0
+        for column in self.columns:
+            if isinstance(column, RefColumn):
+                part = column.pick(slice(count))
+                total += part.nbytes + sum(int(table[:, 1].sum()) for table in part.tables())
+            elif isinstance(column, ArrayColumn):
+                total += column.array[:count].nbytes
+        return total
 
     def split(self, row: int) -> tuple[Block, Block]:
         """The first `row` elements and the rest."""

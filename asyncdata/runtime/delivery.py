@@ -182,7 +182,7 @@ class Deliverer:
         """
         part, delivery, rest = self._first(block)
         self.elements += len(part)
-        self.nbytes += self._payload_bytes(part, len(part))
+        self.nbytes += part.payload_bytes(len(part))
         self.deliveries += 1
         return delivery, rest
 
@@ -192,16 +192,18 @@ class Deliverer:
             return part, self._lent(part, None), rest
         free = self._share - self._kept_bytes
         count = len(block)
-        fits = self._grown(block, count) <= min(self._share // _PARTS, free)
-        if not fits and self._is_fine(block):
+        slabs, grown = self._slabs_of(block, count)
+        fits = grown <= min(self._share // _PARTS, free)
+        if not fits and self._is_fine(slabs):
             free = self._fine_share - self._kept_bytes
-        if not fits and (least := self._grown(block, 1)) <= free:
+        if not fits and (least := self._slabs_of(block, 1)[1]) <= free:
             fits = True
             most = max(min(self._share // _PARTS, free), least)
-            while self._grown(block, count) > most:
+            while grown > most:
                 count = max(count // 2, 1)
+                slabs, grown = self._slabs_of(block, count)
         if not fits:
-            while count > 1 and self._payload_bytes(block, count) > self._share // _PARTS:
+            while count > 1 and block.payload_bytes(count) > self._share // _PARTS:
                 count //= 2
         part, rest = _cut(block, count)
         slabs = self._claim([column for column in part.columns if isinstance(column, RefColumn)])
@@ -234,37 +236,24 @@ class Deliverer:
     def _crossing(self, block: Block) -> int:
         """How many elements that lie outside the arena are sent to another process at a time."""
         count = len(block)
-        while count > 1 and self._payload_bytes(block, count) > self._share // _PARTS:
+        while count > 1 and block.payload_bytes(count) > self._share // _PARTS:
             count //= 2
         return count
 
-    def _grown(self, block: Block, count: int) -> int:
-        """By how much the consumer's slabs would grow with the first elements of a block."""
-        found = self._slabs_of(block, count)
-        return sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
-
-    def _slabs_of(self, block: Block, count: int) -> list[int]:
+    def _slabs_of(self, block: Block, count: int) -> tuple[list[int], int]:
+        """The slabs that the first elements of a block lie in, and the bytes of those the consumer does not hold."""
         offsets: list[Rows] = []
         for column in block.columns:
             if isinstance(column, RefColumn):
                 part = column.pick(slice(count))
                 offsets += [rows[:, 0] for rows in (part.rows, *part.tables())]
-        return self._budget.slabs.slabs_of(np.concatenate(offsets))
+        found = self._budget.slabs.slabs_of(np.concatenate(offsets))
+        return found, sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
 
-    def _is_fine(self, block: Block) -> bool:
-        """Whether all slabs that a block lies in are small."""
+    def _is_fine(self, slabs: list[int]) -> bool:
+        """Whether all of them are small."""
         most = self._budget.limit // _FINE
-        return all(self._budget.slabs.slab(index).nbytes <= most for index in self._slabs_of(block, len(block)))
-
-    def _payload_bytes(self, block: Block, count: int) -> int:
-        total = 0
-        for column in block.columns:
-            if isinstance(column, RefColumn):
-                part = column.pick(slice(count))
-                total += part.nbytes + sum(int(table[:, 1].sum()) for table in part.tables())
-            elif isinstance(column, ArrayColumn):
-                total += column.array[:count].nbytes
-        return total
+        return all(self._budget.slabs.slab(index).nbytes <= most for index in slabs)
 
     @staticmethod
     def _lent(block: Block, base: npt.NDArray[np.uint8] | None, *, to_copy: bool = False) -> Delivery:

@@ -22,14 +22,17 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import BatchStage
 from asyncdata.runtime.stages.interleave import InterleaveStage
-from asyncdata.runtime.stages.prefetch import PrefetchStage
+from asyncdata.runtime.stages.prefetch import Depth, PrefetchStage
 from asyncdata.runtime.stages.repeat import RepeatStage
 from asyncdata.runtime.stages.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.shuffle import ShuffleStage
 from asyncdata.runtime.usercode import UserFunction
 from asyncdata.types import Element
 
-_AUTOTUNED_PREFETCH: Final = 8
+_PREFETCHED_BYTES: Final = 32 << 20
+_PREFETCHED_PART: Final = 16
+"""What an autotuned `prefetch` makes ahead, as long as it is more than 8 elements: so many bytes, and this part of the
+limit at the most."""
 _MAX_PARALLEL_OPENS: Final = 64
 
 
@@ -108,10 +111,13 @@ def _skip(node: transformations.Skip, scope: Scope) -> Stage:
 
 def _prefetch(node: transformations.Prefetch, scope: Scope) -> Stage:
     upstream = lower(node.input, scope.below())
-    elements = _AUTOTUNED_PREFETCH if node.buffer_size == AUTOTUNE else node.buffer_size
-    if elements == 0:
+    if node.buffer_size == 0:
         return upstream
-    return PrefetchStage(label_of(node), upstream, elements, scope.services.spawn)
+    services = scope.services
+    autotuned = Depth(min(_PREFETCHED_BYTES, services.budget.limit // _PREFETCHED_PART))
+    return PrefetchStage(
+        label_of(node), upstream, autotuned if node.buffer_size == AUTOTUNE else node.buffer_size, services.spawn
+    )
 
 
 def _ignore_errors(node: transformations.IgnoreErrors, scope: Scope) -> Stage:

@@ -13,6 +13,7 @@ import numpy as np
 
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.tfrecord import check_payloads
+from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
@@ -40,8 +41,13 @@ class CheckStage(RowByRowStage):
         self._sources = sources
 
     def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
-        rows = self._rows(block, limit)
-        bad = self._first_bad(block, rows)
+        rows = min(limit, len(block))
+        unsure = [(column, found) for column in _unchecked(block) if len(found := _not_vouched_for(column, rows))]
+        if not unsure:
+            return rows, None
+        if (nbytes := block.nbytes) > _PIECE_BYTES:
+            rows = max(1, min(rows, len(block) * _PIECE_BYTES // nbytes))
+        bad = min((row for column, found in unsure for row in _first_bad(column, found[found < rows])), default=None)
         if bad is None:
             return rows, None
         return bad, CorruptRecordError(
@@ -51,26 +57,21 @@ class CheckStage(RowByRowStage):
         )
 
     def _outcome(self, block: Block) -> Block:
-        for column in block.columns:
-            if isinstance(column, RefColumn) and column.leaf == UNCHECKED_BYTES:
-                column.leaf = BYTES
+        for column in _unchecked(block):
+            column.leaf = BYTES
         return block
 
-    @staticmethod
-    def _rows(block: Block, limit: int) -> int:
-        """How many rows are checked in one go."""
-        rows = min(limit, len(block))
-        nbytes = block.nbytes
-        return rows if nbytes <= _PIECE_BYTES else max(1, min(rows, len(block) * _PIECE_BYTES // nbytes))
 
-    @staticmethod
-    def _first_bad(block: Block, count: int) -> int | None:
-        """The first of so many rows that does not hold."""
-        found = []
-        for column in block.columns:
-            if isinstance(column, RefColumn) and column.leaf == UNCHECKED_BYTES:
-                rows = column.rows[:count]
-                unsure = np.flatnonzero(~column.slabs.are_vouched(rows[:, 0]))
-                if len(unsure):
-                    found += unsure[check_payloads(column.slabs.arena.array, rows[unsure])[:1]].tolist()
-        return min(found, default=None)
+def _unchecked(block: Block) -> list[RefColumn]:
+    return [column for column in block.columns if isinstance(column, RefColumn) and column.leaf == UNCHECKED_BYTES]
+
+
+def _not_vouched_for(column: RefColumn, rows: int) -> Rows:
+    """Those of the first `rows` rows that nobody has verified."""
+    return np.flatnonzero(~column.slabs.are_vouched(column.rows[:rows, 0]))
+
+
+def _first_bad(column: RefColumn, rows: Rows) -> list[int]:
+    """The first of these rows that does not hold, if there is one."""
+    bad: list[int] = rows[check_payloads(column.slabs.arena.array, column.rows[rows])[:1]].tolist()
+    return bad

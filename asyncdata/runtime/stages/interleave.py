@@ -30,6 +30,10 @@ MakeInner = Callable[[Element, Rows], Stage]
 
 _SHORT: Final = 1 << 16
 
+_AT_HAND_BYTES: Final = 16 << 20
+"""Payload that is collected from all slots together, where it is at hand, before rows leave: longer blocks are cheaper
+by the row, and what has arrived need not be waited for."""
+
 
 class _Waiting(NamedTuple):
     """An input element whose inner dataset has no slot yet."""
@@ -42,9 +46,12 @@ class _Waiting(NamedTuple):
 class _Slot:
     """One place in the cycle, and the inner dataset that has it."""
 
-    def __init__(self, inner: Stage, origin: Rows) -> None:
+    def __init__(self, inner: Stage, origin: Rows, most_rows: int, most_bytes: int) -> None:
         self.inner = inner
         self.origin = origin
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._enough = 1
         self.block: Block | None = None
         self.fold = Fold()
         self.ended = False
@@ -57,11 +64,19 @@ class _Slot:
     def rows(self) -> int:
         return 0 if self.block is None else len(self.block)
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether there is no reason to ask for more rows, even if they are at hand."""
+        return self.ended or self.rows >= self._enough
+
     def add(self, block: Block | None) -> None:
         if block is None:
             self.ended = True
-        else:
-            self.block = block if self.block is None else Block.concat([self.block, block])
+            return
+        if len(block):
+            mean = max(block.nbytes // len(block), 1)
+            self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
+        self.block = block if self.block is None else Block.concat([self.block, block])
 
     def take(self, rows: int) -> Block:
         """The first rows; what follows the last one stays with the rows that come next."""
@@ -142,7 +157,8 @@ class InterleaveStage(Stage):
     def _give_slot(self, index: int) -> None:
         found = self._waiting.popleft()
         self._input_state = found.state
-        self._slots[index] = _Slot(found.inner, found.origin)
+        cycle = len(self._slots)
+        self._slots[index] = _Slot(found.inner, found.origin, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
 
     async def _open_ahead(self, at_least: int) -> None:
         """Prepares inner datasets; waits for input only as long as fewer than `at_least` are there."""
@@ -240,7 +256,7 @@ class InterleaveStage(Stage):
         """
         cycle = len(self._slots)
         given = False
-        for step in range(1, cycle):
+        for step in range(cycle):
             index = (self._turn.slot + step) % cycle
             slot = self._slots[index]
             if slot is None:
@@ -251,16 +267,15 @@ class InterleaveStage(Stage):
                 slot = self._slots[index]
                 assert slot is not None
                 slot.early = before
+            await self._pull_at_hand(slot)
             if not slot.rows:
-                await self._pull_at_hand(slot)
-                if not slot.rows:
-                    break
+                break
         if given:
             await self._open_ahead(0)
 
     async def _pull_at_hand(self, slot: _Slot) -> None:
-        """Rows that need not be waited for, if there are any."""
-        while not slot.rows and not slot.ended and (block := slot.inner.pull_ready(BLOCK_ROWS)) is not None:
+        """Rows that need not be waited for, as far as there are any and more are useful."""
+        while not slot.has_enough and (block := slot.inner.pull_ready(BLOCK_ROWS)) is not None:
             slot.add(block)
             await self._pause()
 
@@ -304,7 +319,7 @@ class InterleaveStage(Stage):
             if self._slots[index] is None and self._waiting:
                 self._give_slot(index)
             slot = self._slots[index]
-            if slot is not None and slot.pulling is None and not slot.rows and not slot.ended:
+            if slot is not None and slot.pulling is None and not slot.has_enough:
                 await self._pull_at_hand(slot)
                 if not slot.rows:
                     slot.pulling = self._spawn(self._pull_into(slot))

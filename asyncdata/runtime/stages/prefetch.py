@@ -3,10 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
+from typing import Final
 
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Spawn, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Spawn, Stage
+
+_LEAST: Final = 8
+_AHEAD_S: Final = 0.05
+_SMOOTHING: Final = 0.3
+
+
+class Depth:
+    """How many elements are worth making ahead, found from what they cost.
+
+    What is cheap to make is made many at a time, for a block costs about the same whatever its length: as many as take
+    50 ms, and not more bytes than may wait. At least 8.
+
+    Args:
+        most_bytes: What may wait.
+
+    Attributes:
+        elements: The answer.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._seconds = math.nan
+        self.elements = _LEAST
+
+    def note(self, block: Block, seconds: float) -> None:
+        """So long the elements of a block were waited for; there are some."""
+        each = seconds / len(block)
+        # From the first measurement on; old ones fade.
+        self._seconds = each if math.isnan(self._seconds) else self._seconds + _SMOOTHING * (each - self._seconds)
+        by_time = _AHEAD_S / max(self._seconds, 1e-9)
+        by_bytes = self._most_bytes * len(block) / max(block.payload_bytes(len(block)), 1)
+        self.elements = max(_LEAST, int(min(by_time, by_bytes, BLOCK_ROWS)))
 
 
 class PrefetchStage(Stage):
@@ -15,14 +50,15 @@ class PrefetchStage(Stage):
     Args:
         label: The stage's name.
         upstream: The input.
-        elements: How many elements may wait.
+        elements: How many elements may wait, or what finds it.
         spawn: Starts a task of the pipeline.
     """
 
-    def __init__(self, label: str, upstream: Stage, elements: int, spawn: Spawn) -> None:
+    def __init__(self, label: str, upstream: Stage, elements: int | Depth, spawn: Spawn) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
-        self._limit = elements
+        self._depth = elements if isinstance(elements, Depth) else None
+        self._limit = elements.elements if isinstance(elements, Depth) else elements
         self._spawn = spawn
         self._blocks: deque[Block] = deque()
         self._rows = 0
@@ -36,10 +72,10 @@ class PrefetchStage(Stage):
         try:
             while True:
                 # Blocks without rows count too: news must not pile up while nobody asks.
-                while self._rows >= self._limit or len(self._blocks) > self._limit:
+                while self._rows > self._enough or len(self._blocks) > self._limit:
                     self._room.clear()
                     await self._room.wait()
-                block = await self._upstream.pull(self._limit - self._rows)
+                block = await self._next()
                 if block is None:
                     break
                 self._blocks.append(block)
@@ -54,6 +90,19 @@ class PrefetchStage(Stage):
         finally:
             self._ended = True
             self._news.set()
+
+    @property
+    def _enough(self) -> int:
+        """With more than so many there is no hurry: a bit at a time would be as dear as much at once."""
+        return self._limit - 1 if self._depth is None else self._limit // 2
+
+    async def _next(self) -> Block | None:
+        began = time.monotonic()
+        block = await self._upstream.pull(self._limit - self._rows)
+        if self._depth is not None and block is not None and len(block):
+            self._depth.note(block, time.monotonic() - began)
+            self._limit = self._depth.elements
+        return block
 
     async def pull(self, limit: int) -> Block | None:
         if self._pump is None:

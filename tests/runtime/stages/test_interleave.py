@@ -211,3 +211,64 @@ def test_what_is_at_hand_early_shows_in_no_state(cycle: int, block: int) -> None
         lengths = [draw.choice([0, 1, 30, draw.randint(1, 120)]) for _ in range(60)]
         trace = check_any_blocking(interleaved(lengths, cycle, block), seeds=range(seed, seed + 2))
         assert trace.elements == expected(lengths, cycle, block)
+
+
+class InPieces(Stage):
+    """Numbers in blocks of so many, all of which are at hand."""
+
+    def __init__(self, bench: Bench, numbers: range, piece: int) -> None:
+        super().__init__("in pieces")
+        self._parts = [items(bench, numbers[at : at + piece]) for at in range(0, len(numbers), piece)]
+
+    async def pull(self, limit: int) -> Block | None:
+        return self.pull_ready(limit)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        while self._parts:
+            try:
+                self._parts[0].pull(limit).send(None)
+            except StopIteration as stop:
+                if stop.value is not None:
+                    block: Block = stop.value
+                    return block
+            self._parts.pop(0)
+        return None
+
+
+@pytest.mark.parametrize("sloppy", [False, True])
+async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
+    """Inner datasets whose pieces end at different places do not cut the output there, while more is at hand."""
+    bench = Bench()
+
+    def make(bench: Bench) -> Stage:
+        def make_inner(element: Element, origin: Rows) -> Stage:
+            return InPieces(bench, range(1000 * element, 1000 * element + 900), 30 + element)
+
+        return InterleaveStage(
+            "interleave",
+            items(bench, range(8)),
+            make_inner,
+            cycle_length=4,
+            block_length=1,
+            ahead=2,
+            spawn=bench.spawn if sloppy else None,
+        )
+
+    lengths = []
+
+    def measured(bench: Bench) -> Stage:
+        stage = make(bench)
+        emit = stage._emit  # type: ignore[attr-defined]
+
+        def watched(limit: int) -> Block | None:
+            block: Block | None = emit(limit)
+            lengths.append(len(block) if block is not None else 0)
+            return block
+
+        stage._emit = watched  # type: ignore[attr-defined]
+        return stage
+
+    trace = await bench.observe(measured)
+    assert sorted(trace.elements) == [1000 * i + j for i in range(8) for j in range(900)]
+    # Two cycles of four datasets, all of whose rows are at hand; cut where a piece ends, it would be many times as many.
+    assert len([length for length in lengths if length]) <= 16
