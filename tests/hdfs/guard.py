@@ -39,6 +39,7 @@ _JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
+    "-XX:-UsePerfData",  # a file per process in the machine's temporary folder
     "-Djava.net.preferIPv4Stack=true",
     "-Djava.security.egd=file:/dev/urandom",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
@@ -114,16 +115,19 @@ class Guard:
         server.wait()
 
     def stop_all(self) -> None:
-        """Ends every server; nothing they hold is needed any more."""
+        """Ends every server and removes the folder; nothing they hold is needed any more."""
         for server in self._servers.values():
             server.kill()
         for server in self._servers.values():
             server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _command(self, name: str) -> list[str]:
         class_path = os.pathsep.join([str(self._folder / "conf" / name), *self._class_path])
         launcher = [sys.executable, "-S", "-c", _WITH_PARENT, str(os.getpid())]
-        return [*launcher, self._java, *_JAVA_OPTIONS, "-cp", class_path, _CLASSES[name]]
+        # Web applications are unpacked there.
+        temporary = f"-Djava.io.tmpdir={self._folder / 'tmp'}"
+        return [*launcher, self._java, *_JAVA_OPTIONS, temporary, "-cp", class_path, _CLASSES[name]]
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
@@ -237,7 +241,6 @@ def main(arguments: dict[str, Any]) -> None:
             _serve(guard, listener, arguments["lifeline"])
     finally:
         guard.stop_all()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def detach(arguments: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -43,10 +44,12 @@ def test_a_cluster_ends_with_the_process_that_started_it() -> None:
 
 def test_servers_listen_on_the_loopback_interface_only(cluster: Cluster) -> None:
     """No port of the cluster can be reached from another machine."""
-    own = set()
+    own: set[str] = set()
     for pid in cluster.state["servers"].values():
-        targets = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd") if os.path.lexists(entry.path)]
-        own |= {target[len("socket:[") : -1] for target in targets if target.startswith("socket:[")}
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed since
+                target = os.readlink(entry.path)
+                own |= {target[len("socket:[") : -1]} if target.startswith("socket:[") else set()
     listening = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
