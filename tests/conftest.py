@@ -2,7 +2,8 @@
 
 After each test that passed, the leak check of ``asyncdata.testing`` compares with the moment before its first
 function-scoped fixture. What module- and session-scoped fixtures hold existed before and is not judged; a last look at
-the end of each module catches processes whose own parent has died.
+the end of each module catches processes whose own parent has died. At the end of the run the temporary folder must be
+empty.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from xdist.scheduler import LoadFileScheduling
 
 from asyncdata.testing import LeakError, Snapshot, VirtualClockLoop, settle, settle_async, snapshot, start_process_wide
 from tests import samples as sample_counts
+from tests.temporary import TemporaryFolder
 
 _PASSED = pytest.StashKey[bool]()
+_FOLDER = pytest.StashKey[TemporaryFolder]()
+_LEFT = pytest.StashKey[list[str]]()
 
 # Inherited by every process a test starts; tells this run's orphans from the processes of others.
 _RUN_VARIABLE = "ASYNCDATA_TEST_RUN"
@@ -45,8 +49,34 @@ hypothesis.settings.load_profile("soak" if sample_counts.SOAK else "default")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Marks this run, and starts what the process as a whole keeps, so that no single test is blamed for it."""
+    if _RUN_VARIABLE not in os.environ:  # neither a process of xdist nor a run that a test started
+        config.stash[_FOLDER] = TemporaryFolder()
     os.environ[_RUN_VARIABLE] = _RUN.partition("=")[2]
     start_process_wide()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run whose tests passed fails when they left files in the temporary folder."""
+    folder = session.config.stash.get(_FOLDER, None)
+    if folder is None:
+        return
+    left = session.config.stash[_LEFT] = folder.left()
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Removes the temporary folder, whatever is in it."""
+    if (folder := config.stash.get(_FOLDER, None)) is not None:
+        folder.remove()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Names what was left in the temporary folder."""
+    if left := config.stash.get(_LEFT, []):
+        line = f"LEFT in the temporary folder: {len(left)} files or folders: {', '.join(left[:20])}"
+        terminalreporter.write_line(line, red=True, bold=True)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
