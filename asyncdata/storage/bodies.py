@@ -9,12 +9,10 @@ from __future__ import annotations
 import functools
 import ssl
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
-from yarl import URL
 
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt, ReadLimits
@@ -22,12 +20,16 @@ from asyncdata.storage.failures import RangeIgnoredError, UnframedBodyError, Unr
 from asyncdata.storage.fallback import Fallback, Why
 from asyncdata.storage.http1.client import USER_AGENT, RangeClient
 from asyncdata.storage.http1.connection import Accept, Answer
+from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.watchdog import Watchdog
-from asyncdata.storage.lenient import LenientWire, NotingConnector, receive
+from asyncdata.storage.lenient import MAX_REDIRECTS, LenientWire, NotingConnector, ask, receive
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.urls import Origin, parse_http_url
 
-MAX_REDIRECTS: Final = 10
+__all__ = ["MAX_ANSWER_BYTES", "MAX_REDIRECTS", "Bodies"]
+
+MAX_ANSWER_BYTES: Final = 256 << 20
+"""The longest answer to a request for metadata."""
 
 
 class Bodies:
@@ -60,9 +62,6 @@ class Bodies:
             connector=NotingConnector(
                 limit=max_connections, ssl=tls_context if tls_context is not None else True, ttl_dns_cache=60
             ),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=limits.connect_s, sock_read=max(limits.first_byte_s, limits.idle_s)
-            ),
             auto_decompress=False,
             trust_env=False,
             headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
@@ -72,19 +71,30 @@ class Bodies:
     def __repr__(self) -> str:
         return f"<Bodies {self._client!r}, {self.fallback!r}>"
 
-    def ask(
+    async def ask(
         self, method: str, url: str, headers: Mapping[str, str], *, allow_redirects: bool = True
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """One request for something small, by aiohttp and, where there is one, the origin's proxy."""
-        proxy = self._proxies.choose(parse_http_url(url)[0])
-        return self._session.request(
-            method,
-            URL(url, encoded=True),
-            headers=headers,
-            proxy=proxy,
-            allow_redirects=allow_redirects,
-            max_redirects=MAX_REDIRECTS,
-        )
+    ) -> tuple[ResponseHead, bytes]:
+        """One request for metadata, by aiohttp and, where there is one, the origin's proxy.
+
+        Head and body have the time limits of any other answer.
+
+        Raises:
+            StorageError: There was no whole answer; whatever the status is, it is none.
+        """
+        wire = LenientWire(Attempt(), self._limits, self._watch)
+        try:
+            return await ask(
+                wire,
+                self._session,
+                method,
+                url,
+                headers,
+                allow_redirects=allow_redirects,
+                most_bytes=MAX_ANSWER_BYTES,
+                proxy=self._proxies.choose(parse_http_url(url)[0]),
+            )
+        finally:
+            self._watched.discard(wire)
 
     async def get(
         self,

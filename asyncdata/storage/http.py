@@ -14,8 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import aiohttp
-
 from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import MAX_REDIRECTS, Bodies
@@ -26,7 +24,6 @@ from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
-from asyncdata.storage.lenient import client_failure, head_of
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
 from asyncdata.storage.urls import join_location, parse_http_url, redact
@@ -85,14 +82,10 @@ class HttpReader:
         """What HEAD tells; None where the server does not tell the size that way."""
         try:
             headers = {"Accept-Encoding": "identity", **dict(self._headers)}
-            async with self._bodies.ask("HEAD", url, headers) as response:
-                head = head_of(response)
-        except aiohttp.TooManyRedirects:
-            raise StorageError("too many redirects", url=redact(url)) from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            failure = client_failure(error)
-            failure.url = redact(url)
-            raise failure from None
+            head, _ = await self._bodies.ask("HEAD", url, headers)
+        except StorageError as error:
+            error.url = redact(url)
+            raise
         if head.status == 200 and head.content_length is not None and _is_identity(head):
             return ObjectInfo(url=url, size=head.content_length, version=version_of(head))
         if head.status != 200 and head.status not in _NO_HEAD:

@@ -1,4 +1,4 @@
-"""One ranged body by aiohttp, watched like one of the range client's.
+"""Answers by aiohttp, ranged bodies and small ones, watched like those of the range client.
 
 aiohttp follows everything HTTP allows; what it does not do is what the rest of the storage layer needs: an attempt
 whose limits of time are its own, whose silence can be told from a late process, and which another one may overtake.
@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import aiohttp
 from yarl import URL
@@ -31,6 +32,8 @@ from asyncdata.storage.http1.descriptors import holds_input
 from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
 from asyncdata.storage.statuses import status_error
+
+MAX_REDIRECTS: Final = 10
 
 _wire: contextvars.ContextVar[LenientWire | None] = contextvars.ContextVar("asyncdata_wire", default=None)
 
@@ -94,10 +97,10 @@ class LenientWire:
             self._attempt.wire, self._attempt.asked_at = self, now
             self._watch(self)
 
-    def head_came(self, *, wanted: bool) -> None:
-        """The head is there; whether what follows is what was asked for."""
+    def head_came(self) -> None:
+        """The head is there."""
         self.paced_since = asyncio.get_running_loop().time()
-        self.awaits_head, self.in_body = False, wanted
+        self.awaits_head, self.in_body = False, True
         self._attempt.first_byte_at = self.paced_since
 
     def skips(self) -> None:
@@ -157,32 +160,73 @@ async def receive(
     proxy: str | None,
 ) -> Answer:
     """One ranged GET; see ``Bodies.get``."""
-    limits = wire.limits
-    # The watchdog knows silence from being late; what aiohttp itself would end comes after it.
-    timeout = aiohttp.ClientTimeout(
+    with _typed(wire), wire:
+        async with session.get(
+            URL(url, encoded=True), headers=headers, allow_redirects=False, proxy=proxy, timeout=_beyond(wire.limits)
+        ) as response:
+            head = head_of(response)
+            wire.head_came()
+            accept(head)
+            if head.status not in {200, 206}:
+                return Answer(head, 0, None, await _read_aside(wire, response))
+            skip, total = _place(head, start, len(buffer), skip_allowed=skip_allowed)
+            if skip:
+                wire.skips()
+            async for piece in response.content.iter_any():
+                fresh = memoryview(piece)[max(0, skip - wire.received) :][: len(buffer) - wire.filled]
+                buffer[wire.filled : wire.filled + len(fresh)] = fresh
+                wire.filled += len(fresh)
+                wire.received += len(piece)
+                if total is not None and wire.filled == min(len(buffer), max(0, total - start)):
+                    break
+            return Answer(head, wire.filled, wire.received if total is None else total, b"")
+
+
+async def ask(
+    wire: LenientWire,
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    allow_redirects: bool,
+    most_bytes: int,
+    proxy: str | None,
+) -> tuple[ResponseHead, bytes]:
+    """One request for something that is read as a whole; see ``Bodies.ask``."""
+    with _typed(wire), wire:
+        async with session.request(
+            method,
+            URL(url, encoded=True),
+            headers=headers,
+            proxy=proxy,
+            allow_redirects=allow_redirects,
+            max_redirects=MAX_REDIRECTS,
+            timeout=_beyond(wire.limits),
+        ) as response:
+            head = head_of(response)
+            wire.head_came()
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                wire.received += len(piece)
+                if len(body) > most_bytes:
+                    raise StorageError(f"the answer is longer than {most_bytes} bytes")
+            return head, bytes(body)
+
+
+def _beyond(limits: ReadLimits) -> aiohttp.ClientTimeout:
+    """The watchdog knows silence from being late; what aiohttp itself would end comes after it."""
+    return aiohttp.ClientTimeout(
         total=None, sock_connect=limits.connect_s, sock_read=2 * max(limits.first_byte_s, limits.idle_s)
     )
+
+
+@contextmanager
+def _typed(wire: LenientWire) -> Iterator[None]:
+    """What aiohttp raises becomes what it means."""
     try:
-        with wire:
-            async with session.get(
-                URL(url, encoded=True), headers=headers, allow_redirects=False, proxy=proxy, timeout=timeout
-            ) as response:
-                head = head_of(response)
-                wire.head_came(wanted=head.status in {200, 206})
-                accept(head)
-                if head.status not in {200, 206}:
-                    return Answer(head, 0, None, await _read_aside(response))
-                skip, total = _place(head, start, len(buffer), skip_allowed=skip_allowed)
-                if skip:
-                    wire.skips()
-                async for piece in response.content.iter_any():
-                    fresh = memoryview(piece)[max(0, skip - wire.received) :][: len(buffer) - wire.filled]
-                    buffer[wire.filled : wire.filled + len(fresh)] = fresh
-                    wire.filled += len(fresh)
-                    wire.received += len(piece)
-                    if total is not None and wire.filled == min(len(buffer), max(0, total - start)):
-                        break
-                return Answer(head, wire.filled, wire.received if total is None else total, b"")
+        yield
     except MalformedHeadError as error:
         raise read_failed(f"not an HTTP answer: {error}", FailureCause.MALFORMED, filled=wire.filled) from None
     except aiohttp.ClientPayloadError as error:
@@ -202,6 +246,8 @@ def head_of(response: aiohttp.ClientResponse) -> ResponseHead:
 
 def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
     """The typed error for what aiohttp raised."""
+    if isinstance(error, aiohttp.TooManyRedirects):
+        return StorageError("too many redirects")
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return status_error(error.status, "so says the proxy")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -244,10 +290,11 @@ def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -
     return 0, sent.total if sent.total is not None else sent.stop
 
 
-async def _read_aside(response: aiohttp.ClientResponse) -> bytes:
+async def _read_aside(wire: LenientWire, response: aiohttp.ClientResponse) -> bytes:
     parts = bytearray()
     async for piece in response.content.iter_any():
         parts += piece
+        wire.received += len(piece)
         if len(parts) >= MAX_ASIDE_BYTES:
             break
     return bytes(parts[:MAX_ASIDE_BYTES])

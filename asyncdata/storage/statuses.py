@@ -63,7 +63,7 @@ def parse_retry_after(value: str | None, now: datetime | None = None) -> float |
         return float(text)
     try:
         when = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)

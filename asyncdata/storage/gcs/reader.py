@@ -10,8 +10,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import aiohttp
-
 from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import RetryOptions
 from asyncdata.storage.attempt import Attempt
@@ -26,7 +24,6 @@ from asyncdata.storage.globs import compile_glob, has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
-from asyncdata.storage.lenient import client_failure
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.threads import ThreadJobs
 from asyncdata.storage.urls import scheme_of
@@ -160,7 +157,7 @@ class GcsReader:
             if head.status in {200, 206} and size is not None:
                 version = head.headers.get("x-goog-generation")
                 seen.append(ObjectInfo(url=url, size=size, version=version, crc32c=requests.crc_of(head)))
-                if attempt is not None:
+                if attempt is not None and version is not None:
                     attempt.opened = seen[-1]
 
         try:
@@ -176,6 +173,9 @@ class GcsReader:
         if not seen:
             raise read_failed("an answer that does not tell the object's size", FailureCause.MALFORMED, url=url)
         info = seen[-1]
+        if info.version is None:
+            # What came is of no known generation, and what follows would be of any: all is read again, of one.
+            return await self._read_from_start(url, buffer, attempt)
         if answer.filled < min(info.size, len(buffer)):
             short = read_failed(
                 f"the server sent {answer.filled} of {min(info.size, len(buffer))} bytes",
@@ -186,6 +186,16 @@ class GcsReader:
             short.info = info
             raise short
         return info, answer.filled
+
+    async def _read_from_start(self, url: str, buffer: memoryview, attempt: Attempt | None) -> tuple[ObjectInfo, int]:
+        """Asks for the generation, then reads the beginning of that one."""
+        info = await self.stat(url)
+        wanted = buffer[: min(info.size, len(buffer))]
+        try:
+            return info, await self.read_into(info, 0, wanted, Attempt(attempt.limits if attempt is not None else None))
+        except ReadFailedError as error:
+            error.info = info
+            raise
 
     async def aclose(self) -> None:
         """Closes connections and the token thread."""
@@ -246,12 +256,8 @@ class GcsReader:
 
     async def _ask_once(self, url: str, token: Token) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Authorization": token.header} if token.header else {}
-        try:
-            async with self._bodies.ask("GET", url, headers) as response:
-                lowered = {name.lower(): value for name, value in response.headers.items()}
-                return response.status, lowered, await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise client_failure(error) from None
+        head, body = await self._bodies.ask("GET", url, headers)
+        return head.status, head.headers, body
 
     async def _changed(self, info: ObjectInfo, start: int) -> StorageError:
         """What became of a generation that cannot be read any more."""

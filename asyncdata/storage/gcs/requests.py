@@ -148,7 +148,9 @@ def parse_page(body: bytes, bucket: str, scheme: str) -> Page:
     if not isinstance(items, list) or not isinstance(prefixes, list) or not all(isinstance(i, dict) for i in items):
         raise read_failed("a listing without a list of objects", FailureCause.MALFORMED)
     token = page.get("nextPageToken")
-    infos = [(str(item.get("name")), _info_of(item, f"{scheme}://{bucket}/{item.get('name')}")) for item in items]
+    if not all(isinstance(item.get("name"), str) for item in items):
+        raise read_failed("a listing of objects without names", FailureCause.MALFORMED)
+    infos = [(item["name"], _info_of(item, f"{scheme}://{bucket}/{item['name']}")) for item in items]
     names = [name for name, _ in infos]
     if prefixes:
         names = sorted([*names, *map(str, prefixes)])
@@ -163,7 +165,7 @@ def parse_stat(body: bytes, url: str) -> ObjectInfo:
 def _parse_json(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise read_failed(f"not JSON: {shorten(body, 80)!r}", FailureCause.MALFORMED) from None
     if not isinstance(value, dict):
         raise read_failed("not a JSON object", FailureCause.MALFORMED)
@@ -173,8 +175,10 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 def _info_of(item: Mapping[str, Any], url: str) -> ObjectInfo:
     try:
         size, generation = int(item["size"]), str(int(item["generation"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise read_failed("metadata without size or generation", FailureCause.MALFORMED, url=url) from None
+    if size < 0:
+        raise read_failed(f"metadata with a size of {size}", FailureCause.MALFORMED, url=url)
     return ObjectInfo(url=url, size=size, version=generation, crc32c=_parse_crc(item.get("crc32c")))
 
 
@@ -258,5 +262,5 @@ def _error_details(body: bytes) -> tuple[str, frozenset[str]]:
         error = json.loads(body)["error"]
         reasons = frozenset(str(item.get("reason")) for item in error.get("errors", []))
         return shorten(str(error.get("message", "")).encode()), reasons
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return shorten(body), frozenset()

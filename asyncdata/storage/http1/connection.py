@@ -86,6 +86,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._head = bytearray(HEAD_BUFFER_BYTES)
         self._head_view = memoryview(self._head)
         self._head_size = 0
+        self._interim_bytes = 0
         self._target: memoryview | None = None
         self._at = 0
         self._end = 0
@@ -124,8 +125,10 @@ class RangeConnection(asyncio.BufferedProtocol):
 
     @property
     def progress(self) -> int:
-        """A number that changes whenever a byte of the running exchange arrives."""
-        return self._at + self._head_size + len(self._aside)
+        """A number that changes whenever a byte behind the head of the running exchange arrives."""
+        if self.phase is Phase.HEAD:
+            return 0
+        return 1 + (self._at if self.phase is Phase.BODY else len(self._aside))
 
     @property
     def awaits_head(self) -> bool:
@@ -134,8 +137,8 @@ class RangeConnection(asyncio.BufferedProtocol):
 
     @property
     def in_body(self) -> bool:
-        """The wanted bytes are being received."""
-        return self.phase is Phase.BODY
+        """What follows the head is being received."""
+        return self.phase in (Phase.BODY, Phase.COLLECT)
 
     @property
     def filled(self) -> int:
@@ -170,7 +173,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         self.exchanges += 1
         self.phase = Phase.HEAD
         self._start, self._buffer, self._accept = start, buffer, accept
-        self._head_size = self._at = self._end = 0
+        self._head_size = self._interim_bytes = self._at = self._end = 0
         self._wanted, self._total, self._answer_head = False, None, None
         self.quiet_since, self.seen = loop.time(), -1
         if attempt is not None:
@@ -284,20 +287,23 @@ class RangeConnection(asyncio.BufferedProtocol):
 
     def _head_updated(self, nbytes: int) -> None:
         before = self._head_size
-        self._head_size = size = before + nbytes
-        end = self._head.find(_HEAD_END, max(0, before - 3), size)
-        if end < 0:
-            if self._head.find(b"\n\n", max(0, before - 1), size) >= 0:
-                # Its own end would never come: told at once, not by the time limit.
-                self.fail(UnreadableHeadError("not an HTTP answer: lines without CR"))
-            elif size == len(self._head):
-                self._grow_head()
-            return
+        self._head_size = before + nbytes
         try:
-            head = parse_head(bytes(self._head_view[:end]))
-            if 100 <= head.status < 200:
+            while True:
+                size = self._head_size
+                end = self._head.find(_HEAD_END, max(0, before - 3), size)
+                if end < 0:
+                    if self._head.find(b"\n\n", max(0, before - 1), size) >= 0:
+                        # Its own end would never come: told at once, not by the time limit.
+                        raise UnreadableHeadError("not an HTTP answer: lines without CR")
+                    if size == len(self._head):
+                        self._grow_head()
+                    return
+                head = parse_head(bytes(self._head_view[:end]))
+                if head.status >= 200:
+                    break
                 self._skip_interim(end + 4)
-                return
+                before = 0
             if self._accept is not None:
                 self._accept(head)
             self._begin_body(head, end + 4)
@@ -308,19 +314,19 @@ class RangeConnection(asyncio.BufferedProtocol):
 
     def _grow_head(self) -> None:
         if len(self._head) >= MAX_HEAD_BYTES:
-            self.fail(read_failed(f"a head of more than {MAX_HEAD_BYTES} bytes", FailureCause.MALFORMED))
-            return
+            raise read_failed(f"a head of more than {MAX_HEAD_BYTES} bytes", FailureCause.MALFORMED)
         grown = bytearray(4 * len(self._head))
         grown[: self._head_size] = self._head_view[: self._head_size]
         self._head, self._head_view = grown, memoryview(grown)
 
     def _skip_interim(self, end: int) -> None:
-        """Drops an interim (1xx) head and looks at what follows it."""
+        """Drops an interim (1xx) head; what follows it moves to its place."""
+        self._interim_bytes += end
+        if self._interim_bytes > MAX_HEAD_BYTES:
+            raise read_failed(f"interim heads of more than {MAX_HEAD_BYTES} bytes", FailureCause.MALFORMED)
         rest = bytes(self._head_view[end : self._head_size])
         self._head_view[: len(rest)] = rest
-        self._head_size = 0
-        if rest:
-            self._head_updated(len(rest))
+        self._head_size = len(rest)
 
     def _begin_body(self, head: ResponseHead, body_at: int) -> None:
         buffer = self._buffer

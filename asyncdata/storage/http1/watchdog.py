@@ -2,7 +2,8 @@
 
 A read starts no timer and no task: the watchdog looks at every busy connection a few times per limit and compares how
 far it is with how far it was. A limit therefore ends an exchange between one and one and a quarter times its length.
-Limits are those of the attempt, or else of the pool. A body that never falls silent, but drips, ends by its pace.
+Limits are those of the attempt, or else of the pool. A head has to be complete in time, however it comes. A body that
+never falls silent, but drips, ends by its pace.
 
 A stall is declared only when the kernel holds nothing for the connection: a starved process, whose loop ran late, has
 its bytes waiting in the socket and is not at fault. `overdue` and `too_slow` are the pure part.
@@ -57,7 +58,7 @@ class Watched(Protocol):
 
     @property
     def progress(self) -> int:
-        """A number that changes whenever a byte arrives."""
+        """A number that changes when the head is complete, and with every byte behind it."""
         ...
 
     @property
@@ -67,7 +68,7 @@ class Watched(Protocol):
 
     @property
     def in_body(self) -> bool:
-        """The wanted bytes are being received."""
+        """What follows the head is being received."""
         ...
 
     def release_low_water(self) -> bool:

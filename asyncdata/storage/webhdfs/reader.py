@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import aiohttp
-
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
@@ -30,7 +28,6 @@ from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
-from asyncdata.storage.lenient import client_failure
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.webhdfs.requests import (
     Caller,
@@ -46,7 +43,6 @@ from asyncdata.types import ObjectInfo
 
 KNOWN_OPTIONS: Final = frozenset({"user", "do_as", "delegation_token_file", "verify_tls", "ca_file"})
 MAX_REDIRECTS: Final = 3
-MAX_ANSWER_BYTES: Final = 256 << 20
 _REDIRECTS: Final = frozenset({302, 303, 307, 308})
 _HEADERS: Final = (("Accept-Encoding", "identity"),)
 
@@ -237,16 +233,8 @@ class WebHdfsReader:
         return body
 
     async def _ask_once(self, url: str) -> tuple[int, bytes]:
-        try:
-            async with self._bodies.ask("GET", url, {}, allow_redirects=False) as response:
-                body = bytearray()
-                async for piece in response.content.iter_any():
-                    body += piece
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise StorageError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
-                return response.status, bytes(body)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise client_failure(error) from None
+        head, body = await self._bodies.ask("GET", url, {}, allow_redirects=False)
+        return head.status, body
 
     async def _check(self, info: ObjectInfo, place: Place) -> None:
         """Raises unless the file is the listed one."""

@@ -150,7 +150,7 @@ def _is_count(value: object) -> bool:
 def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _malformed("no JSON") from None
 
 

@@ -101,6 +101,25 @@ async def test_answers_that_are_not_the_stored_bytes_are_refused(head: str, kind
         await fetcher.aclose()
 
 
+async def test_an_object_without_a_generation_in_its_first_answer_is_read_again_pinned() -> None:
+    """What came is of no known version: the version is asked for, and all is read of that one."""
+
+    async def stripped(request: Request, peer: Peer) -> None:
+        if "alt=media" in request.target:
+            await honest(request, peer)
+        else:
+            body = json.dumps({"size": str(len(DATA)), "generation": "7"}).encode()
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    async with RawServer(stripped) as server:
+        fetcher = fetcher_of(server.url)
+        buffer = bytearray(5500)
+        assert await fetcher.open_read(INFO.url, memoryview(buffer)) == (INFO, 5500)
+        assert buffer == DATA[:5500]
+        assert ["generation=7" in request.target for request in server.requests] == [False, False, True]
+        await fetcher.aclose()
+
+
 async def test_a_chunked_body_is_read_another_way() -> None:
     """What the range client does not take, aiohttp does; from then on at once."""
 

@@ -92,11 +92,19 @@ def test_pages_and_metadata_are_parsed() -> None:
         b'{"items": ["x"]}',
         b'{"prefixes": {}}',
         b'{"items":[{"name":"x","size":"y"}]}',
+        b'{"items":[{"name":"x","size":"-5","generation":"1"}]}',
+        b'{"items":[{"name":"x","size":Infinity,"generation":"1"}]}',
+        b'{"items":[{"size":"5","generation":"1"}]}',
+        b"[" * 100_000,
     ):
         with pytest.raises(ReadFailedError):
             parse_page(nonsense, "b", "gs")
         with pytest.raises(ReadFailedError):
             parse_stat(nonsense, "gs://b/x")
+    for wrong in (b'{"size":"-5","generation":"7"}', b'{"size":1e999,"generation":"7"}'):
+        with pytest.raises(ReadFailedError):
+            parse_stat(wrong, "gs://b/x")
+    assert "404" in str(answer_error(404, {}, b"[" * 60_000, url="gs://b/x"))
 
 
 def listed(version: str | None, size: int = -1) -> ObjectInfo:

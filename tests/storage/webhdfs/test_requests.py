@@ -28,7 +28,9 @@ def test_a_url_quotes_the_path_and_names_the_caller() -> None:
     "change", [{"length": -1}, {"length": "5"}, {"type": "PIPE"}, {"modificationTime": None}, {"pathSuffix": "../../x"}]
 )
 def test_an_answer_that_makes_no_sense_is_an_error(change: dict[str, Any]) -> None:
-    """Negative sizes, other types, names that climb out of their folder."""
+    """Negative sizes, other types, names that climb out of their folder; and what is too deep to be read."""
+    with pytest.raises(StorageError):
+        parse_listing(b"[" * 100_000, "/f")
     body = json.dumps({"FileStatuses": {"FileStatus": [{**_STATUS, **change}]}}).encode()
     with pytest.raises(StorageError):
         parse_listing(body, "/f")
