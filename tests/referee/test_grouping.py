@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from tests.samples import samples
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_groups_are_what_tensorflow_makes() -> None:
+def test_groups_are_what_tensorflow_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """window, group_by_window, buckets, padded, ragged and re-batched elements, in drawn pipelines."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where both put what cache(filename) writes
     python = interpreter()
     plans = [grouping.draw(seed) for seed in range(samples(60, 3000))]
     done = subprocess.run(
@@ -27,7 +29,7 @@ def test_groups_are_what_tensorflow_makes() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "TMPDIR": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
     )
     with ad.Runtime(ad.Options(num_workers=0)):
         for seed, (plan, expected) in enumerate(zip(plans, json.loads(done.stdout), strict=True)):
