@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from asyncdata import arguments
+
 AUTOTUNE: Final = -1
 """Let asyncdata choose; legal wherever tf.data takes ``tf.data.AUTOTUNE`` (same value)."""
 
@@ -32,10 +34,9 @@ class RetryOptions:
     deadline_s: float = 120.0
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ValueError(f"max_attempts must be at least 1, not {self.max_attempts}")
-        if min(self.initial_delay_s, self.max_delay_s, self.deadline_s) < 0:
-            raise ValueError("retry delays and deadline must not be negative")
+        arguments.integer("max_attempts", self.max_attempts, least=1)
+        for name in ("initial_delay_s", "max_delay_s", "deadline_s"):
+            arguments.number(name, getattr(self, name), least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,9 @@ class TimeoutOptions:
     least_bytes_per_s: float = 2048.0
 
     def __post_init__(self) -> None:
-        if min(self.connect_s, self.first_byte_s, self.idle_s, self.floor_s) <= 0:
-            raise ValueError("time limits must be positive")
-        if self.least_bytes_per_s < 0:
-            raise ValueError(f"least_bytes_per_s must not be negative, not {self.least_bytes_per_s}")
+        for name in ("connect_s", "first_byte_s", "idle_s", "floor_s"):
+            arguments.number(name, getattr(self, name), above=0)
+        arguments.number("least_bytes_per_s", self.least_bytes_per_s, least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +90,17 @@ class HedgeOptions:
     max_at_once: int = 8
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_extra <= 1:
-            raise ValueError(f"max_extra must be from 0 to 1, not {self.max_extra}")
-        if not 0 < self.least_delay_s <= self.most_delay_s:
-            raise ValueError("hedging needs 0 < least_delay_s <= most_delay_s")
-        if self.tail_factor < 1:
-            raise ValueError(f"tail_factor must be at least 1, not {self.tail_factor}")
-        if min(self.probe_bytes, self.max_at_once) < 1:
-            raise ValueError("probe_bytes and max_at_once must be at least 1")
+        arguments.flag("enabled", self.enabled)
+        arguments.number("max_extra", self.max_extra, least=0, most=1)
+        arguments.number("least_delay_s", self.least_delay_s, above=0)
+        arguments.number("most_delay_s", self.most_delay_s, above=0)
+        if self.least_delay_s > self.most_delay_s:
+            raise ValueError(
+                f"least_delay_s must be at most most_delay_s, not {self.least_delay_s} and {self.most_delay_s}"
+            )
+        arguments.number("tail_factor", self.tail_factor, least=1)
+        arguments.integer("probe_bytes", self.probe_bytes, least=1)
+        arguments.integer("max_at_once", self.max_at_once, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +131,15 @@ class ErrorPolicy:
     log_warning: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_skipped is not None and self.max_skipped < 0:
-            raise ValueError(f"max_skipped must be None or at least 0, not {self.max_skipped}")
-        if self.max_fraction is not None and not 0 <= self.max_fraction <= 1:
-            raise ValueError(f"max_fraction must be None or from 0 to 1, not {self.max_fraction}")
-        if min(self.min_elements, self.max_in_a_row) < 1:
-            raise ValueError("min_elements and max_in_a_row must be at least 1")
-        if self.quarantine is not None and "://" in os.fspath(self.quarantine):
-            raise ValueError(f"the quarantine list must be a local file, not {os.fspath(self.quarantine)!r}")
+        arguments.integer_or_none("max_skipped", self.max_skipped, least=0)
+        if self.max_fraction is not None:
+            arguments.number("max_fraction", self.max_fraction, least=0, most=1)
+        arguments.integer("min_elements", self.min_elements, least=1)
+        arguments.integer("max_in_a_row", self.max_in_a_row, least=1)
+        arguments.flag("skip_unreachable", self.skip_unreachable)
+        arguments.flag("log_warning", self.log_warning)
+        if self.quarantine is not None and "://" in (name := arguments.url("quarantine", self.quarantine)):
+            raise ValueError(f"quarantine must be a local file, not {name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,21 +206,35 @@ class Options:
     storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.memory_limit_bytes < MIB:
-            raise ValueError(f"memory_limit_bytes must be at least 1 MiB, not {self.memory_limit_bytes}")
-        if self.num_workers < 0 and self.num_workers != AUTOTUNE:
-            raise ValueError(f"num_workers must be AUTOTUNE or at least 0, not {self.num_workers}")
-        if self.num_threads < 1 and self.num_threads != AUTOTUNE:
-            raise ValueError(f"num_threads must be AUTOTUNE or at least 1, not {self.num_threads}")
-        if self.chunk_bytes < 4 * KIB and self.chunk_bytes != AUTOTUNE:
-            raise ValueError(f"chunk_bytes must be AUTOTUNE or at least 4 KiB, not {self.chunk_bytes}")
-        for name in ("max_requests_in_flight", "max_bytes_in_flight"):
-            if getattr(self, name) < 1 and getattr(self, name) != AUTOTUNE:
-                raise ValueError(f"{name} must be AUTOTUNE or at least 1, not {getattr(self, name)}")
-        if self.on_change not in {"raise", "restart"}:
-            raise ValueError(f"on_change must be 'raise' or 'restart', not {self.on_change!r}")
-        if self.close_timeout_s <= 0:
-            raise ValueError(f"close_timeout_s must be positive, not {self.close_timeout_s}")
+        arguments.integer("memory_limit_bytes", self.memory_limit_bytes, least=MIB)
+        arguments.integer("num_workers", self.num_workers, least=0, autotune=True)
+        arguments.integer("num_threads", self.num_threads, least=1, autotune=True)
+        arguments.integer("chunk_bytes", self.chunk_bytes, least=4 * KIB, autotune=True)
+        arguments.integer("max_requests_in_flight", self.max_requests_in_flight, least=1, autotune=True)
+        arguments.integer("max_bytes_in_flight", self.max_bytes_in_flight, least=1, autotune=True)
+        for name in ("deterministic", "check_crc", "check_object_crc", "isolate"):
+            arguments.flag(name, getattr(self, name))
+        arguments.choice("on_change", self.on_change, ("raise", "restart"))
+        arguments.seed("seed", self.seed)
+        arguments.number("close_timeout_s", self.close_timeout_s, above=0)
+        if self.errors is not None:
+            arguments.instance("errors", self.errors, ErrorPolicy, "an ErrorPolicy or None")
+        arguments.instance("retry", self.retry, RetryOptions, "RetryOptions")
+        arguments.instance("timeouts", self.timeouts, TimeoutOptions, "TimeoutOptions")
+        arguments.instance("hedge", self.hedge, HedgeOptions, "HedgeOptions")
+        _check_storage(self.storage)
+
+
+def _check_storage(storage: Any) -> None:
+    """Never shows a value: there may be a secret in it."""
+    if not isinstance(storage, Mapping):
+        raise TypeError(f"storage must be a dict of options per URL scheme, not a {type(storage).__name__}")
+    for scheme, options in storage.items():
+        arguments.instance("every key of storage", scheme, str, "a URL scheme as a str")
+        if "://" in scheme or scheme.endswith(":"):
+            raise ValueError(f"every key of storage must be a URL scheme, such as 'gs', not {scheme!r}")
+        if not isinstance(options, Mapping):
+            raise TypeError(f"storage[{scheme!r}] must be a dict of options, not a {type(options).__name__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

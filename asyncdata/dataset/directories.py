@@ -236,11 +236,13 @@ def _from_directory(
 ) -> Any:
     directory = arguments.url("directory", directory)
     batch_size = arguments.integer_or_none("batch_size", batch_size, least=1)
-    seed = arguments.seed("seed", seed)
+    seed = arguments.integer_or_none("seed", seed, least=0)
+    if seed is not None and seed >= 1 << 32:
+        raise ValueError(f"seed must be below 2**32, as for Keras, not {seed}")
     shuffle = arguments.flag("shuffle", shuffle)
     follow_links = arguments.flag("follow_links", follow_links)
     verbose = arguments.flag("verbose", verbose)
-    _check_labels(labels, label_mode, class_names)
+    labels = _checked_labels(labels, label_mode, class_names)
     _check_split(validation_split, subset, shuffle=shuffle, seed=seed)
     if labels is None or label_mode is None:
         labels = label_mode = None
@@ -323,22 +325,21 @@ class _OpenLabelled:
         return hot
 
 
-def _check_labels(labels: Any, label_mode: str | None, class_names: Sequence[str] | None) -> None:
+def _checked_labels(labels: Any, label_mode: str | None, class_names: Sequence[str] | None) -> Any:
     explicit = not (labels is None or (isinstance(labels, str) and labels == "inferred"))
     if explicit and (isinstance(labels, str | bytes) or not isinstance(labels, Sequence | np.ndarray)):
         raise ValueError(f'labels must be "inferred", None or a list of integers, not {arguments.shown(labels)}')
-    if explicit:
-        arguments.integers("labels", labels)
     if class_names is not None and explicit:
         raise ValueError('class_names can only be given with labels="inferred"')
-    if class_names is not None:
-        arguments.texts("class_names", class_names)
+    if class_names is not None and not arguments.texts("class_names", class_names):
+        raise ValueError("class_names must name at least one folder")
     arguments.choice("label_mode", label_mode, ("int", "categorical", "binary", None))
+    return list(arguments.integers("labels", labels)) if explicit else labels
 
 
 def _check_split(validation_split: float | None, subset: str | None, *, shuffle: bool, seed: int | None) -> None:
-    if validation_split is not None and validation_split != 0:
-        arguments.number("validation_split", validation_split, above=0)
+    if validation_split is not None:
+        arguments.number("validation_split", validation_split, least=0)
         if validation_split >= 1:
             raise ValueError(f"validation_split must be between 0 and 1, not {validation_split}")
     arguments.choice("subset", subset, ("training", "validation", "both", None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncdata import arguments
 from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.plan import sources
@@ -34,6 +35,6 @@ class TFRecordDataset(FilesDataset):
         *,
         buffer_size: int | None = None,
     ) -> None:
-        del buffer_size
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
         compression = check_compression_type(compression_type) or None
         self._read(filenames, num_parallel_reads, sources.TFRecordFile, compression=compression)

@@ -38,7 +38,7 @@ class TextLineDataset(FilesDataset):
         *,
         buffer_size: int | None = None,
     ) -> None:
-        del buffer_size
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
         compression = check_compression_type(compression_type) or None
         self._read(filenames, num_parallel_reads, files.TextLines, compression=compression)
 
@@ -79,7 +79,7 @@ class FixedLengthRecordDataset(FilesDataset):
         *,
         buffer_size: int | None = None,
     ) -> None:
-        del buffer_size
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
         self._read(
             filenames,
             num_parallel_reads,

@@ -68,7 +68,7 @@ class CsvDataset(FilesDataset):
         num_parallel_reads: int | None = None,
         buffer_size: int | None = None,
     ) -> None:
-        del buffer_size
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
         if isinstance(record_defaults, str | bytes | Mapping) or not isinstance(record_defaults, Iterable):
             raise TypeError(
                 "record_defaults must be a list of a dtype or default per column, not "

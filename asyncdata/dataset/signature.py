@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncdata import arguments
 from asyncdata.memory.structure import flatten, flatten_as, unflatten
 from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
 from asyncdata.runtime.stages.generator import is_async_generator
@@ -54,15 +55,17 @@ def _spec(leaf: Any) -> Any:
     if isinstance(leaf, _SPECS):
         return leaf
     if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
-        raise TypeError(f"output_signature takes ArraySpec, BytesSpec and StrSpec, not a {type(leaf).__name__}")
+        raise TypeError(
+            f"every part of output_signature must be an ArraySpec, BytesSpec or StrSpec, not {arguments.shown(leaf)}"
+        )
     return _typed(leaf.dtype, leaf.shape)
 
 
 def _typed(dtype: Any, shape: Any) -> Any:
     """The spec of a dtype of numpy's, or of TensorFlow's, which knows numpy's."""
-    dtype = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    if shape is not None and not isinstance(shape, tuple | list):
-        shape = shape.as_list() if getattr(shape, "rank", 0) is not None else None
+    dtype = arguments.dtype("every part of output_types", dtype, "?biufcmMSUO")
+    if hasattr(shape, "as_list"):  # TensorFlow's
+        shape = None if shape.rank is None else shape.as_list()
     if dtype.kind in "OS":
         return BytesSpec(shape)
     return StrSpec(shape) if dtype.kind == "U" else ArraySpec(shape, dtype)

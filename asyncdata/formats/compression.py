@@ -19,6 +19,7 @@ import struct
 import zlib
 from typing import Any, Final, Literal, TypeAlias
 
+from asyncdata import arguments
 from asyncdata.errors import CompressionError
 from asyncdata.formats import crc32c, zstd
 
@@ -45,10 +46,13 @@ def check_compression_type(compression_type: str | None) -> CompressionType:
     Raises:
         ValueError: If it is none that is known.
     """
-    for known in COMPRESSION_TYPES:
-        if compression_type == known or (compression_type is None and not known):
-            return known
-    raise ValueError(f"compression_type must be None, '', 'GZIP', 'ZLIB' or 'ZSTD', not {compression_type!r}")
+    if compression_type is None or isinstance(compression_type, str):
+        for known in COMPRESSION_TYPES:
+            if known == (compression_type or ""):
+                return known
+    raise ValueError(
+        f"compression_type must be None, '', 'GZIP', 'ZLIB' or 'ZSTD', not {arguments.shown(compression_type)}"
+    )
 
 
 class Decompressor:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.formats.features import Feature, FixedLenSequenceFeature
 from asyncdata.formats.lists import ListReader, Record
 from asyncdata.formats.outputs import check_spec, of_batch, of_record, of_stack, plan
@@ -36,14 +37,14 @@ class ExampleParser:
     accepts_rows = True
 
     def __init__(self, spec: Mapping[str, Feature], *, zero_copy: bool = False, compiled: bool | None = None) -> None:
+        self.spec = check_spec("spec", spec)
         if not spec:
             raise ValueError("the spec names no feature")
-        check_spec(spec)
         for name, feature in spec.items():
             if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
                 raise ValueError(f"feature {name!r}: a FixedLenSequenceFeature of an Example needs allow_missing=True")
-        self.spec = dict(spec)
-        self.zero_copy = zero_copy
+        self.zero_copy = arguments.flag("zero_copy", zero_copy)
+        compiled = arguments.flag_or_none("compiled", compiled)
         self._compiled = compiled
         wanted, self._outputs = plan(self.spec)
         self._lists = ListReader(wanted, compiled=compiled)

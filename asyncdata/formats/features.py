@@ -8,12 +8,13 @@ dtype or scalar type, as ``bytes``, ``str``, ``float`` or ``int``, or as one of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 
+from asyncdata import arguments
 from asyncdata.formats import partitions as cuts
 
 Kind: TypeAlias = Literal["bytes", "float32", "int64"]
@@ -54,16 +55,28 @@ def kind_of(dtype: Any) -> Kind:
             return "float32"
         if found == np.int64:
             return "int64"
-    raise ValueError(f"a feature holds bytes, float32 or int64, not {dtype!r}; parse it as one of these and cast it")
+    raise ValueError(
+        f"dtype must be bytes, float32 or int64, as features hold them, not {arguments.shown(dtype)}; parse it as one "
+        "of these and cast it"
+    )
 
 
-def _shape_of(shape: Sequence[int] | int) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+def _shape_of(shape: Any) -> tuple[int, ...]:
+    sizes: Any = (shape,) if isinstance(shape, int) else shape
+    if not isinstance(sizes, Iterable) or isinstance(sizes, str | bytes) or isinstance(shape, bool):
+        raise TypeError(f"shape must be a tuple of lengths, not {arguments.shown(shape)}")
+    sizes = tuple(sizes)
     if not all(isinstance(size, _INTEGERS) and size >= 0 for size in sizes):
         raise ValueError(
-            f"every dimension of a feature's shape must be known, not {sizes}; use FixedLenSequenceFeature"
+            f"shape must hold lengths that are known, not {arguments.shown(sizes)}; see FixedLenSequenceFeature"
         )
     return tuple(int(size) for size in sizes)
+
+
+def _partitions(partitions: Any) -> tuple[Any, ...]:
+    if not isinstance(partitions, list | tuple):
+        raise TypeError(f"partitions must be a list, not {arguments.shown(partitions)}")
+    return tuple(partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +182,14 @@ class RaggedFeature:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", kind_of(self.dtype))
-        object.__setattr__(self, "partitions", tuple(self.partitions))
+        arguments.instance("value_key", self.value_key, str | None, "a str or None")
+        object.__setattr__(self, "partitions", _partitions(self.partitions))
         for partition in self.partitions:
             if not isinstance(partition, cuts.Partition):
-                raise TypeError(f"{partition!r} is no partition; use RaggedFeature.RowLengths(key) and its siblings")
-        splits = np.dtype(getattr(self.row_splits_dtype, "as_numpy_dtype", self.row_splits_dtype))
+                raise TypeError(
+                    f"partitions must hold RaggedFeature.RowLengths(key) and its like, not {arguments.shown(partition)}"
+                )
+        splits = arguments.dtype("row_splits_dtype", self.row_splits_dtype)
         if splits not in (np.int32, np.int64):
             raise ValueError(f"row_splits_dtype is int32 or int64, not {self.row_splits_dtype!r}")
         object.__setattr__(self, "row_splits_dtype", splits.type)

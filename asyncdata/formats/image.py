@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
 
 Image: TypeAlias = npt.NDArray[np.uint8]
@@ -64,6 +65,13 @@ class ImageHeader(NamedTuple):
     bits: int
 
 
+def _size(size: Any) -> tuple[int, int]:
+    lengths = arguments.integers("size", size, least=1)
+    if len(lengths) != 2:
+        raise ValueError(f"size must be (height, width), not {arguments.shown(size)}")
+    return lengths[0], lengths[1]
+
+
 class ImageDecoder:
     """A picklable map function: an encoded image, or a dict that holds one, to pixels.
 
@@ -82,16 +90,12 @@ class ImageDecoder:
         feature: str | None = None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
+        self.channels = arguments.integer("channels", channels)
         if channels not in (1, 3, 4):
             raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
-        if size is not None and min(size) < 1:
-            raise ValueError(f"size must be (height, width), both at least 1, not {size}")
-        if max_pixels < 1:
-            raise ValueError(f"max_pixels must be at least 1, not {max_pixels}")
-        self.channels = channels
-        self.size = None if size is None else (int(size[0]), int(size[1]))
-        self.feature = feature
-        self.max_pixels = max_pixels
+        self.size = None if size is None else _size(size)
+        self.feature = feature if feature is None else arguments.instance("feature", feature, str, "a str or None")
+        self.max_pixels = arguments.integer("max_pixels", max_pixels, least=1)
         self._cv2: Any = None
 
     def __reduce__(self) -> tuple[Callable[..., ImageDecoder], tuple[Any, ...]]:

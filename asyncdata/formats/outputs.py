@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncdata import arguments
 from asyncdata.formats import partitions as cuts
 from asyncdata.formats.features import (
     Feature,
@@ -50,11 +51,17 @@ class Output(NamedTuple):
     cuts: tuple[int | None, ...]
 
 
-def check_spec(spec: Mapping[str, Feature]) -> None:
-    """Raises ``TypeError`` for an entry that is none of the feature classes."""
+def check_spec(argument: str, spec: Any) -> dict[str, Feature]:
+    """A copy of the spec. Raises ``TypeError`` for an entry that is none of the feature classes."""
+    if not isinstance(spec, Mapping):
+        raise TypeError(f"{argument} must be a dict of features by name, not {arguments.shown(spec)}")
     for name, feature in spec.items():
+        arguments.instance(f"every key of {argument}", name, str, "a str")
         if not isinstance(feature, FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | RaggedFeature):
-            raise TypeError(f"feature {name!r} is specified by {feature!r}, which is none of the feature classes")
+            raise TypeError(
+                f"{argument} says of feature {name!r} {arguments.shown(feature)}, which is none of the feature classes"
+            )
+    return dict(spec)
 
 
 def plan(spec: Mapping[str, Feature]) -> tuple[list[Wanted], list[Output]]:

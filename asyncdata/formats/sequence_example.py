@@ -60,12 +60,13 @@ class SequenceExampleParser:
     def __init__(
         self, context_features: Mapping[str, Feature] | None, sequence_features: Mapping[str, Feature] | None
     ) -> None:
-        self.context_features = dict(context_features or {})
-        self.sequence_features = dict(sequence_features or {})
+        none: dict[str, Feature] = {}
+        self.context_features = check_spec("context_features", none if context_features is None else context_features)
+        self.sequence_features = check_spec(
+            "sequence_features", none if sequence_features is None else sequence_features
+        )
         if not self.context_features and not self.sequence_features:
-            raise ValueError("the specs name no feature")
-        check_spec(self.context_features)
-        check_spec(self.sequence_features)
+            raise ValueError("context_features and sequence_features name no feature")
         for name, feature in self.sequence_features.items():
             if isinstance(feature, FixedLenFeature):
                 raise TypeError(f"sequence feature {name!r} has steps: use FixedLenSequenceFeature")

@@ -5,19 +5,26 @@ A leaf that cannot be known without running the pipeline (what a plain Python fu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-import numpy as np
+from asyncdata import arguments
 
 Shape: TypeAlias = "tuple[int | None, ...] | None"
 """An axis of unknown length is None; an unknown number of axes makes the whole None."""
 
 
+_KINDS: Final = "?biufcmMSUOV"
+
+
 def _shape(shape: Any) -> Shape:
     if shape is None:
         return None
-    return tuple(None if extent is None or extent == -1 else int(extent) for extent in shape)
+    if isinstance(shape, str | bytes) or not isinstance(shape, Iterable):
+        raise TypeError(f"shape must be a tuple of lengths, or None, not {arguments.shown(shape)}")
+    lengths = [arguments.integer_or_none("every length of shape", extent, least=-1) for extent in shape]
+    return tuple(None if length == -1 else length for length in lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class ArraySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _shape(self.shape))
         if self.dtype is not None:
-            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+            object.__setattr__(self, "dtype", arguments.dtype("dtype", self.dtype, _KINDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class RaggedSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _shape(self.shape))
         if self.dtype is not None:
-            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+            object.__setattr__(self, "dtype", arguments.dtype("dtype", self.dtype, _KINDS))
 
 
 @dataclass(frozen=True, slots=True)

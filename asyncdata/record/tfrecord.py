@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from asyncdata import arguments
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
@@ -28,6 +29,14 @@ class BinarySink(Protocol):
 
     def write(self, data: bytes, /) -> Any:
         """Takes all of the data."""
+
+
+def _as_bytes(record: Any) -> bytes:
+    """A copy; a number or a text is no record."""
+    try:
+        return bytes(memoryview(record))
+    except TypeError:
+        raise TypeError(f"a record must be bytes, not {arguments.shown(record)}") from None
 
 
 class TFRecordWriter:
@@ -50,6 +59,10 @@ class TFRecordWriter:
 
     def __init__(self, target: str | os.PathLike[str] | BinarySink, compression_type: str | None = None) -> None:
         kind = check_compression_type(compression_type)
+        if kind == "ZSTD":
+            raise ValueError(
+                "compression_type must be None, '', 'GZIP' or 'ZLIB' of a file that is written, not 'ZSTD'"
+            )
         self.records = 0
         self.payload_bytes = 0
         self.file_bytes = 0
@@ -60,11 +73,16 @@ class TFRecordWriter:
         self._partial: Path | None = None
         self._closed = False
         if isinstance(target, str | os.PathLike):
-            self._path = Path(target)
+            name = arguments.url("target", target)
+            if "://" in name.removeprefix("file://"):
+                raise ValueError(f"target must be a local path or an open file, not {name!r}; fsspec.open gives files")
+            self._path = Path(name.removeprefix("file://"))
             self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")
             self._file: Any = self._partial.open("xb")
-        else:
+        elif hasattr(target, "write"):
             self._file = target
+        else:
+            raise TypeError(f"target must be a path or a binary file that is open, not {arguments.shown(target)}")
 
     def write(self, record: Bytes) -> None:
         """Adds one record; bytearrays and memoryviews are copied before this returns."""
@@ -75,7 +93,7 @@ class TFRecordWriter:
         if self._closed:
             raise ValueError("the writer is closed")
         for record in records:
-            kept = record if isinstance(record, bytes) else bytes(record)
+            kept = record if isinstance(record, bytes) else _as_bytes(record)
             self._gathered.append(kept)
             self._gathered_bytes += len(kept)
             if self._gathered_bytes >= _WRITE_BYTES:

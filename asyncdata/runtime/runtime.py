@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from asyncdata import arguments
 from asyncdata.errors import CloseTimeoutError, ForkedProcessError, PipelineClosedError
 from asyncdata.memory.arena import GRANULE, Arena, memory_files
 from asyncdata.memory.lease import Returns
@@ -71,9 +72,8 @@ class Runtime:
     """
 
     def __init__(self, options: Options | None = None, *, pipelines: int = 2) -> None:
-        if pipelines < 1:
-            raise ValueError(f"pipelines must be at least 1, not {pipelines}")
-        self.options = options or Options()
+        arguments.integer("pipelines", pipelines, least=1)
+        self.options = Options() if options is None else arguments.instance("options", options, Options, "Options")
         if self.options.memory_limit_bytes < pipelines * MIB:
             raise ValueError(
                 f"memory_limit_bytes={self.options.memory_limit_bytes} leaves less than 1 MiB to each of "
