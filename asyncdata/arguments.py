@@ -180,8 +180,8 @@ def choice(name: str, value: Any, allowed: Sequence[Any]) -> Any:
     raise ValueError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}")
 
 
-def instance(name: str, value: Any, kind: type, what: str) -> Any:
-    """An object of a class."""
+def instance(name: str, value: Any, kind: Any, what: str) -> Any:
+    """An object of a class, or of one of several."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, not {shown(value)}")
     return value

@@ -19,7 +19,6 @@ from asyncdata.formats import partitions as cuts
 
 Kind: TypeAlias = Literal["bytes", "float32", "int64"]
 
-_INTEGERS: Final[tuple[type, ...]] = (int, np.integer)
 _NAMES: Final[dict[Any, Kind]] = {
     bytes: "bytes",
     str: "bytes",
@@ -66,7 +65,7 @@ def _shape_of(shape: Any) -> tuple[int, ...]:
     if not isinstance(sizes, Iterable) or isinstance(sizes, str | bytes) or isinstance(shape, bool):
         raise TypeError(f"shape must be a tuple of lengths, not {arguments.shown(shape)}")
     sizes = tuple(sizes)
-    if not all(isinstance(size, _INTEGERS) and size >= 0 for size in sizes):
+    if not all(isinstance(size, int | np.integer) and size >= 0 for size in sizes):
         raise ValueError(
             f"shape must hold lengths that are known, not {arguments.shown(sizes)}; see FixedLenSequenceFeature"
         )
