@@ -13,6 +13,7 @@ import functools
 import gc
 import inspect
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 
@@ -52,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if _RUN_VARIABLE not in os.environ:  # neither a process of xdist nor a run that a test started
         config.stash[_FOLDER] = TemporaryFolder()
     os.environ[_RUN_VARIABLE] = _RUN.partition("=")[2]
+    # A shell starts what runs in its background with Ctrl-C ignored, and programs that tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     start_process_wide()
 
 

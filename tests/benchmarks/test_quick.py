@@ -16,12 +16,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [
-        (("range_read", "--only", "http", "paced"), 12),
-        (("end_to_end", "--only", "network", "local"), 6),
+        (("range_read", "--only", "paced"), 2),
+        (("end_to_end", "--only", "network"), 2),
         (("noisy_trainer",), 6),
         (("remote", "--only", "stalls", "hang", "--peers", "/nowhere"), 4),
         (("latency_hiding",), 2),
+        pytest.param(("range_read", "--only", "http", "paced"), 12, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "tls"), 10, marks=pytest.mark.soak),
+        pytest.param(("end_to_end", "--only", "network", "local"), 6, marks=pytest.mark.soak),
         pytest.param(("end_to_end", "--only", "remote", "parent"), 8, marks=pytest.mark.soak),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",

