@@ -77,7 +77,7 @@ def finish(plan: Plan, limit: int, seed: int) -> Simulation:
 
 @pytest.mark.timeout(1200 if SOAK else 120)
 @given(st.integers(0, 1 << 48))
-@settings(max_examples=20000 if SOAK else 700, deadline=None, derandomize=not SOAK)
+@settings(max_examples=20000 if SOAK else 400, deadline=None, derandomize=not SOAK)
 def test_enough_is_enough(seed: int) -> None:
     """At the limit that the plan needs, every run delivers every row: nothing stalls, nothing fails."""
     plan = random_plan(Random(seed))
@@ -86,7 +86,7 @@ def test_enough_is_enough(seed: int) -> None:
 
 @pytest.mark.timeout(1200 if SOAK else 120)
 @given(st.integers(0, 1 << 48))
-@settings(max_examples=20000 if SOAK else 700, deadline=None, derandomize=not SOAK)
+@settings(max_examples=20000 if SOAK else 400, deadline=None, derandomize=not SOAK)
 def test_too_little_ends_with_a_true_verdict(seed: int) -> None:
     """Below that limit a run ends as well, or fails when nothing else could have happened, naming more as needed."""
     rng = Random(seed)
