@@ -16,13 +16,12 @@ _HERE_ONLY: Final = {
     "test_wait_for_may_time_out_again_and_again",
     "test_a_loop_closed_while_it_waited_takes_nothing_with_it",
     "test_closing_while_another_task_waits",
+    "test_the_consumers_loop_is_never_held",
     "test_a_thread_stuck_in_user_code_is_reported_and_left",
     "test_the_stage_thread_stuck_in_inline_user_code_is_reported_and_left",
     "test_an_async_function_that_refuses_to_be_cancelled_is_reported",
     "test_an_object_replaced_after_it_was_listed",
     "test_an_object_replaced_or_deleted_while_it_is_read",
-    # They time the test's own loop, beside which a process is started.
-    "test_the_consumers_loop_is_never_held",
 }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -215,35 +214,41 @@ def test_a_pipeline_inside_user_code_of_another(shards: list[str]) -> None:
             assert list(dataset.map(count, num_parallel_calls=2, executor="thread")) == [3, 4, 5, 6]
 
 
-async def test_the_consumers_loop_is_never_held(shards: list[str]) -> None:
+async def test_the_consumers_loop_is_never_held() -> None:
     """While a pipeline is waited for, fails and is closed, the consumer's loop goes on."""
-    longest_s = 0.0
-    running = True
+    entered, released = threading.Event(), threading.Event()
+    stood_still: list[int] = []
 
-    async def watch() -> None:
-        nonlocal longest_s
-        while running:
-            begin_s = time.monotonic()
-            await asyncio.sleep(0)
-            longest_s = max(longest_s, time.monotonic() - begin_s)
-
-    def slow_failure(x: int) -> int:
-        time.sleep(0.3)
+    def held_failure(x: int) -> int:
+        entered.set()
+        if not released.wait(20):  # what only the consumer's loop can do
+            stood_still.append(x)
         raise ValueError(x)
 
-    watcher = asyncio.ensure_future(watch())
-    await asyncio.sleep(0)
-    iterator = ad.Dataset.range(5).map(slow_failure, num_parallel_calls=4, executor="thread").iterator()
-    longest_s = 0.0  # starting is another matter
+    async def release() -> None:
+        await asyncio.to_thread(entered.wait)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        released.set()
+
+    def failing() -> ad.PipelineIterator:
+        return ad.Dataset.range(5).map(held_failure, num_parallel_calls=4, executor="thread").iterator()
+
+    releasing = asyncio.ensure_future(release())
     with pytest.raises(ValueError, match="0"):
-        await anext(iterator)
-    other = ad.Dataset.range(5).map(slow_failure, num_parallel_calls=4, executor="thread").iterator()
-    longest_s = 0.0
-    await asyncio.sleep(0.05)
-    await other.aclose()
-    running = False
-    await watcher
-    assert longest_s < 0.25, "the loop stood still while user code was awaited"
+        await anext(failing())
+    await releasing
+    entered.clear()
+    released.clear()
+    iterator = failing()
+    first = asyncio.ensure_future(anext(iterator))
+    await asyncio.to_thread(entered.wait)
+    closing = asyncio.ensure_future(iterator.aclose())
+    await release()
+    await closing
+    with pytest.raises((ValueError, ad.PipelineClosedError)):
+        await first
+    assert not stood_still, "the loop stood still while user code was awaited"
 
 
 async def test_many_iterators_at_once() -> None:
