@@ -80,7 +80,7 @@ def test_impossible_partitions_are_refused() -> None:
     """Rows of no values, things that are no partition, and splits of another dtype."""
     with pytest.raises(ValueError, match="rows of 0"):
         UniformRowLength(0)
-    with pytest.raises(TypeError, match="no partition"):
+    with pytest.raises(TypeError, match="partitions must hold"):
         RaggedFeature(int, partitions=["p"])  # type: ignore[list-item]  # what is refused
     with pytest.raises(ValueError, match="row_splits_dtype"):
         RaggedFeature(int, row_splits_dtype=np.float32)
