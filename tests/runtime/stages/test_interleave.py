@@ -258,14 +258,14 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
 
     def measured(bench: Bench) -> Stage:
         stage = make(bench)
-        emit = stage._emit  # type: ignore[attr-defined]
+        emit = stage._emit  # type: ignore[attr-defined]  # of every stage that rotates
 
         def watched(limit: int) -> Block | None:
             block: Block | None = emit(limit)
             lengths.append(len(block) if block is not None else 0)
             return block
 
-        stage._emit = watched  # type: ignore[attr-defined]
+        stage._emit = watched  # type: ignore[attr-defined]  # see above
         return stage
 
     trace = await bench.observe(measured)
