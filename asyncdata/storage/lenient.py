@@ -131,7 +131,10 @@ class LenientWire:
 
 
 class NotingConnector(aiohttp.TCPConnector):
-    """Tells the wire of the running request which connection it got."""
+    """Tells the wire of the running request which connection it got; making one has a time limit as a whole.
+
+    aiohttp limits connect and handshake, but waits without end for what a proxy says to CONNECT.
+    """
 
     async def connect(
         self,
@@ -145,6 +148,15 @@ class NotingConnector(aiohttp.TCPConnector):
         if wire is not None:
             wire.begin(connection.transport)
         return connection
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[aiohttp.tracing.Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- aiohttp's signature
+    ) -> aiohttp.client_proto.ResponseHandler:
+        async with asyncio.timeout(timeout.sock_connect):
+            return await super()._create_connection(req, traces, timeout)
 
 
 async def receive(

@@ -39,6 +39,7 @@ TLS_MARGIN_BYTES: Final = 32 << 10
 
 _RCVLOWAT: Final[int | None] = getattr(socket, "SO_RCVLOWAT", None)
 _HEAD_END: Final = b"\r\n\r\n"
+_SILENT: Final = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.OVERTAKEN})
 
 Accept: TypeAlias = Callable[[ResponseHead], None]
 """Looks at the head before any byte of the body is placed; raises a StorageError to refuse the answer."""
@@ -107,6 +108,8 @@ class RangeConnection(asyncio.BufferedProtocol):
         """Exchanges that were begun; above 1 the connection was kept from an earlier one."""
         self.opened_at = 0.0
         self.idle_since = 0.0
+        self.was_silent = False
+        """It was kept from an earlier exchange, and nothing came of the answer to the next request."""
         self.quiet_since = 0.0
         self.seen = -1
         # For the watchdog: since when, and from which byte of the body on, its pace is looked at.
@@ -198,6 +201,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         """Ends the running exchange with an error and closes the connection."""
         if isinstance(error, ReadFailedError):
             error.filled = self.filled
+            self.was_silent = self.exchanges > 1 and self.phase is Phase.HEAD and error.cause in _SILENT
         waiter = self._waiter
         self.close()
         if waiter is not None and not waiter.done():

@@ -8,6 +8,7 @@ that a burst's extra connections age at the bottom; the idle limit, by one timer
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,10 +19,13 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.http1.connection import RangeConnection
+from asyncdata.storage.http1.dial import dial
 from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.urls import Origin
 
 IDLE_LIMIT_S: Final = 60.0
+FRESH_S: Final = 1.0
+"""A second attempt at a read that is silent trusts a kept connection only if it was in use this lately."""
 AGE_LIMIT_S: Final = 900.0
 """A connection this old is not kept after its exchange: its server may be on its way out, others are never found."""
 
@@ -70,17 +74,19 @@ class ConnectionPool:
 
     async def acquire(self, origin: Origin, attempt: Attempt | None = None) -> RangeConnection:
         """A clean connection, kept or new; to be given to ``release`` whatever happens."""
+        detour = attempt is not None and attempt.detour
         while True:
             if self._closed:
                 raise PipelineClosedError("the storage layer was closed")
             lane = self._lanes.get(origin)
             if lane is None:
                 lane = self._lanes[origin] = _Lane()
-            while lane.idle:
+            has_room = lane.open < self._max_per_origin
+            while lane.idle and not (detour and has_room and self._is_old(lane.idle[-1])):
                 connection = lane.idle.pop()
                 if connection.is_clean:
                     return self._use(connection)
-            if lane.open < self._max_per_origin:
+            if has_room:
                 return self._use(await self._connect(origin, lane, attempt))
             await self._wait_for_room(lane)
 
@@ -139,6 +145,20 @@ class ConnectionPool:
         self._watchdog.wake()
         return connection
 
+    @staticmethod
+    def _is_old(connection: RangeConnection) -> bool:
+        return asyncio.get_running_loop().time() - connection.idle_since > FRESH_S
+
+    @staticmethod
+    def _distrust(lane: _Lane, since: float) -> None:
+        """A kept connection was silent: others that were idle already when it was used may be as dead as it was.
+
+        A router that forgets connections forgets all of them at once, and tells nobody.
+        """
+        for connection in [each for each in lane.idle if each.idle_since <= since]:
+            lane.idle.remove(connection)
+            connection.close()
+
     async def _wait_for_room(self, lane: _Lane) -> None:
         waiter = asyncio.get_running_loop().create_future()
         lane.waiters.append(waiter)
@@ -160,18 +180,21 @@ class ConnectionPool:
         lane.open += 1
         connection = RangeConnection(self._lost)
         self._origins[connection] = origin
+        connected: socket.socket | None = None
         try:
             async with asyncio.timeout(limit_s):
+                connected = await dial(origin.host, origin.port)
                 await loop.create_connection(
                     lambda: connection,
-                    origin.host,
-                    origin.port,
+                    sock=connected,
                     ssl=self._tls_context if origin.tls else None,
                     server_hostname=origin.host if origin.tls else None,
                 )
         except BaseException as error:
             # An event loop may close a half-made connection without a word: the books do not wait for it.
             connection.close()
+            if connected is not None:
+                connected.close()
             self._lost(connection)
             if isinstance(error, TimeoutError):
                 raise read_failed(
@@ -201,6 +224,8 @@ class ConnectionPool:
             lane.open -= 1
             if connection in lane.idle:
                 lane.idle.remove(connection)
+            if connection.was_silent:
+                self._distrust(lane, connection.quiet_since)
             self._wake_one(lane)
         if not self._origins:
             self._all_lost.set()
