@@ -235,6 +235,7 @@ class Scope:
         ordered: Whether stages that do not say otherwise keep the order.
         any_order: Whether the sources here are siblings of which any may deliver next.
         errors: The policy in force for elements that fail; None lets none.
+        verify: Whether payload checksums are verified where records are framed, for no worker task is given them next.
     """
 
     services: Services
@@ -248,6 +249,7 @@ class Scope:
     ordered: bool
     any_order: bool = False
     errors: Skips | None = None
+    verify: bool = False
 
     def guard(self, label: str) -> Guard | None:
         """Whom the stage of this step asks about elements that fail; None lets none."""

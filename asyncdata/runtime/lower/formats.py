@@ -95,11 +95,11 @@ def _framed(
 
 def _tfrecord(node: sources.TFRecordFile, scope: Scope) -> Stage:
     options = scope.services.options
-    if options.check_crc:
-        scope.services.records_come()
     # Without workers the records are verified on this loop in any case: it costs least before they are mixed, and while
     # the caches know them.
-    here = options.check_crc and options.num_workers == 0
+    here = options.check_crc and (scope.verify or options.num_workers == 0)
+    if options.check_crc and not here:
+        scope.services.records_come()
     return _framed(node, scope, TFRecordFramer(check=options.check_crc), holds=payloads_hold if here else None)
 
 

@@ -125,8 +125,10 @@ def _batch_of(node: transformations.MapBatch, scope: Scope, mapped: Callable[[Sc
 
 
 def _check(node: transformations.Check, scope: Scope) -> Stage:
-    if scope.services.options.num_workers == 0:
-        return CheckStage("check", lower(node.input, scope.below()), scope.services.sources, scope.guard("check"))
+    if scope.services.options.num_workers in (0, AUTOTUNE):
+        # Handing records to a worker only to have them verified costs more than verifying them.
+        upstream = lower(node.input, scope.below(verify=True))
+        return CheckStage("check", upstream, scope.services.sources, scope.guard("check"))
 
     if will_check(node.input):
         # The workers start while the files are still being listed.
@@ -152,7 +154,7 @@ def _worker_stage(
     services = scope.services
     rows = rows_account(scope, f"rows for {label}")
     inputs = services.account(f"{scope.place} inputs", f"inputs of {label}", rank=scope.rank, kind=Kind.FLOW)
-    below = scope.below(rows_account=rows)
+    below = scope.below(rows_account=rows, verify=False)
     upstream = lower(node.input, below) if lowered is None else lowered(below)
     workers = max(1, services.runtime.num_workers)
     collector = None
