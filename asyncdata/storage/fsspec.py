@@ -24,6 +24,7 @@ from asyncdata.errors import (
     StorageError,
     UnsupportedURLError,
 )
+from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, locate, read_failed
@@ -34,6 +35,8 @@ from asyncdata.storage.threads import ThreadJobs
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 16
+_LEAST_PACE: Final = 32 << 10
+"""Bytes per second: a filesystem tells nothing before all has come, so this alone tells slow from never."""
 # What filesystems call their version token, the most telling first; a listing may know fewer of them than `info`.
 _VERSION_KEYS: Final = (
     "generation",
@@ -71,6 +74,7 @@ def open_reader(spec: ReaderSpec) -> FsspecReader:
         filesystem,
         asynchronous=bool(extra),
         max_threads=min(MAX_THREADS, spec.max_connections),
+        limits=spec.timeouts,
         verifies=verifies,
     )
 
@@ -82,11 +86,21 @@ class FsspecReader:
         filesystem: Made for this reader alone; its sessions are closed with it.
         asynchronous: It was made with ``asynchronous=True`` on the running loop.
         max_threads: For a filesystem that blocks.
+        limits: Of one call, where it can be interrupted: one in a thread cannot.
         verifies: Look after each read whether the object is still the listed version.
     """
 
-    def __init__(self, filesystem: Any, *, asynchronous: bool, max_threads: int, verifies: bool = True) -> None:
+    def __init__(
+        self,
+        filesystem: Any,
+        *,
+        asynchronous: bool,
+        max_threads: int,
+        limits: TimeoutOptions,
+        verifies: bool = True,
+    ) -> None:
         self._filesystem = filesystem
+        self._limits = limits
         self._verifies = verifies
         self._asynchronous = asynchronous
         self._jobs = ThreadJobs(max_threads, "asyncdata-fsspec")
@@ -96,7 +110,11 @@ class FsspecReader:
 
     async def stat(self, url: str) -> ObjectInfo:
         """``info`` of one object."""
-        info = await self._call("info", url, self._path(url))
+        try:
+            async with asyncio.timeout(self._limit_s(0)):
+                info = await self._call("info", url, self._path(url))
+        except TimeoutError:
+            raise _too_late(url) from None
         if info.get("type") == "directory":
             raise ObjectNotFoundError("not an object", url=url)
         return _info_of(url, info)
@@ -139,7 +157,12 @@ class FsspecReader:
         if not buffer:
             return 0
         try:
-            data = await self._call("cat_file", info.url, self._path(info.url), start=start, end=start + len(buffer))
+            async with asyncio.timeout(self._limit_s(len(buffer))):
+                data = await self._call(
+                    "cat_file", info.url, self._path(info.url), start=start, end=start + len(buffer)
+                )
+        except TimeoutError:
+            raise locate(_too_late(), info, start) from None
         except StorageError as error:
             raise locate(error, info, start) from None
         size = min(len(data), len(buffer))
@@ -197,6 +220,14 @@ class FsspecReader:
         path: str = self._filesystem._strip_protocol(url)  # noqa: SLF001 -- fsspec's interface for this
         return path
 
+    def _limit_s(self, nbytes: int) -> float | None:
+        """How long a call may take that brings so many bytes; None where nothing can be interrupted."""
+        if not self._asynchronous:
+            return None
+        limits = self._limits
+        pace = max(limits.least_bytes_per_s, _LEAST_PACE)
+        return limits.connect_s + limits.first_byte_s + limits.idle_s + nbytes / pace
+
     async def _call(self, name: str, url: str, *args: Any, **kwargs: Any) -> Any:
         try:
             if self._asynchronous:
@@ -206,6 +237,10 @@ class FsspecReader:
             raise
         except Exception as error:
             raise typed_error(error, url) from error
+
+
+def _too_late(url: str | None = None) -> StorageError:
+    return read_failed("the filesystem did not answer in time", FailureCause.FIRST_BYTE_TIMEOUT, url=url)
 
 
 def typed_error(error: Exception, url: str) -> StorageError:

@@ -32,10 +32,10 @@ from asyncdata.errors import (
 )
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage import fsspec
-from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.cloud_options import GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
-from asyncdata.storage.failures import FailureCause, locate, read_failed
+from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.globs import GlobPattern, compile_glob, has_wildcard
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.statuses import status_error
@@ -44,6 +44,9 @@ from asyncdata.types import ObjectInfo
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b")
 _LONGEST: Final = 300
+_PIECE_BYTES: Final = 256 << 10
+"""So many bytes come out of obstore's memory at a time; a read that breaks off goes on behind the last of them."""
+_NO_LIMIT_S: Final = 86400.0
 
 # What obstore raises, the most special first. Beside these a GenericError, which `_STATUS` may tell more about.
 _KINDS: Final[tuple[tuple[str, type[StorageError]], ...]] = (
@@ -177,7 +180,7 @@ class ObstoreReader:
         if not buffer:
             return 0
         try:
-            meta, data = await self._get(info.url, start, len(buffer), info.version, attempt)
+            meta, filled = await self._get(info.url, start, buffer, info.version, attempt)
         except ObjectChangedError as error:
             raise await self._changed(info, start, error) from None
         except ObjectNotFoundError as error:
@@ -186,10 +189,6 @@ class ObstoreReader:
             raise object_deleted(info, start=start) from None
         except StorageError as error:
             raise locate(error, info, start) from None
-        if info.version is not None and meta.version != info.version:
-            # The store took no notice of the condition.
-            raise await self._changed(info, start, None)
-        filled = _copy(data, buffer)
         if filled < len(buffer):
             if start + len(buffer) > meta.size:
                 raise StorageError(
@@ -210,12 +209,11 @@ class ObstoreReader:
         if not buffer:
             return await self.stat(url), 0
         try:
-            info, data = await self._get(url, 0, len(buffer), None, attempt)
+            info, filled = await self._get(url, 0, buffer, None, attempt)
         except RangeBeyondEndError:
             return await self.stat(url), 0  # an empty object has no range at all
         except StorageError as error:
             raise locate(error, ObjectInfo(url=url, size=-1), 0) from None
-        filled = _copy(data, buffer)
         if filled < min(info.size, len(buffer)):
             failure = read_failed("the body is too short", FailureCause.SHORT_BODY, filled=filled, url=url)
             failure.info = info
@@ -238,11 +236,11 @@ class ObstoreReader:
         return self._store(bucket), name
 
     async def _get(
-        self, url: str, start: int, length: int, etag: str | None, attempt: Attempt | None
-    ) -> tuple[ObjectInfo, Any]:
-        """(what the answer says about the object, its bytes in obstore's memory) of one attempt."""
+        self, url: str, start: int, buffer: memoryview, etag: str | None, attempt: Attempt | None
+    ) -> tuple[ObjectInfo, int]:
+        """(what the answer says about the object, how many bytes came) of one attempt."""
         store, name = self.place(url)
-        asked: dict[str, Any] = {"range": (start, start + length)}
+        asked: dict[str, Any] = {"range": (start, start + len(buffer))}
         if etag is not None:
             asked["if_match"] = etag
         limits = self._limits if attempt is None or attempt.limits is None else attempt.limits
@@ -250,23 +248,29 @@ class ObstoreReader:
         loop = asyncio.get_running_loop()
         if attempt is not None:
             attempt.wire, attempt.asked_at = exchange, loop.time()
+        info: ObjectInfo | None = None
         try:
             async with exchange.limit:
                 answer = await self._obstore.get_async(store, name, options=asked)
                 if attempt is not None:
                     attempt.first_byte_at = loop.time()
-                exchange.limit.reschedule(None)  # silences inside the body are limited by obstore
                 info = _info_of(url, answer.meta)
                 if answer.range[0] != start:
                     raise StorageError(f"asked for bytes from {start} on, got {answer.range}")
-                return info, await answer.bytes_async()
+                if etag is not None and info.version != etag:
+                    # The store took no notice of the condition.
+                    raise ObjectChangedError("another version came")
+                if attempt is not None and info.version is not None:
+                    attempt.opened = info
+                await exchange.receive(answer, buffer, limits)
+                return info, exchange.filled
         except StorageError:
             raise
         except Exception as error:
-            raise exchange.error or typed_error(error, url) from error
+            raise exchange.failure(error, info, url) from error
         finally:
             if attempt is not None:
-                attempt.wire = None
+                attempt.wire, attempt.received = None, exchange.filled
 
     async def _limited(self, call: Any) -> Any:
         """Waits for an answer no longer than it may take."""
@@ -299,13 +303,31 @@ class ObstoreReader:
 
 
 class _Exchange:
-    """The attempt as its watcher sees it: nothing is in the caller's buffer before the end."""
-
-    filled = 0
+    """The attempt as its watcher sees it."""
 
     def __init__(self, limit: asyncio.Timeout) -> None:
+        self.filled = 0
         self.limit = limit
         self.error: StorageError | None = None
+
+    async def receive(self, answer: Any, buffer: memoryview, limits: ReadLimits | TimeoutOptions) -> None:
+        """The body, piece by piece: silences are limited by obstore, a body that drips is limited here."""
+        loop = asyncio.get_running_loop()
+        least = limits.least_bytes_per_s
+        piece_s = limits.idle_s + (_PIECE_BYTES / least if least else _NO_LIMIT_S)
+        self.limit.reschedule(loop.time() + piece_s)
+        async for piece in answer.stream(min_chunk_size=_PIECE_BYTES):
+            self.filled += _copy(piece, buffer[self.filled :])
+            self.limit.reschedule(loop.time() + piece_s)
+
+    def failure(self, error: Exception, info: ObjectInfo | None, url: str) -> StorageError:
+        """What an exception means, and how far the bytes are good."""
+        failure = self.error or typed_error(error, url)
+        if isinstance(failure, ReadFailedError):
+            failure.filled, failure.info = self.filled, info
+            if isinstance(error, TimeoutError) and info is not None and self.error is None:
+                failure.cause = FailureCause.SLOW
+        return failure
 
     def nudge(self) -> None:
         """Nothing is held back here."""

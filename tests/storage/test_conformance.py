@@ -15,7 +15,7 @@ from aiohttp import web
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
-from asyncdata.options import Environment, Options
+from asyncdata.options import Environment, Options, TimeoutOptions
 from asyncdata.storage.fsspec import FsspecReader
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.registry import spec_for
@@ -207,7 +207,7 @@ class TestFsspecAsync(RangeReaderSuite):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         wrapped = AsyncFileSystemWrapper(MemoryFileSystem(), asynchronous=True)
-        reader = FsspecReader(wrapped, asynchronous=True, max_threads=1)
+        reader = FsspecReader(wrapped, asynchronous=True, max_threads=1, limits=TimeoutOptions())
         try:
             yield MemoryPlace("memory://suite/", reader, None)
         finally:

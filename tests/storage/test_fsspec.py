@@ -16,6 +16,7 @@ from asyncdata.errors import (
     StorageError,
     TransientStorageError,
 )
+from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import ReadFailedError
 from asyncdata.storage.fsspec import FsspecReader, typed_error
 from asyncdata.types import ObjectInfo
@@ -54,7 +55,7 @@ INFO = ObjectInfo(url="odd://x", size=10, version="1")
 
 async def read(filesystem: Odd, start: int, size: int) -> bytes:
     """One read."""
-    reader = FsspecReader(filesystem, asynchronous=False, max_threads=1)
+    reader = FsspecReader(filesystem, asynchronous=False, max_threads=1, limits=TimeoutOptions())
     buffer = bytearray(size)
     try:
         await reader.read_into(INFO, start, memoryview(buffer))
@@ -89,7 +90,7 @@ async def test_long_answers_are_refused(odd: Odd) -> None:
 async def test_an_object_without_a_size_is_refused(odd: Odd) -> None:
     """Nothing can be planned on it."""
     odd.size = None  # type: ignore[assignment]  # as some filesystems do
-    reader = FsspecReader(odd, asynchronous=False, max_threads=1)
+    reader = FsspecReader(odd, asynchronous=False, max_threads=1, limits=TimeoutOptions())
     with pytest.raises(StorageError, match="size"):
         await reader.stat("odd://x")
     await reader.aclose()
@@ -130,10 +131,36 @@ async def test_foreign_errors_become_typed(odd: Odd, raised: Exception, kind: ty
 
 async def test_a_cancelled_read_ends_with_its_thread(odd: Odd) -> None:
     """The thread does not hold the caller's buffer: the copy is made on the loop."""
-    reader = FsspecReader(odd, asynchronous=False, max_threads=1)
+    reader = FsspecReader(odd, asynchronous=False, max_threads=1, limits=TimeoutOptions())
     task = asyncio.create_task(reader.read_into(INFO, 0, memoryview(bytearray(5))))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await reader.aclose()
+
+
+class Silent(Odd):
+    """An asynchronous filesystem that never answers."""
+
+    async def _info(self, path: str, **_: object) -> dict[str, object]:
+        await asyncio.Event().wait()
+        return self.info(path)
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
+        await asyncio.Event().wait()
+        return self.cat_file(path, start, end)
+
+
+async def test_a_filesystem_that_never_answers_is_given_up() -> None:
+    """What can be interrupted has a time limit, for metadata and for bytes."""
+    limits = TimeoutOptions(connect_s=0.1, first_byte_s=0.1, idle_s=0.1)
+    reader = FsspecReader(Silent(), asynchronous=True, max_threads=1, limits=limits)
+    try:
+        async with asyncio.timeout(30):
+            for ask in (reader.stat(INFO.url), reader.read_into(INFO, 0, memoryview(bytearray(10)))):
+                with pytest.raises(ReadFailedError, match="in time") as caught:
+                    await ask
+                assert caught.value.url == INFO.url
+    finally:
+        await reader.aclose()

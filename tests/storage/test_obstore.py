@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +22,8 @@ from asyncdata.errors import (
     TransientStorageError,
     UnsupportedURLError,
 )
-from asyncdata.options import Environment, Options
+from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
+from asyncdata.storage import Fetcher
 from asyncdata.storage.cloud_options import fsspec_options, store_config
 from asyncdata.storage.obstore import ObstoreReader, typed_error
 from asyncdata.storage.reader import RangeReader, ReaderSpec
@@ -146,6 +148,40 @@ async def test_what_a_server_answers_becomes_a_typed_error(fault: Fault, kind: t
         assert len(server.journal) == 2
         # The next attempt is an ordinary one.
         assert await reader.read_into(info, 10, memoryview(bytearray(50_000))) == 50_000
+
+
+async def test_a_body_that_breaks_off_or_drips_is_gone_on_with() -> None:
+    """Pieces that came are kept: an attempt goes on behind them, and neither way to fail goes on for ever."""
+    data = random.Random(5).randbytes(2_000_000)
+    faults = (
+        Fault(kind="truncate", after_bytes=700_000),
+        Fault(kind="drip", after_bytes=600_000, bytes_per_s=100),
+        Fault(kind="stall", after_bytes=400_000),
+    )
+    rules = tuple(Rule(fault=fault, nth=(1,), media_only=True) for fault in faults)
+    async with FakeGCS(buckets=["bucket"]) as server:
+        await asyncio.to_thread(server.put, "bucket", "x", data)
+        limits = TimeoutOptions(connect_s=20, first_byte_s=1, idle_s=1, floor_s=1, least_bytes_per_s=512 << 10)
+        retry = RetryOptions(initial_delay_s=0.001)
+        options = Options(
+            storage={"gs": gs_options(server)}, timeouts=limits, retry=retry, hedge=HedgeOptions(enabled=False)
+        )
+        fetcher = Fetcher(options, Environment())
+        try:
+            info = await fetcher.stat("gs://bucket/x")
+            for number, rule in enumerate(rules):
+                server.profile = Profile(rules=(rule,))
+                buffer = bytearray(len(data))
+                async with asyncio.timeout(60):
+                    if number:
+                        await fetcher.read(info, 0, memoryview(buffer))
+                    else:
+                        assert await fetcher.open_read("gs://bucket/x", memoryview(buffer)) == (info, len(data))
+                assert buffer == data
+                assert fetcher.stats().resumes == number + 1
+            assert fetcher.stats().wasted_bytes == 0
+        finally:
+            await fetcher.aclose()
 
 
 async def test_a_replaced_object_names_both_versions() -> None:
