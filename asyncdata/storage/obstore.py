@@ -44,7 +44,7 @@ from asyncdata.types import ObjectInfo
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b")
 _LONGEST: Final = 300
-_PIECE_BYTES: Final = 256 << 10
+_PIECE_BYTES: Final = 512 << 10
 """So many bytes come out of obstore's memory at a time; a read that breaks off goes on behind the last of them."""
 _NO_LIMIT_S: Final = 86400.0
 

@@ -156,7 +156,7 @@ async def test_a_body_that_breaks_off_or_drips_is_gone_on_with() -> None:
     faults = (
         Fault(kind="truncate", after_bytes=700_000),
         Fault(kind="drip", after_bytes=600_000, bytes_per_s=100),
-        Fault(kind="stall", after_bytes=400_000),
+        Fault(kind="stall", after_bytes=800_000),
     )
     rules = tuple(Rule(fault=fault, nth=(1,), media_only=True) for fault in faults)
     async with FakeGCS(buckets=["bucket"]) as server:

@@ -115,6 +115,8 @@ class HdfsReader:
         """The file's state, then its beginning."""
         info = await self.stat(url)
         wanted = buffer[: min(info.size, len(buffer))]
+        if attempt is not None:
+            attempt.opened = info
         try:
             return info, await self.read_into(info, 0, wanted, attempt)
         except ReadFailedError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
-from asyncdata.options import Environment, Options, RetryOptions
+from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage.fetch import Fetcher
 from tests.storage.certificate import make_certificate
 
@@ -251,3 +252,37 @@ async def test_malformed_urls_are_refused(url: str) -> None:
     async with fetching() as fetcher:
         with pytest.raises(StorageError, match="expected"):
             await fetcher.stat(url)
+
+
+async def test_an_opening_read_that_stalls_in_its_body_is_overtaken() -> None:
+    """The file's state was looked up first, so what follows the bytes that came can be asked for a second time."""
+    server = Server()
+    over = asyncio.Event()
+
+    async def stall_once(request: web.Request) -> web.StreamResponse:
+        body = wanted(request)
+        if len([query for query in server.queries if query["op"] == "OPEN"]) > 1:
+            return web.Response(body=body)
+        response = web.StreamResponse(headers={"Content-Length": str(len(body))})
+        await response.prepare(request)
+        await response.write(body[:3000])
+        await over.wait()
+        return response
+
+    server.open = stall_once
+    patient = TimeoutOptions(connect_s=60, first_byte_s=60, idle_s=60, floor_s=60)
+    hedge = HedgeOptions(max_extra=1.0, least_delay_s=0.1, most_delay_s=0.2)
+    async with served(server) as address:
+        fetcher = Fetcher(Options(timeouts=patient, hedge=hedge), Environment())
+        try:
+            buffer = bytearray(2 * len(DATA))
+            async with asyncio.timeout(50):
+                info, filled = await fetcher.open_read(f"webhdfs://{address}/x", memoryview(buffer))
+            assert (info.size, filled) == (len(DATA), len(DATA))
+            assert buffer[:filled] == DATA
+            stats = fetcher.stats()
+            assert (stats.hedges_won, stats.wasted_bytes) == (1, 0)
+            assert [query["offset"] for query in server.queries if query["op"] == "OPEN"] == ["0", "3000"]
+        finally:
+            over.set()
+            await fetcher.aclose()
