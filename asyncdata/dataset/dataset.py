@@ -234,7 +234,11 @@ def _frozen(leaf: Any) -> Any:
             array = np.array(leaf)
         except ValueError:
             return leaf
-        leaf = array if array.dtype.kind in "biufc" else leaf
+        if array.dtype.kind in "US":
+            texts = _texts(leaf, array.shape)
+            leaf = texts if all(isinstance(item, str | bytes) for item in texts.flat) else leaf
+        elif array.dtype.kind in "biufc":
+            leaf = array
     elif isinstance(leaf, np.ndarray):
         leaf = leaf.copy()
     if isinstance(leaf, np.ndarray):
@@ -242,13 +246,24 @@ def _frozen(leaf: Any) -> Any:
     return leaf
 
 
+def _texts(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Byte strings and texts as they came: in an array of numpy's they lose trailing zeros and their own lengths."""
+    array = np.empty(shape, object)
+    array[...] = np.array(value, object)
+    array.reshape(-1)[:] = [str(item) if isinstance(item, np.str_) else item for item in array.flat]
+    return array
+
+
 def _as_rows(value: Any) -> np.ndarray[Any, Any]:
-    array = np.asarray(value)
-    if array.dtype.kind in "US":
-        # Items of a numpy string array have lost their trailing zeros and their own lengths; take them as they came.
-        items = list(value)
-        array = np.empty(len(items), object)
-        array[:] = [str(item) if isinstance(item, np.str_) else item for item in items]
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"from_tensor_slices needs arrays, or lists of one length on every level, not {arguments.shown(value)}; "
+            "from_generator takes rows of different lengths"
+        ) from error
+    if array.dtype.kind in "US" and array.ndim:
+        array = _texts(value, array.shape)
     if array.ndim == 0:
         raise ValueError(
             "from_tensor_slices needs arrays with at least one axis; use from_tensors for a single element"

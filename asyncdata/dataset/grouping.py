@@ -120,7 +120,8 @@ class Grouping(Handle):
             padded_shapes: None, or nested like the elements: per leaf a sequence of lengths, in which None (or -1)
                 stands for the longest of the batch. None pads every axis to the longest.
             padding_values: None for zeros and empty strings; or a value for every leaf; or nested like the elements.
-                Python numbers may be of a simpler type than the elements, numpy scalars must have their dtype.
+                Python numbers may be of a simpler type than the elements, numpy scalars must have their dtype. Byte
+                strings may be padded with a ``str``.
             drop_remainder: Whether a last, smaller batch is left out.
 
         Raises:

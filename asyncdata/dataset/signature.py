@@ -111,6 +111,8 @@ def _convert(leaf: Any, spec: Any) -> Any:
         return leaf.encode()
     if not isinstance(spec, ArraySpec) or spec.dtype is None:
         return leaf
+    if spec.dtype.kind in "biu" and (found := np.asarray(leaf)).dtype.kind in "fc" and found.size:
+        raise TypeError(f"the generator yielded {arguments.shown(leaf)}; its signature says {spec.dtype.name}")
     array = np.asarray(leaf, spec.dtype)
     if spec.shape is not None and not _fits(array.shape, spec.shape):
         raise TypeError(f"the generator yielded an array of shape {array.shape}; its signature says {spec.shape}")

@@ -39,7 +39,7 @@ def test_shard_of_a_shuffle_and_its_limits() -> None:
     shards = [[int(x) for x in ds.shard(3, i).iterator(epoch=0)] for i in range(3)]
     assert shards == [order[i::3] for i in range(3)]
     for num_shards, index in ((0, 0), (2, 2), (2, -1), (-1, 0)):
-        with pytest.raises(ValueError, match="index|num_shards"):
+        with pytest.raises(ValueError, match=r"index|num_shards"):
             ds.shard(num_shards, index)
 
 
@@ -216,6 +216,20 @@ def test_misplaced_arguments_are_refused_at_once() -> None:
     for refused in (five.take_while, five.filter, lambda f: five.scan(0, f), lambda f: five.rejection_resample(f, [1])):
         with pytest.raises(TypeError, match="async"):
             refused(later)
+
+
+def test_rows_of_byte_strings_and_texts_are_arrays_of_objects() -> None:
+    """As TensorFlow's are arrays of strings; nothing is cut, and numpy's strings are plain ones."""
+    rows = [[b"a\0", b""], [b"c", b"dd"]]
+    for ds in (D.from_tensor_slices(rows), D.from_tensors(rows).unbatch()):
+        found = list(ds)
+        assert [(row.dtype, row.tolist()) for row in found] == [(np.dtype(object), row) for row in rows]
+    assert list(D.from_tensor_slices(rows).unbatch()) == [b"a\0", b"", b"c", b"dd"]
+    assert [type(text) for text in D.from_tensor_slices(np.array([["ab"], ["c"]])).unbatch()] == [str, str]
+    padded = D.from_tensor_slices(rows).padded_batch(2, padded_shapes=[3], padding_values="x").get_single_element()
+    assert padded.tolist() == [[b"a\0", b"", b"x"], [b"c", b"dd", b"x"]]
+    with pytest.raises(ValueError, match="lists of one length"):
+        D.from_tensor_slices([[1, 2], [3]])
 
 
 def test_an_element_given_cannot_be_changed_through_the_array_it_was_made_of() -> None:

@@ -67,6 +67,9 @@ def test_what_is_not_as_said_is_an_error() -> None:
         list(D.from_generator(lambda: [1], output_signature=(ArraySpec((), int),)))
     with pytest.raises(TypeError, match="shape"):
         list(D.from_generator(lambda: [[1, 2]], output_signature=ArraySpec((3,), int)))
+    with pytest.raises(TypeError, match=r"yielded 1\.5; its signature says int64"):
+        list(D.from_generator(lambda: [1.5], int))
+    assert [row.tolist() for row in D.from_generator(lambda: [[], [1]], np.uint8)] == [[], [1]]
     with pytest.raises(TypeError, match="another way"):
         D.from_generator(lambda: [1], int, output_signature=ArraySpec((), int))
     with pytest.raises(TypeError, match="needs output_types"):

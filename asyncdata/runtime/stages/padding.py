@@ -250,6 +250,8 @@ def _number_padding(padding: Any, dtype: np.dtype[Any]) -> Any:
 def _string_padding(padding: Any, *, text: bool) -> Any:
     if padding is None:
         return "" if text else b""
+    if isinstance(padding, str) and not text:
+        return padding.encode()
     if not isinstance(padding, str if text else bytes):
         raise UnbatchableError(f"the padding value {padding!r} does not fit elements of {'str' if text else 'bytes'}")
     return padding
