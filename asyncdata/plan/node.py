@@ -7,10 +7,11 @@ A plan is a tree of nodes. Nodes know their inputs and nothing of how they run; 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,8 +28,8 @@ class Node:
     def inputs(self) -> tuple[Node, ...]:
         """The nodes this one reads from, in field order."""
         found: list[Node] = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name in _fields_of(type(self)):
+            value = getattr(self, name)
             if isinstance(value, Node):
                 found.append(value)
             elif isinstance(value, tuple) and value and isinstance(value[0], Node):
@@ -39,12 +40,12 @@ class Node:
         """The same node reading from other inputs."""
         rest = list(inputs)
         changes: dict[str, object] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name in _fields_of(type(self)):
+            value = getattr(self, name)
             if isinstance(value, Node):
-                changes[field.name] = rest.pop(0)
+                changes[name] = rest.pop(0)
             elif isinstance(value, tuple) and value and isinstance(value[0], Node):
-                changes[field.name] = tuple(rest.pop(0) for _ in value)
+                changes[name] = tuple(rest.pop(0) for _ in value)
         return dataclasses.replace(self, **changes)
 
     @property
@@ -69,7 +70,18 @@ class Node:
     @property
     def label(self) -> str:
         """The node's name in descriptions and errors, in tf.data's words where it has one."""
-        return self.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        return self.name or _words(type(self).__name__)
+
+
+@functools.cache
+def _fields_of(kind: type[Any]) -> tuple[str, ...]:
+    """Asked for every node of every inner dataset."""
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+@functools.cache
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def walk(node: Node) -> Iterator[Node]:
