@@ -25,10 +25,15 @@ class Node:
     """1 for a node that draws random numbers of its own."""
 
     @property
+    def _field_names(self) -> tuple[str, ...]:
+        kind: Any = type(self)  # mypy takes a class for something that cannot be hashed when its objects cannot
+        return _fields_of(kind)
+
+    @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes this one reads from, in field order."""
         found: list[Node] = []
-        for name in _fields_of(type(self)):
+        for name in self._field_names:
             value = getattr(self, name)
             if isinstance(value, Node):
                 found.append(value)
@@ -40,7 +45,7 @@ class Node:
         """The same node reading from other inputs."""
         rest = list(inputs)
         changes: dict[str, object] = {}
-        for name in _fields_of(type(self)):
+        for name in self._field_names:
             value = getattr(self, name)
             if isinstance(value, Node):
                 changes[name] = rest.pop(0)
