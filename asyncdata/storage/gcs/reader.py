@@ -232,7 +232,7 @@ class GcsReader:
                 answer = await self._bodies.get(
                     url, _with_token(token), start=start, buffer=buffer, accept=accept, attempt=attempt
                 )
-                if answer.head.status == 401 and not self._tokens.refused():
+                if answer.head.status == 401 and not self._tokens.refused(token):
                     # Others are served with it: the server errs, and another attempt may succeed.
                     raise read_failed("the server refused a new token, too (401)", FailureCause.SERVER_ERROR)
             if answer.head.status in (200, 206):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from asyncdata.storage.threads import ThreadJobs
 
 _GOOGLE: Final = "asyncdata.storage.gcs.google_tokens"
 REFRESH_BEFORE_S: Final = 300.0
+AHEAD_AGAIN_AFTER_S: Final = 10.0
+"""A renewal ahead of time that failed, or brought the same token, is not tried again sooner."""
 MAX_REFUSALS: Final = 3
 
 
@@ -93,6 +96,8 @@ class Tokens:
         self._token = ANONYMOUS if source is None else None
         self._fetching: asyncio.Task[Token] | None = None
         self._refusals = 0
+        self._refused: Token | None = None
+        self._ahead_at = -math.inf
         self.fetches = 0
         """Tokens that were asked for."""
 
@@ -106,7 +111,9 @@ class Tokens:
             if left > REFRESH_BEFORE_S:
                 return token
             if left > 0:
-                self._start()
+                if abs(self._now() - self._ahead_at) >= AHEAD_AGAIN_AFTER_S:
+                    self._ahead_at = self._now()
+                    self._start()
                 return token
         return await self._fetched()
 
@@ -122,9 +129,14 @@ class Tokens:
         """The server took a token of this source."""
         self._refusals = 0
 
-    def refused(self) -> bool:
-        """The server refused a new token; whether that has happened so often in a row that it means it."""
-        self._refusals += 1
+    def refused(self, token: Token) -> bool:
+        """The server refused a new token; whether so many were refused in a row that it means it.
+
+        However many requests were made with one token, it counts once.
+        """
+        if token is not self._refused:
+            self._refused = token
+            self._refusals += 1
         return self._refusals > MAX_REFUSALS
 
     async def aclose(self) -> None:

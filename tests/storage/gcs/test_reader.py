@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -175,6 +176,40 @@ async def test_a_token_the_server_refuses_is_renewed_once(tmp_path: Path) -> Non
         assert issued == 2 + MAX_REFUSALS + 1
         assert "Bearer" not in repr(caught.value.__dict__)
         assert "t3" not in str(caught.value)
+        await fetcher.aclose()
+
+
+async def test_many_reads_whose_token_ends_share_one_renewal(tmp_path: Path) -> None:
+    """All are refused at a time, and the new token is not known everywhere at once: no read fails."""
+    good, unsure, issued = "t1", 0, 0
+
+    async def guarded(request: Request, peer: Peer) -> None:
+        nonlocal issued, unsure
+        if request.line.startswith("POST /token"):
+            await peer.reader.readexactly(int(request.header("content-length") or 0))
+            issued += 1
+            body = json.dumps({"access_token": f"t{issued}", "expires_in": 3600}).encode()
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            return
+        known = int((request.header("authorization") or "Bearer t0")[8:]) >= int(good[1:])
+        if known and unsure:
+            unsure -= 1
+            known = False
+        if known:
+            await honest(request, peer)
+        else:
+            await peer.send(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n")
+
+    async with RawServer(guarded) as server:
+        fetcher = fetcher_of(server.url, token=service_account(tmp_path, f"{server.url}/token"))
+        await fetcher.read(INFO, 0, memoryview(bytearray(10)))
+        good, unsure = "t2", 20
+        buffers = [bytearray(100) for _ in range(300)]
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            for number, buffer in enumerate(buffers):
+                group.create_task(fetcher.read(INFO, number, memoryview(buffer)))
+        assert all(buffer == DATA[number : number + 100] for number, buffer in enumerate(buffers))
+        assert 2 <= issued <= 2 + MAX_REFUSALS
         await fetcher.aclose()
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from asyncdata.errors import AccessDeniedError, TransientStorageError, UnsupportedURLError
 from asyncdata.storage.gcs.google_tokens import GoogleTokens
-from asyncdata.storage.gcs.tokens import ANONYMOUS, Token, Tokens, TokenSource, choose_source
+from asyncdata.storage.gcs.tokens import ANONYMOUS, MAX_REFUSALS, Token, Tokens, TokenSource, choose_source
 from asyncdata.storage.threads import ThreadJobs
 
 
@@ -95,6 +95,34 @@ async def test_a_refused_token_is_renewed_once_for_all() -> None:
         assert {token.header for token in renewed} == {"Bearer 1001.0"}
         assert (await tokens.renew(refused)) is renewed[0]
         assert tokens.fetches == 2
+
+
+async def test_a_renewal_ahead_of_time_that_brings_nothing_new_is_not_hurried() -> None:
+    """A token server that fails, or gives the token it gave before, is asked again after a while, not at every read."""
+    source = Source()
+    async with tokens_of(source, source) as tokens:
+        first = await tokens.get()
+        source.now, source.fails = 4400.0, 99
+        for _ in range(30):
+            source.now += 1.0
+            assert await tokens.get() is first
+            assert tokens._fetching is not None
+            await asyncio.wait([tokens._fetching])
+        assert tokens.fetches == 1 + 3
+
+
+async def test_a_new_token_that_is_refused_counts_once_for_all_who_tried_it() -> None:
+    """A thousand reads at a time that meet a server which does not know the new token yet are no thousand refusals."""
+    source = Source()
+    async with tokens_of(source, source) as tokens:
+        token = await tokens.get()
+        for refusals in range(1, MAX_REFUSALS + 2):
+            source.now += 1.0
+            token = await tokens.renew(token)
+            assert {tokens.refused(token) for _ in range(1000)} == {refusals > MAX_REFUSALS}
+        tokens.accepted()
+        source.now += 1.0
+        assert not tokens.refused(await tokens.renew(token))
 
 
 async def test_failures_hide_what_they_are_about() -> None:
