@@ -8,6 +8,9 @@ together, the refusals end::
       ▲                     │                                              a little less as soon as some are
       └──refused as often───┘ (three times: it is not the load; that share is usual from now on)
 
+A server that refuses everything for a while, whatever is asked for, looks like one that grants little. So the window
+from before is tried again by doubling; where that is refused soon, it is the load, and no more such trials are made.
+
 The amount granted is followed by a saw-tooth of 2 %, so that it is used and hardly anything is refused. Servers count
 requests over some time, so that what is left over below the limit is used up above it.
 """
@@ -36,6 +39,9 @@ _MOST_MORE: Final = 0.25
 _MOST_LESS: Final = 0.08
 _LEFT: Final = 1.25
 _PAST: Final = 1.1
+_TRIALS: Final = 2
+_HEALTHY: Final = 16
+_LASTS: Final = 4
 _FAR: Final = 0.06
 """Further below where requests were refused last, half the way there is gone at once."""
 
@@ -104,6 +110,7 @@ class Refusals:
         self._before_at = 0
         self._strikes = 0
         self._sufficient = self._out = False
+        self._hope = self._failed = self._sure = self._healthy = 0
         self._direction = 0
         self._step = _STEP
         self._asked = self._limited = self._served = self._surplus = 0
@@ -127,6 +134,7 @@ class Refusals:
     def ended_well(self, began: float, now: float, *, limited: bool) -> None:
         """A read ended well."""
         self._served += 1
+        self._healthy += self.state is State.USUAL
         self._busy_s += now - began
         self._since = began if self._since == math.inf else self._since
         self._left()
@@ -168,6 +176,8 @@ class Refusals:
                 self._strikes = 0
                 self._out = False
                 self.ceiling = limit
+                self._failed = 0 if self._healthy > _HEALTHY * limit else self._failed + 1
+                self._hope = self._sure = self._healthy = 0
                 self.reason = f"{self._before:.0%} of the requests were refused"
                 return self._fewer(limit, now)
         if asked >= _MOST_ASKED:
@@ -183,6 +193,7 @@ class Refusals:
         if self._served < limit:
             # Refusals come in a flood: what is served together is not known yet.
             self._sufficient = False
+            self._hope = self._before_at if self._failed < _TRIALS else 0
             return max(limit // 2, 1)
         together = self._busy_s / max(now - self._since, 1e-9)
         self._sufficient = True
@@ -206,7 +217,7 @@ class Refusals:
             self.state = State.GRANTED
             self._direction, self._step = 0, _STEP
             self.reason = f"the server grants what {limit} requests ask for; of {self.ceiling} some are refused"
-            return self._follow(limit)
+            return limit if self._hope > limit else self._follow(limit)
         self._strikes += self._sufficient
         if limit > 1 and (self._strikes < _STRIKES or share > _MOST_USUAL):
             self._before = share
@@ -226,20 +237,22 @@ class Refusals:
     def _follow(self, limit: int) -> int | None:
         asked, shares = self._asked, self._shares.items()
         if any(share.too_many(asked, _SURE / 2 if kind is Kind.THROTTLED else _SURE) for kind, share in shares):
-            self.ceiling = limit
-            self.backoffs += 1
-            self._turn(-1)
-            self.reason = f"the server refuses some of {limit} requests"
-            return limit - max(1, round(limit * self._step))
+            return self._yield(limit)
+        rounds = max(_LOOK, limit)
+        if self._hope > limit and self._limited >= max(_LOOK // 3, limit) * (1 + 2 * self._failed):
+            # It may have refused everything for a while, whatever was asked for.
+            self._sure = limit
+            return min(2 * limit, self._hope)
         below = self.ceiling - limit
         far = below > max(3, _FAR * self.ceiling)
-        if self._limited < (1 if far else 2) * max(_LOOK, limit):
+        back = 0 < self._hope <= limit
+        if self._hope > limit or self._limited < (_LASTS if back else 1 if far else 2) * rounds:
             return None
-        if limit >= min(_LEFT * self.ceiling + _LOOK / 8, self._most):
+        if back or limit >= min(_LEFT * self.ceiling + _LOOK / 8, self._most):
             self.state = State.USUAL
             self.borne = False
             self.reason = f"{limit} requests are no longer refused"
-            self.ceiling = 0
+            self.ceiling = self._hope = 0
             return limit
         if far:
             return limit + below // 2
@@ -248,6 +261,20 @@ class Refusals:
         else:
             self._direction, self._step = 1, _STEP
         return limit + max(1, round(limit * self._step))
+
+    def _yield(self, limit: int) -> int:
+        """Some of so many were refused: a few less, or what it was before that was tried."""
+        self.backoffs += 1
+        self.reason = f"the server refuses some of {limit} requests"
+        if self._sure:
+            # So many more at once were too many; after some such trials no more are made.
+            self._failed += 1
+            self._hope = self._hope if self._failed < _TRIALS else 0
+            self.ceiling, sure, self._sure = limit, self._sure, 0
+            return sure
+        self.ceiling = limit
+        self._turn(-1)
+        return limit - max(1, round(limit * self._step))
 
     def _turn(self, direction: int) -> None:
         """The same way again is a longer step."""

@@ -3,22 +3,24 @@
 A link is full when more requests bring no more bytes: each then only takes longer. So the window is moved, the rate at
 both places is compared, and the better one is kept, the smaller of two that are equal::
 
-    START ──a place more for every read, while reads take no longer──┐
-                                                                     ▼
-    GROW ──twice as many, while it pays──────────────▶ HOLD ◀──────────────────────────┐
+    START ──a place more for every read, as far as is proven to be of use──┐
+                                                                           ▼
+    GROW ──half as many more, while it pays──────────▶ HOLD ◀──────────────────────────┐
                                                         │  after a while, in turn      │ compare, keep or go back
                                                         ├──▶ UP    a few more ─────────┤
                                                         ├──▶ DOWN  a few less ─────────┘
     refusals above what is usual ──▶ GRANTED: what the server grants is followed, see refusals.py
 
-The start does not wait for measurements: reads that take longer with more in flight say that the link is full. The
-window there is too large, by what was asked for in the time of one read; then it is measured, and by Little's law what
-the rate needs is tried: rate times the time that a read took before. As every move downwards, it is kept only if it
-brings as much.
+The start does not wait for rates. Reads tell by how long they take how many of them were of use (see ``Durations``):
+the window grows to 1.6 times that, and to 2.4 times where they took no longer than with fewer in flight. Reads that
+take clearly longer say that the link is full. Then the rate is measured, and by Little's law what it needs is tried:
+rate times the time that a read took before. Where that is hardly more than the first guess, the guess itself may have
+been too many: half as many are tried as long as they bring as much. As all moves downwards, each is kept only then.
 
 A move is one slot per finished read, never a burst. What was asked for before a move has ended is left out; then whole
 windows of reads are measured, for reads that began together end together. Reads count only while the window was what
-held them back: a program that asks for less moves nothing.
+held them back: a program that asks for less, or pauses, moves nothing. Where the same window brings another rate than
+it used to, the link has changed, and is probed at once.
 """
 
 from __future__ import annotations
@@ -31,21 +33,28 @@ from typing import Final
 from asyncdata.storage.refusals import Kind, Refusals
 from asyncdata.storage.throughput import Durations, Filling, Rate, Sample
 
-FIRST: Final = 32
+FIRST: Final = 24
 LEAST: Final = 2
 MOST: Final = 256
 
+_HALVED: Final = 1.5
+"""Windows up to so many times the first are halved: fewer were never tried."""
+_PAUSE: Final = 0.25
 _LEAST_BLOCK: Final = 24
-_GROWTH: Final = 2.0
+_GROWTH: Final = 1.5
 _PAYS: Final = 0.35
 """Growing goes on while a move brings at least this part of what it would on an empty link."""
 _EQUAL: Final = 0.02
 _NEARLY_EQUAL: Final = 0.05
+_CHANGED: Final = 0.15
+"""A rate that differs by more, in the same window, is that of another link."""
 _CLEARLY: Final = 3.0
 _HEADROOM: Final = 1.1
 _NEARLY: Final = 0.8
-_WARM: Final = 2
+_WARM: Final = 4
 _NOT_FULL: Final = 0.6
+_HARDLY_LOST: Final = 0.45
+"""Of what as many less would bring less on an empty link: the first comparison is rough, another one comes soon."""
 _PATIENCE: Final = 12
 _SOON: Final = 4
 _MOST_PATIENCE: Final = 64
@@ -95,11 +104,11 @@ class Window:
 
     def __init__(self, *, first: int = FIRST, least: int = LEAST, most: int = MOST) -> None:
         self.limit = min(max(first, least), most)
-        self._least, self._most = least, most
+        self._first, self._least, self._most = self.limit, least, most
         self._reason = "the first guess"
         self._phase = Phase.START
-        self._durations = Durations()
-        self._starting = False
+        self._durations = Durations(self.limit)
+        self._starting = self._halving = False
         self._base = self.limit
         self._base_rate: Rate | None = None
         self._target = self.limit
@@ -107,6 +116,7 @@ class Window:
         self._unsettled = 0
         self._interrupted = Phase.GROW
         self._block_at = -math.inf
+        self._last_at = math.inf
         self._block_bytes = self._block_reads = self._block_limited = 0
         self._patience = _PATIENCE
         self._down_step = 0.85
@@ -117,6 +127,8 @@ class Window:
         self._stream = 0.0
         self._seen = 0.0
         self._best = 0.0
+        self._usual = 0.0
+        self._held = 0
 
     def __repr__(self) -> str:
         return f"<Window {self.limit}: {self._reason}>"
@@ -149,6 +161,9 @@ class Window:
             if self.limit == self._target:
                 self._settle(sample.now)
             return
+        if sample.began - self._last_at > _PAUSE * (sample.now - sample.began):
+            self._begin_block(sample.began)
+        self._last_at = sample.now
         if self._unsettled > 0:
             self._unsettled -= 1
             self._block_at = sample.now
@@ -189,8 +204,9 @@ class Window:
     def _start(self, sample: Sample) -> None:
         """A place more for every read, as long as reads take no longer than at first; then it is measured."""
         filling = self._durations.add(sample, self.limit)
-        if sample.limited and self.limit < self._most:
+        if sample.limited and self.limit < min(self._durations.proven, self._most):
             self.limit += 1
+            self._durations.moved(sample.now, self.limit)
             self._refusals.added()
             self._reason = f"growing: so far reads take no longer with {self.limit} requests"
         self._target = self.limit
@@ -254,10 +270,26 @@ class Window:
             self._decide_growth(now, blocks)
         elif self._phase in {Phase.UP, Phase.DOWN}:
             self._decide_probe(now, blocks)
-        elif self._phase is Phase.HOLD and blocks >= self._patience:
-            self._probe(now)
+        elif self._phase is Phase.HOLD:
+            self._notice_change(blocks)
+            if len(self._rate.blocks) >= self._patience:
+                self._probe(now)
         elif self._phase is Phase.GRANTED:
             self._seen = self._rate.mean
+
+    def _notice_change(self, blocks: int) -> None:
+        """The same window brings more, or less, than it used to: the link is another one, and soon looked at again."""
+        if blocks < 2:
+            return
+        lately = sum(self._rate.blocks[-2:]) / 2
+        if not self._usual:
+            self._usual = self._rate.mean
+        elif abs(lately / self._usual - 1) > max(_CHANGED, _CLEARLY * 0.4 / math.sqrt(2 * self._block_size())):
+            self._changed(Phase.UP if lately > self._usual else Phase.DOWN)
+            self._usual = self._best = 0.0
+            self._rate = Rate()
+        else:
+            self._usual += _SMOOTHING * (lately - self._usual)
 
     def _decide_growth(self, now: float, blocks: int) -> None:
         base = self._base_rate
@@ -266,7 +298,7 @@ class Window:
             if blocks < _WARM:
                 return
             # By Little's law, as many as the rate needs while a read takes as long as with few in flight.
-            self._durations = Durations()
+            self._durations = Durations(self.limit)
             needed = self._rate.reads_per_s * shortest_s * _HEADROOM
             if needed < _NEARLY * self.limit:
                 self._seen = self._best = self._rate.mean
@@ -312,12 +344,16 @@ class Window:
     def _settled(self, reason: str) -> None:
         self._phase = Phase.HOLD
         self._reason = reason
+        self._usual = 0.0 if self._base != self._held else self._usual
+        self._held = self._base
         self._base, self._base_rate = self._target, None
 
     def _probe(self, now: float) -> None:
         self._base, self._base_rate = self.limit, self._rate
         self._seen = self._rate.mean
-        self._best = max(self._rate.mean, self._best)
+        # The best of another link is none.
+        former = self._best if self._rate.mean > (1 - _CHANGED) * self._best else 0.0
+        self._best = max(self._rate.mean, former)
         up = max(self.limit + 1, round(self.limit * 1.25))
         down = min(self.limit - 1, round(self.limit * self._down_step))
         possible = {Phase.UP: self.limit < up <= self._most, Phase.DOWN: self._least <= down}
@@ -339,58 +375,104 @@ class Window:
         error = math.hypot(self._rate.error, base.error)
         if blocks < 2 and (self._phase is Phase.UP or ratio > 1 - _CLEARLY * error):
             return
-        tried = self.limit
         if self._phase is Phase.UP:
-            step = tried / self._base - 1
-            if blocks < 4 and abs(ratio - 1 - step / 2) < error:
-                return
-            if ratio > 1 + _EQUAL:
-                self._changed(Phase.UP)
-                if ratio > 1 + _PAYS * step:
-                    self._phase = Phase.GROW
-                    self._base, self._base_rate = tried, self._rate
-                    self._reason = f"growing again: {tried} requests bring {ratio - 1:+.0%}"
-                    self._move(tried * _GROWTH, now)
-                else:
-                    self._settled(f"{tried} requests bring {ratio - 1:+.0%} over {self._base}")
-                    self._settle(now)
-                return
-            # What was best once is not for ever: that more bring no more tells what is best now.
-            self._best += 0.5 * (max(self._rate.mean, base.mean) - self._best)
+            self._decide_up(now, base, ratio, blocks, error)
+        else:
+            self._decide_down(now, ratio, blocks, error)
+
+    def _decide_up(self, now: float, base: Rate, ratio: float, blocks: int, error: float) -> None:
+        tried = self.limit
+        step = tried / self._base - 1
+        if blocks < 4 and abs(ratio - 1 - step / 2) < error:
+            return
+        # More than the window before, and not only because that was slow just then.
+        if ratio <= 1 + _EQUAL or self._rate.mean < (1 - _EQUAL) * self._best:
+            self._age_best(base)
             self._go_back(now, f"the link is full: {tried} requests bring {ratio - 1:+.0%} over {self._base}")
             return
-        against_best = self._rate.mean / self._best
+        self._changed(Phase.UP)
+        if ratio > 1 + _PAYS * step:
+            self._phase = Phase.GROW
+            self._base, self._base_rate = tried, self._rate
+            self._reason = f"growing again: {tried} requests bring {ratio - 1:+.0%}"
+            self._move(tried * _GROWTH, now)
+        else:
+            self._settled(f"{tried} requests bring {ratio - 1:+.0%} over {self._base}")
+            self._settle(now)
+
+    def _decide_down(self, now: float, ratio: float, blocks: int, error: float) -> None:
+        tried = self.limit
+        # What brings more than the window before is not held against what was best once.
+        against_best = ratio if ratio > 1 + _EQUAL else self._rate.mean / self._best
         # The first time few blocks are compared; a few more are tried soon after.
         equal = _NEARLY_EQUAL if self._starting else _EQUAL
         if ratio < 1 - equal - error or against_best < 1 - 2 * equal - error:
             self._refuse_to_shrink(now, ratio)
-        elif blocks >= 4:
-            if min(ratio, against_best) - error / 2 >= 1 - equal:
-                self._best = self._rate.mean if self._starting else self._best
-                self._changed(Phase.UP if self._starting else Phase.DOWN)
-                self._starting = False
-                self._down_step = max(0.5, self._down_step**1.6)
-                self._settled(f"the link is full with {tried}: {self._base} requests bring no more")
-                self._settle(now)
-            elif blocks >= 8:
-                self._go_back(now, f"{tried} requests may bring less than {self._base}")
+        elif blocks >= 4 and min(ratio, against_best) - error / 2 >= 1 - equal:
+            if self._starting:
+                self._best = self._rate.mean
+                if self._halve(now):
+                    return
+            self._changed(Phase.UP if self._starting else Phase.DOWN)
+            self._starting = self._halving = False
+            self._down_step = max(0.5, self._down_step**1.6)
+            self._settled(f"the link is full with {tried}: {self._base} requests bring no more")
+            self._settle(now)
+        elif blocks >= 8 and self._starting:
+            self._refuse_to_shrink(now, ratio)
+        elif blocks >= 8:
+            self._age_best(self._base_rate)
+            self._go_back(now, f"{tried} requests may bring less than {self._base}")
+
+    def _age_best(self, base: Rate | None) -> None:
+        """What was best once is not for ever: what is compared now counts as much."""
+        if base is not None:
+            self._best += 0.5 * (max(self._rate.mean, base.mean) - self._best)
+
+    def _halve(self, now: float) -> bool:
+        """The first guess may have been far too many: half as many are tried, as long as they bring as much."""
+        if self.limit > _HALVED * self._first or self.limit // 2 < self._least:
+            return False
+        self._halving = True
+        self._base, self._base_rate = self.limit, self._rate
+        self._reason = f"the link is full with {self.limit}: trying half as many"
+        self._move(self.limit // 2, now)
+        return True
 
     def _refuse_to_shrink(self, now: float, ratio: float) -> None:
         """Fewer requests brought less: nearly as many less as there were fewer, and the link was not even full."""
         tried = self.limit
         reason = f"{tried} requests would bring {ratio - 1:+.0%} of what {self._base} do"
-        full = 1 - ratio < _NOT_FULL * (1 - tried / self._base) or self._base == self._most
-        if self._starting and not full:
+        lost = (1 - ratio) / (1 - tried / self._base)
+        if lost > 1 + _CHANGED:
+            # Fewer bring less at most by as many as they are fewer: the link is another one.
+            self._go_back(now, reason)
+            self._changed(Phase.DOWN)
+            self._usual = self._best = 0.0
+            self._starting = self._halving = False
+            return
+        full = lost < _NOT_FULL or self._base == self._most
+        if self._starting and not self._halving and not full:
             self._starting = False
             self._phase = Phase.GROW
             self._reason = reason
             self._move(self._base * _GROWTH, now)
             return
-        self._base = max(round(tried / ratio * _HEADROOM), round(math.sqrt(tried * self._base) * _HEADROOM))
+        self._age_best(self._base_rate)
+        between = tried / ratio * _HEADROOM
+        if not self._starting or lost > _HARDLY_LOST / 2:
+            between = max(between, math.sqrt(tried * self._base) * _HEADROOM)
+        between = round(between)
+        self._base = min(between, self._base) if full else between
         self._go_back(now, reason)
-        if not full or self._starting:
+        if self._starting:
+            self._best = 0.0
+        if self._starting and lost < _HARDLY_LOST:
+            self._changed(Phase.DOWN)
+            self._down_step = 0.6
+        elif not full or (self._starting and not self._halving):
             self._changed(Phase.UP)
-        self._starting = False
+        self._starting = self._halving = False
 
     def _changed(self, again: Phase) -> None:
         """A probe found something better: look soon, and the same way, again."""

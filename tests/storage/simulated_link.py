@@ -5,10 +5,11 @@
     start ─▶ request-rate limit ─429─▶ back-off, asked again
                  │
                  ▼
-             a place at the server (first come, first served) ─▶ first byte (log-normal) ─▶ body ─▶ done
+             a place at the server (first come, first served) ─▶ first byte (log-normal) ─▶ body ─▶ CPU ─▶ done
 
 Bodies share the link fairly: each comes at ``min(stream rate, total / streams)``. As all streams have one rate at any
 moment, a body ends when a common counter of bytes per stream reaches the value it had at its beginning plus its size.
+The CPU of the client works at one body after another.
 
 What chance decides about a read (its size, its latency, whether it fails) is drawn by its number, not by the moment: in
 every run over a link with one seed, whatever the window, the n-th read is the same. Two runs are then compared with
@@ -33,7 +34,8 @@ DEMAND: Final = 1024
 
 _BURST: Final = 50.0
 _DRAWS: Final = 1 << 14
-_BEGIN, _HEAD, _REFUSED = range(3)
+_BEGIN, _HEAD, _REFUSED, _WORKED = range(4)
+_MOST_CROWD: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,13 @@ class Link:
         requests_per_s: Requests that are served; more are answered 429.
         errors: Fraction of requests answered 503, whatever the load.
         size: Bytes of a range; about a tenth of them are shorter.
+        cpu_bytes_per_s: What the client's CPU works at.
+        bloat_s: How much later the first byte comes for each time that there are as many requests as fill the link, at
+            most four: buffers on the way fill.
+        decline: How much less all get together, in the same measure: a crowded link loses packets.
+        changes: After so many reads all get together this many times what they got at first.
+        burst_every_s: So often everything is answered 429 ...
+        burst_s: ... for so long.
     """
 
     first_byte_s: float
@@ -59,6 +68,17 @@ class Link:
     requests_per_s: float = math.inf
     errors: float = 0.0
     size: int = 8 << 20
+    cpu_bytes_per_s: float = math.inf
+    bloat_s: float = 0.0
+    decline: float = 0.0
+    changes: tuple[tuple[int, float], ...] = ()
+    burst_every_s: float = 0.0
+    burst_s: float = 0.0
+
+    def crowd(self, in_flight: int, total: float) -> float:
+        """How many times as many requests there are as fill the link, beyond the first time; at most four."""
+        fill_it = total * (self.first_byte_s / self.size + 1 / self.stream_bytes_per_s)
+        return min(_MOST_CROWD, max(0.0, in_flight / fill_it - 1))
 
 
 @dataclass(slots=True)
@@ -121,8 +141,8 @@ class Run:
         demand: int = DEMAND,
     ) -> None:
         self._link = link
-        self._window = window if isinstance(window, Window) else None
-        self._limit = window.limit if isinstance(window, Window) else window
+        self._window = None if isinstance(window, int) else window
+        self._limit = window if isinstance(window, int) else window.limit
         self._reads = reads
         self._left_out = reads // 2 if left_out is None else left_out
         self._demand = demand
@@ -144,17 +164,24 @@ class Run:
         self._first: dict[int, float] = {}
         self._tries: dict[int, int] = {}
         self._throttled: set[int] = set()
+        self._total = link.total_bytes_per_s
+        self._changes = deque(link.changes)
+        self._idle_at = 0.0
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
         """All of them."""
         outcome, events, streams = self.outcome, self._events, self._streams
-        stream_rate, total = self._link.stream_bytes_per_s, self._link.total_bytes_per_s
+        link = self._link
+        stream_rate, cpu = link.stream_bytes_per_s, link.cpu_bytes_per_s
         steady_from_s = 0.0
         self._fill()
         while self._done < self._reads:
             pace, body_at = stream_rate, math.inf
             if streams:
+                total = self._total
+                if link.decline:
+                    total /= 1 + link.decline * link.crowd(self._in_flight, total)
                 pace = min(stream_rate, total / len(streams))
                 body_at = self._now + max(0.0, streams[0][0] - self._counter) / pace
             if events and events[0][0] <= body_at:
@@ -166,16 +193,23 @@ class Run:
                     heapq.heappush(streams, (self._counter + self._size(number), number))
                 elif what == _REFUSED:
                     self._refuse(number)
+                elif what == _WORKED:
+                    self._finish(number)
                 else:
                     self._waiting_out -= 1
                     self._ready.append(number)
             else:
                 self._counter += (body_at - self._now) * pace
                 self._now = body_at
-                self._finish(heapq.heappop(streams)[1])
-                if self._done == self._left_out:
-                    steady_from_s = self._now
-                    outcome.steady_bytes = -outcome.bytes
+                number = heapq.heappop(streams)[1]
+                if cpu == math.inf:
+                    self._finish(number)
+                else:
+                    self._idle_at = max(self._idle_at, body_at) + self._size(number) / cpu
+                    heapq.heappush(events, (self._idle_at, _WORKED, number))
+            if self._done == self._left_out > 0 and not steady_from_s:
+                steady_from_s = self._now
+                outcome.steady_bytes = -outcome.bytes
             if self._in_flight < self._limit:
                 self._fill()
         outcome.elapsed_s = self._now
@@ -203,7 +237,7 @@ class Run:
         link = self._link
         # Another draw for each attempt.
         drawn = (number + 7919 * self._tries.get(number, 0)) % _DRAWS
-        admitted = link.requests_per_s == math.inf or self._admitted()
+        admitted = self._admitted()
         if not admitted or self._chances[drawn - 1] < link.errors:
             if not admitted:
                 self._throttled.add(number)
@@ -214,6 +248,11 @@ class Run:
             self._queue.append(number)
 
     def _admitted(self) -> bool:
+        link = self._link
+        if link.burst_every_s and self._now % link.burst_every_s > link.burst_every_s - link.burst_s:
+            return False
+        if link.requests_per_s == math.inf:
+            return True
         self._tokens = min(_BURST, self._tokens + (self._now - self._tokens_at) * self._link.requests_per_s)
         self._tokens_at = self._now
         if self._tokens < 1:
@@ -223,7 +262,10 @@ class Run:
 
     def _serve(self, number: int) -> None:
         self._at_server += 1
-        latency_s = self._link.first_byte_s * self._latencies[number % _DRAWS]
+        link = self._link
+        latency_s = link.first_byte_s * self._latencies[number % _DRAWS]
+        if link.bloat_s:
+            latency_s += link.bloat_s * link.crowd(self._in_flight, self._total)
         heapq.heappush(self._events, (self._now + latency_s, _HEAD, number))
 
     def _refuse(self, number: int) -> None:
@@ -246,6 +288,8 @@ class Run:
         if self._queue:
             self._serve(self._queue.popleft())
         self._done += 1
+        if self._changes and self._done >= self._changes[0][0]:
+            self._total = self._link.total_bytes_per_s * self._changes.popleft()[1]
         size = self._size(number)
         self.outcome.bytes += size
         began, first = self._began.pop(number), self._first.pop(number)
@@ -262,15 +306,20 @@ def draw_link(seed: int) -> Link:
     stream = 10 ** draw.uniform(6.7, 8.7)
     size = int(2 ** draw.uniform(16, 25))
     slot_s = first_byte_s + size / stream
-    kind = draw.choice(["total", "total", "places", "requests", "free"])
+    kind = draw.choice(["total", "total", "places", "requests", "free", "cpu", "bloat", "decline"])
     knee = 2 ** draw.uniform(0.5, 7.5)
+    needed = knee * size / slot_s
     return Link(
         first_byte_s=first_byte_s,
-        sigma=draw.choice([0.0, 0.2, 0.5, 0.77]),
+        # A server that counts requests is not one that answers in lockstep.
+        sigma=max(0.1 if kind == "requests" else 0.0, draw.choice([0.0, 0.2, 0.5, 0.77])),
         stream_bytes_per_s=stream,
-        total_bytes_per_s=knee * size / slot_s if kind == "total" else math.inf,
+        total_bytes_per_s=needed if kind in {"total", "bloat", "decline"} else math.inf,
         places=max(1, int(knee)) if kind == "places" else 1 << 30,
         requests_per_s=knee / slot_s if kind == "requests" else math.inf,
         errors=draw.choice([0.0, 0.0, 0.0, 0.01, 0.05]),
         size=size,
+        cpu_bytes_per_s=needed if kind == "cpu" else math.inf,
+        bloat_s=slot_s * draw.uniform(0.1, 0.8) if kind == "bloat" else 0.0,
+        decline=draw.uniform(0.02, 0.1) if kind == "decline" else 0.0,
     )

@@ -16,7 +16,7 @@ def _slice(durations: Durations, took_s: float, *, limited: bool = True) -> Fill
 
 def test_reads_that_take_longer_tell_of_a_full_link() -> None:
     """Against those that took least, not against the first."""
-    durations = Durations()
+    durations = Durations(12)
     assert _slice(durations, 1.0) is Filling.EMPTY
     assert _slice(durations, 0.5) is Filling.EMPTY
     assert _slice(durations, 0.6) is Filling.EMPTY
@@ -26,9 +26,31 @@ def test_reads_that_take_longer_tell_of_a_full_link() -> None:
 
 def test_reads_that_were_not_held_back_tell_nothing() -> None:
     """The program asks for less: how long its reads take is not the window's doing."""
-    durations = Durations()
+    durations = Durations(12)
     assert _slice(durations, 1.0) is Filling.EMPTY
     assert _slice(durations, 5.0, limited=False) is Filling.UNKNOWN
+
+
+def test_how_many_reads_were_of_use_bounds_the_window() -> None:
+    """Somewhat more than the first guess at first, then twice and more; nothing is added where reads take longer."""
+    durations = Durations(12)
+    assert durations.proven == pytest.approx(1.6 * 12)
+    _slice(durations, 1.0)
+    assert durations.proven == pytest.approx(1.6 * 12)
+    _slice(durations, 1.0)
+    assert durations.proven == pytest.approx(2.4 * 12)
+    durations.moved(-1.0, 24)
+    _slice(durations, 2.0)
+    assert durations.proven == pytest.approx(1.6 * 12)
+
+
+def test_reads_of_other_sizes_are_compared_at_one_size() -> None:
+    """Small reads that end sooner do not make the larger ones look slow."""
+    durations = Durations(12)
+    for size, took_s in ((1000, 0.2), (9000, 1.0)):
+        for _ in range(12):
+            filling = durations.add(Sample(took_s, 0.0, size, 0.1, limited=True), 24)
+        assert filling is Filling.EMPTY
 
 
 def test_a_rate_knows_its_error() -> None:
