@@ -100,6 +100,14 @@ class Cluster:
         """Starts a server that was killed; returns when it serves again."""
         self._tell(f"start {name}")
 
+    def pause(self, name: str) -> None:
+        """``kill -STOP``: from now on the server answers nothing, but keeps its connections."""
+        self._tell(f"pause {name}")
+
+    def resume(self, name: str) -> None:
+        """``kill -CONT``."""
+        self._tell(f"resume {name}")
+
     def replicas(self, datanode: str) -> dict[str, Path]:
         """The files in which a DataNode keeps its blocks, by their names ``blk_…``."""
         files = (self.folder / f"{datanode}-data").rglob("blk_*")

@@ -114,6 +114,16 @@ class Guard:
         server.kill()
         server.wait()
 
+    def pause(self, name: str) -> None:
+        """``kill -STOP``, and waits until every thread stands: on a busy machine they go on for a while."""
+        server = self._servers[name]
+        server.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self, name: str) -> None:
+        """``kill -CONT``; nothing happens where the server runs."""
+        self._servers[name].send_signal(signal.SIGCONT)
+
     def stop_all(self) -> None:
         """Ends every server and removes the folder; nothing they hold is needed any more."""
         for server in self._servers.values():
@@ -211,8 +221,14 @@ def _serve(guard: Guard, listener: socket.socket, lifeline: int | None) -> None:
                     if word == "stop":
                         guard.stop_all()
                     else:
+                        commands = {
+                            "start": guard.start,
+                            "kill": guard.kill,
+                            "pause": guard.pause,
+                            "resume": guard.resume,
+                        }
                         try:
-                            {"start": guard.start, "kill": guard.kill}[word](name)
+                            commands[word](name)
                         except (KeyError, RuntimeError) as error:
                             answer = f"{type(error).__name__}: {error}"
                     with contextlib.suppress(OSError):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import os
 import random
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,17 +38,16 @@ _STEADY = RetryOptions(max_attempts=100, initial_delay_s=0.01, max_delay_s=0.1)
 @pytest.fixture
 def datanodes(cluster: Cluster) -> Iterator[Callable[..., None]]:
     """Stops DataNodes by name; afterwards all go on."""
-    servers = cluster.state["servers"]
 
     def stop(*names: str) -> None:
         for name in names:
-            os.kill(servers[name], signal.SIGSTOP)
+            cluster.pause(name)
 
     try:
         yield stop
     finally:
         for name in DATANODES:
-            os.kill(servers[name], signal.SIGCONT)
+            cluster.resume(name)
 
 
 @asynccontextmanager
@@ -187,7 +184,7 @@ async def test_after_a_cancellation_nothing_is_written(
         assert reading.cancelled()
         assert fetcher.stats().in_flight == 0
         for name in DATANODES:
-            os.kill(cluster.state["servers"][name], signal.SIGCONT)
+            cluster.resume(name)
         await until(lambda: fetcher.stats().hedges_in_flight == 0)
         assert await read_all(fetcher, infos) == _DATA
         assert not any(buffer)
