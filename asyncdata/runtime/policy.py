@@ -113,7 +113,8 @@ class Skips:
             return f"and max_skipped is {policy.max_skipped}"
         if policy.max_fraction is not None:
             seen = max(each.seen for each in self._guards.values())
-            if seen >= policy.min_elements and total > policy.max_fraction * seen:
+            # Of no failure at all there is nothing to estimate: the first one is too many.
+            if (seen >= policy.min_elements or not policy.max_fraction) and total > policy.max_fraction * seen:
                 return f"of {seen} elements, and max_fraction is {policy.max_fraction:g}"
         if guard.in_a_row > policy.max_in_a_row:
             return f"{guard.in_a_row} of them in a row, and max_in_a_row is {policy.max_in_a_row}"

@@ -50,7 +50,10 @@ class Quarantine:
             QuarantineError: It cannot be opened for appending.
         """
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # A pipe that nobody reads is an error rather than waited for.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = os.open(self.path, flags, 0o600)
+            os.set_blocking(descriptor, True)
         except OSError as error:
             raise QuarantineError(f"the quarantine list {self.path!r} cannot be opened: {error.strerror}") from None
         name = "asyncdata-quarantine"
@@ -68,11 +71,15 @@ class Quarantine:
             self._lose("it is not written as fast as lines come")
 
     def _write_all(self, descriptor: int) -> None:
+        torn = False
         try:
             while (line := self._lines.get()) is not None:
                 try:
-                    # One write per line: lines of several processes do not mix.
-                    if os.write(descriptor, line) < len(line):
+                    # One write per line: lines of several processes do not mix. A part of one stays alone on its line.
+                    text = b"\n" + line if torn else line
+                    written = os.write(descriptor, text)
+                    torn = written < len(text) and (torn or written > 0)
+                    if written < len(text):
                         self._lose("the disk is full")
                 except OSError as error:
                     self._lose(error.strerror or "the write failed")

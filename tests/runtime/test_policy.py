@@ -58,6 +58,17 @@ def test_a_fraction_is_judged_once_enough_was_seen() -> None:
     assert "max_fraction is 0.1" in str(error)
 
 
+@pytest.mark.parametrize("passed", [0, 10, 10_000])
+def test_the_ends_of_a_fraction(passed: int) -> None:
+    """Of 0 the first failure is one too many, from the first element on; of 1 none is."""
+    nothing = skips(max_skipped=None, max_fraction=0.0).guard("p", "map")
+    nothing.passed(passed)
+    assert isinstance(nothing.skip(ValueError(), ORIGIN), TooManyErrorsError)
+    everything = skips(max_skipped=None, max_fraction=1.0).guard("p", "map")
+    everything.passed(passed)
+    assert all(everything.skip(ValueError(), ORIGIN) is None for _ in range(2000))
+
+
 def test_failures_in_a_row_are_counted_by_step() -> None:
     """Good elements of another step do not make up for a step in which everything fails."""
     policy = skips(max_skipped=None, max_in_a_row=3)

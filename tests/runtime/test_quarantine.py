@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -59,6 +60,9 @@ def test_a_file_that_cannot_be_opened_is_an_error_at_once(tmp_path: Path) -> Non
     """A wrong path is told before anything is read."""
     with pytest.raises(QuarantineError, match="No such file or directory"):
         Quarantine(str(tmp_path / "missing" / "list.jsonl")).open()
+    os.mkfifo(tmp_path / "pipe")  # that nobody reads
+    with pytest.raises(QuarantineError):
+        Quarantine(str(tmp_path / "pipe")).open()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -72,6 +76,31 @@ def test_a_full_disk_costs_lines_and_nothing_else(caplog: pytest.LogCaptureFixtu
         quarantine.close()
     assert quarantine.lost == 10
     assert [record.getMessage().count("are lost: No space left on device") for record in caplog.records] == [1]
+
+
+def test_a_line_that_is_torn_stays_alone(tmp_path: Path) -> None:
+    """Where the space ends within a line, and comes back: every other line can be read, and the torn one is counted."""
+    path = tmp_path / "list.jsonl"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    quarantine = Quarantine(str(path))
+    quarantine.open()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1005, hard))
+    try:
+        quarantine.put({"error": "x" * 900})
+        quarantine.put({"error": "y" * 900})
+        quarantine.put({"error": "z" * 900})
+        for _ in range(1000):
+            if quarantine.lost == 2:
+                break
+            threading.Event().wait(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    quarantine.put({"record": 4})
+    quarantine.close()
+    first, torn, last = path.read_bytes().splitlines()
+    assert [json.loads(line) for line in (first, last)] == [{"error": "x" * 900}, {"record": 4}]
+    assert torn.startswith(b'{"error": "yy')
+    assert quarantine.lost == 2
 
 
 def test_a_file_that_is_not_taken_from_blocks_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
