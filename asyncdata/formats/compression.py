@@ -191,7 +191,7 @@ class Decompressor:
         for signature, meaning in _LOOKS:
             if self._head.startswith(signature):
                 return f"{text}, which looks like {meaning}"
-        return text
+        return f"{text}; pass compression_type=None if it is not compressed"
 
     def _garbage(self) -> CompressionError:
         head = self._pending[:8].hex(" ")

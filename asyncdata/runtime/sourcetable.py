@@ -6,7 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
+from asyncdata.errors import AsyncdataError
 from asyncdata.memory.advance import Rows
+from asyncdata.workers.failure import annotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,12 @@ class SourceTable:
         if not source.is_file:
             return {"record": record}
         return {"url": source.name, "version": source.version, "record": record, "offset": offset}
+
+    def locate(self, error: BaseException, stage: str, origin: Rows) -> None:
+        """Says of an error which element it is about, in a note, and in the attributes if it has them."""
+        if isinstance(error, AsyncdataError):
+            error.complete(stage=stage, **self.place(origin))
+        annotate(error, f"in {stage}, {self.name_element(origin)}")
 
     def name_element(self, origin: Rows) -> str:
         """An element in words."""

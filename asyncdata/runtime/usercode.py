@@ -14,7 +14,7 @@ from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import LONG_STEP_S
 from asyncdata.types import Element
-from asyncdata.workers.failure import annotate, as_raisable
+from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class UserFunction:
             return value if convert is None else convert(value)
         except Exception as error:
             raised = as_raisable(error)
-            annotate(raised, f"in {self._label}, {self._sources.name_element(origin)}")
+            self._sources.locate(raised, self._label, origin)
             if raised is error:
                 raise
             raise raised from error

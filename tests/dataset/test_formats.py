@@ -267,3 +267,22 @@ def test_bad_lines_and_rows_may_be_left_out() -> None:
         assert list(found) == [(1, b"a"), (2, b'b"b'), (5, b'e"e'), (8, b"i")]
     skipped = found.stats().skipped
     assert (skipped.elements, skipped.shards) == (2, 1)
+
+
+@pytest.mark.parametrize("parallel", [None, 2])
+@pytest.mark.parametrize("step", ["map", "batch"])
+def test_an_error_has_its_place_wherever_functions_run(step: str, parallel: int | None, tmp_path: Path) -> None:
+    """A parser's error and a batch that cannot be, in this process and in workers: URL, offset, record and stage."""
+    path = tmp_path / "records"
+    with ad.TFRecordWriter(path) as writer:
+        writer.write_many([b"one", b"three"])
+    parse = ad.parse_example({"x": ad.VarLenFeature(int)})
+    records = ad.TFRecordDataset(path).skip(1)
+    ds = records.map(parse, parallel)
+    if step == "batch":
+        ds = ad.TFRecordDataset(path).map(lambda record: np.zeros(len(record)), parallel).batch(2)
+    with pytest.raises(ad.AsyncdataError) as caught:
+        list(ds.with_options(ad.Options(num_workers=0)))
+    error = caught.value
+    assert (error.url, error.record, error.offset) == (str(path), 1, 19)
+    assert step in str(error.stage)

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import AsyncdataError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
@@ -110,9 +109,7 @@ class BatchStage(CollectingStage):
             except Misfit as misfit:
                 count = misfit.row // size
                 if not count:
-                    if isinstance(misfit.error, AsyncdataError):
-                        misfit.error.stage = self.label
-                    annotate(misfit.error, f"in {self.label}, {self._sources.name_element(block.origin[misfit.row])}")
+                    self._sources.locate(misfit.error, self.label, block.origin[misfit.row])
                     raise misfit.error from misfit.error.__cause__
         self._now, self._waiting = waiting, None
         if count < len(waiting.stops):

@@ -18,7 +18,7 @@ from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage
 from asyncdata.runtime.stages.results import block_of_results
 from asyncdata.runtime.stages.rowwise import RowwiseStage
 from asyncdata.runtime.usercode import UserFunction
-from asyncdata.workers.failure import annotate, as_raisable
+from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
 
@@ -155,7 +155,7 @@ class AsyncMapStage(Stage):
                 call.value = await self._function(*arguments, *self._resources, rng=rng)
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this element
             call.error = _raisable(error)
-            annotate(call.error, f"in {self.label}, {self._sources.name_element(call.origin[0])}")
+            self._sources.locate(call.error, self.label, call.origin[0])
         call.done = True
         self._news.set()
 

@@ -27,7 +27,6 @@ from asyncdata.memory.ragged import RaggedArray
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, flatten
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage
-from asyncdata.workers.failure import annotate
 
 _SMALL_ROW: Final = 64
 """Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""
@@ -92,8 +91,7 @@ class UnbatchStage(Stage):
         try:
             self._rows = spread(batches)
         except UnbatchableError as error:
-            error.stage = self.label
-            annotate(error, f"in {self.label}, {self._sources.name_element(batches.origin[0])}")
+            self._sources.locate(error, self.label, batches.origin[0])
             if rest is not None:
                 rest.release()
             raise

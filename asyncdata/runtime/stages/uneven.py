@@ -30,7 +30,6 @@ from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.stages.collecting import CollectingStage, Collects
 from asyncdata.runtime.stages.stacking import Misfit, has_nests, structured
 from asyncdata.runtime.stages.values import Numbers, Strings, Values, values_of
-from asyncdata.workers.failure import annotate
 
 _SLAB_TARGET: Final = 1 << 18
 """Small batches share slabs of about this size."""
@@ -203,8 +202,7 @@ class UnevenBatchStage(CollectingStage):
             row, error = misfit.row, misfit.error
         except UnbatchableError as caught:
             error = caught
-        error.stage = self.label
-        annotate(error, f"in {self.label}, {self._sources.name_element(block.origin[start + row])}")
+        self._sources.locate(error, self.label, block.origin[start + row])
         raise error
 
     # --- writing -----------------------------------------------------------------------------------------------
