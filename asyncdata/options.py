@@ -112,7 +112,8 @@ class ErrorPolicy:
             any number.
         max_fraction: The largest part of the elements that may fail, of those that a step has seen; None for no such
             limit.
-        min_elements: How many that must be before `max_fraction` is judged.
+        min_elements: How many that must be before `max_fraction` is judged; where it is 0 the first failure is one too
+            many, and a dataset of fewer elements is never judged otherwise.
         max_in_a_row: The most failures of one step with nothing good between them. There is always such a limit, so
             that an endless dataset of which everything fails ends.
         skip_unreachable: Whether a shard ends early also when its storage cannot be read after all attempts (an
