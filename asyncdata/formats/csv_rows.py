@@ -53,15 +53,7 @@ class CsvFramer:
         self._splitter = Splitter(delimiter, quotes=quotes)
 
     def frame(
-        self,
-        view: memoryview,
-        start: int,
-        stop: int,
-        *,
-        limit: int,
-        remaining: int | None,
-        last: bool,
-        place: Place,
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Frames:
         """See `Framer`."""
         del remaining

@@ -114,15 +114,7 @@ class Framer(Protocol):
         """Whether `frame` takes long enough per record to be kept away from event loops."""
 
     def frame(
-        self,
-        view: memoryview,
-        start: int,
-        stop: int,
-        *,
-        limit: int,
-        remaining: int | None,
-        last: bool,
-        place: Place,
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Frames:
         """Finds whole records in ``view[start:stop]``.
 

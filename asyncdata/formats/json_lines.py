@@ -40,15 +40,7 @@ class JsonFramer:
         self._lines = LineFramer(skip_blank=True)
 
     def frame(
-        self,
-        view: memoryview,
-        start: int,
-        stop: int,
-        *,
-        limit: int,
-        remaining: int | None,
-        last: bool,
-        place: Place,
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Frames:
         """See `Framer`."""
         frames = self._lines.frame(view, start, stop, limit=limit, remaining=remaining, last=last, place=place)

@@ -39,15 +39,7 @@ class LineFramer:
         self._window = _SMALLEST_WINDOW
 
     def frame(
-        self,
-        view: memoryview,
-        start: int,
-        stop: int,
-        *,
-        limit: int,
-        remaining: int | None,
-        last: bool,
-        place: Place,
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Frames:
         """See `Framer`."""
         del remaining

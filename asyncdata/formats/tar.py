@@ -88,15 +88,7 @@ class TarFramer:
         self._padding = 0
 
     def frame(
-        self,
-        view: memoryview,
-        start: int,
-        stop: int,
-        *,
-        limit: int,
-        remaining: int | None,
-        last: bool,
-        place: Place,
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Members:
         """See `Framer`."""
         end = stop if last else None if remaining is None else start + remaining

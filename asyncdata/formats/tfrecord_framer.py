@@ -32,15 +32,7 @@ class TFRecordFramer:
         self._leaf = UNCHECKED_BYTES if check else BYTES
 
     def frame(
-        self,
-        view: memoryview,
-        start: int,
-        stop: int,
-        *,
-        limit: int,
-        remaining: int | None,
-        last: bool,
-        place: Place,
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Frames:
         """See `Framer`."""
         del last  # a tail that nothing follows is noticed by who knows how much of it is missing

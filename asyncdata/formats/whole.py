@@ -22,15 +22,7 @@ class WholeFramer:
         self.structure: Structure = LEAF if url is None else TupleOf((LEAF, LEAF))
 
     def frame(
-        self,
-        view: memoryview,
-        start: int,
-        stop: int,
-        *,
-        limit: int,
-        remaining: int | None,
-        last: bool,
-        place: Place,
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Frames:
         """See `Framer`."""
         del view, limit

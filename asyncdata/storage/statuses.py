@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -25,6 +26,8 @@ _FATAL: Final[dict[int, type[StorageError]]] = {
     407: AccessDeniedError,
     410: ObjectNotFoundError,
 }
+
+_TITLE: Final = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
 
 
 def status_error(
@@ -71,6 +74,9 @@ def parse_retry_after(value: str | None, now: datetime | None = None) -> float |
 
 
 def shorten(body: bytes, limit: int = 300) -> str:
-    """The server's words, on one line and not too long."""
+    """The server's words, on one line and not too long; of a page for browsers its title."""
     text = " ".join(body[: 4 * limit].decode("utf-8", "replace").split())
+    if text.lower().startswith(("<!doctype html", "<html")):
+        title = _TITLE.search(text)
+        text = title[1].strip() if title else "a page for browsers"
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -45,3 +45,5 @@ def test_words_are_shortened_to_one_line() -> None:
     """What a server says fits into a message."""
     assert shorten(b"a\n  b\xff") == "a b\ufffd"
     assert len(shorten(b"x" * 10_000)) == 300
+    assert shorten(b"<!DOCTYPE HTML>\n<html><head><title> Not\nhere</title></head><body>") == "Not here"
+    assert shorten(b"<html><body>" + b"x" * 9000) == "a page for browsers"
