@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 
 from asyncdata import arguments
+from asyncdata.dataset.answers import Answers
 from asyncdata.dataset.combining import Combining
 from asyncdata.dataset.fused import Fused
 from asyncdata.dataset.sequence import Sequential
 from asyncdata.dataset.signature import converted, signature_of
 from asyncdata.dataset.storing import Storing
-from asyncdata.dataset.whole import Whole
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan import sequence, sources
 from asyncdata.plan.node import Node
 from asyncdata.types import Element
 
 
-class Dataset(Fused, Combining, Sequential, Storing, Whole):
+class Dataset(Fused, Combining, Sequential, Storing, Answers):
     """A sequence of elements that is described here and produced when it is iterated.
 
     ``for`` and ``async for`` work on a Dataset directly; `iterator` gives an iterator to hold on to. Every iteration

@@ -15,7 +15,7 @@ from asyncdata.types import Element
 S = TypeVar("S")
 
 
-class Whole(Handle):
+class Answers(Handle):
     """The part of `Dataset` whose answers are no datasets."""
 
     __slots__ = ()
