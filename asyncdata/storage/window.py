@@ -383,7 +383,7 @@ class Window:
     def _decide_up(self, now: float, base: Rate, ratio: float, blocks: int, error: float) -> None:
         tried = self.limit
         step = tried / self._base - 1
-        if blocks < 4 and abs(ratio - 1 - step / 2) < error:
+        if (blocks < 4 and abs(ratio - 1 - step / 2) < error) or (blocks < 6 and abs(ratio - 1 - _EQUAL) < error):
             return
         # More than the window before, and not only because that was slow just then.
         if ratio <= 1 + _EQUAL or self._rate.mean < (1 - _EQUAL) * self._best:

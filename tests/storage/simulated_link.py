@@ -320,6 +320,6 @@ def draw_link(seed: int) -> Link:
         errors=draw.choice([0.0, 0.0, 0.0, 0.01, 0.05]),
         size=size,
         cpu_bytes_per_s=needed if kind == "cpu" else math.inf,
-        bloat_s=slot_s * draw.uniform(0.1, 0.8) if kind == "bloat" else 0.0,
+        bloat_s=slot_s * draw.uniform(0.1, 0.5) if kind == "bloat" else 0.0,
         decline=draw.uniform(0.02, 0.1) if kind == "decline" else 0.0,
     )

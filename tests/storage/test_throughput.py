@@ -48,9 +48,8 @@ def test_reads_of_other_sizes_are_compared_at_one_size() -> None:
     """Small reads that end sooner do not make the larger ones look slow."""
     durations = Durations(12)
     for size, took_s in ((1000, 0.2), (9000, 1.0)):
-        for _ in range(12):
-            filling = durations.add(Sample(took_s, 0.0, size, 0.1, limited=True), 24)
-        assert filling is Filling.EMPTY
+        fillings = [durations.add(Sample(took_s, 0.0, size, 0.1, limited=True), 24) for _ in range(12)]
+        assert fillings[-1] is Filling.EMPTY
 
 
 def test_a_rate_knows_its_error() -> None:
