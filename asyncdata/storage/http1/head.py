@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,9 @@ from typing import Final
 MAX_HEAD_BYTES: Final = 64 << 10
 
 _STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([^\r\n\x00]*))?")
-_HEADER: Final = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\x00\r\n]*)")
+_NAME: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_HEADER: Final = re.compile(rf"({_NAME}):([^\x00\r\n]*)")
+_FIELD: Final = re.compile(rf"\r\n({_NAME}):[ \t]*([^\x00\r\n]*)")
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(?:(\d{1,19})|\*)")
 
 
@@ -58,6 +61,8 @@ class ResponseHead:
         text = self.headers.get("content-length")
         if text is None:
             return None
+        if text.isdecimal() and text.isascii() and len(text) <= 19:
+            return int(text)
         first, *others = (part.strip() for part in text.split(","))
         if not (first.isascii() and first.isdigit() and len(first) <= 19) or any(part != first for part in others):
             raise MalformedHeadError(f"Content-Length is {text[:60]!r}")
@@ -77,16 +82,21 @@ class ResponseHead:
             MalformedHeadError: It makes no sense.
         """
         text = self.headers.get("content-range")
-        if text is None:
-            return None
-        found = _CONTENT_RANGE.fullmatch(text.strip())
-        if found is None:
-            raise MalformedHeadError(f"Content-Range is {text[:60]!r}")
-        start, last, total = (None if group is None else int(group) for group in found.groups())
-        stop = None if last is None else last + 1
-        if start is not None and stop is not None and (start >= stop or (total is not None and stop > total)):
-            raise MalformedHeadError(f"Content-Range is {text[:60]!r}")
-        return ContentRange(start, stop, total)
+        return None if text is None else _parse_range(text)
+
+
+@functools.lru_cache(maxsize=64)  # asked for more than once per answer
+def _parse_range(text: str) -> ContentRange:
+    found = _CONTENT_RANGE.fullmatch(text.strip())
+    if found is None:
+        raise MalformedHeadError(f"Content-Range is {text[:60]!r}")
+    first, last, size = found.groups()
+    start = None if first is None else int(first)
+    stop = None if last is None else int(last) + 1
+    total = None if size is None else int(size)
+    if start is not None and stop is not None and (start >= stop or (total is not None and stop > total)):
+        raise MalformedHeadError(f"Content-Range is {text[:60]!r}")
+    return ContentRange(start, stop, total)
 
 
 def parse_head(raw: bytes) -> ResponseHead:
@@ -98,19 +108,27 @@ def parse_head(raw: bytes) -> ResponseHead:
     Raises:
         MalformedHeadError: It is not well formed.
     """
-    first, *lines = raw.decode("latin-1").split("\r\n")
+    text = raw.decode("latin-1")
+    end = text.find("\r\n")
+    first = text if end < 0 else text[:end]
     status = _STATUS_LINE.fullmatch(first)
     if status is None:
         raise MalformedHeadError(f"the status line is {first[:80]!r}")
-    headers: dict[str, str] = {}
-    for line in lines:
-        found = _HEADER.fullmatch(line)
-        if found is None:
-            raise MalformedHeadError(f"a header line is {line[:80]!r}")
-        name, value = found.groups()
-        key = name.lower()
-        text = value.strip(" \t")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    fields = _FIELD.findall(text, len(first))
+    # A field ends at the first CR, LF or zero. Where these come in pairs only, and every line was found, all are whole.
+    lines = text.count("\r\n")
+    if len(fields) != lines or text.count("\r") != lines or text.count("\n") != lines or "\0" in text:
+        raise MalformedHeadError(f"a header line is {_first_bad_line(text)[:80]!r}")
+    headers = {name.lower(): value.rstrip(" \t") for name, value in fields}
+    if len(headers) < len(fields):
+        headers = {}
+        for name, value in fields:
+            key, stripped = name.lower(), value.rstrip(" \t")
+            headers[key] = f"{headers[key]}, {stripped}" if key in headers else stripped
     connection = headers.get("connection", "").lower()
     keep_alive = "close" not in connection and (status[1] == "1" or "keep-alive" in connection)
     return ResponseHead(int(status[2]), status[3] or "", headers, keep_alive)
+
+
+def _first_bad_line(text: str) -> str:
+    return next(line for line in text.split("\r\n")[1:] if _HEADER.fullmatch(line) is None)
