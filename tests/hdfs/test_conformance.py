@@ -10,12 +10,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from asyncdata.options import Environment, Options
+from asyncdata.options import Environment, Options, TimeoutOptions
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.registry import spec_for
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.writing import Writer
+
+# Nothing is tried again here, and servers share a busy machine.
+_PATIENT = TimeoutOptions(connect_s=40, first_byte_s=40, idle_s=40)
 
 
 class HdfsPlace:
@@ -50,7 +53,7 @@ class _OnTheCluster(RangeReaderSuite):
 
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
-        spec = spec_for(f"{self.scheme}://", Options(storage=self.storage), Environment())
+        spec = spec_for(f"{self.scheme}://", Options(storage=self.storage, timeouts=_PATIENT), Environment())
         reader = spec.open()
         try:
             yield HdfsPlace(self.cluster, f"/{self.scheme}-{next(self.numbers)}", self.scheme, reader, spec)

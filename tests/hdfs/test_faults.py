@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import os
 import random
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -124,15 +122,14 @@ async def test_a_stopped_datanode_costs_a_time_limit(whole_cluster: Cluster, fol
     """
     data = random.Random(2).randbytes(4 * BLOCK_BYTES)
     await Writer(whole_cluster).put(f"{folder}/x", data)
-    stopped = whole_cluster.state["servers"]["datanode2"]
     limits = TimeoutOptions(connect_s=0.5, first_byte_s=0.5, idle_s=0.5)
     try:
         async with opened(options(timeouts=limits, requests=4)) as fetcher:
             info = await fetcher.stat(whole_cluster.url(f"{folder}/x"))
-            os.kill(stopped, signal.SIGSTOP)
+            whole_cluster.pause("datanode2")
             assert await read_all(fetcher, info, BLOCK_BYTES, after=nothing) == data
     finally:
-        os.kill(stopped, signal.SIGCONT)
+        whole_cluster.resume("datanode2")
 
 
 async def test_a_flipped_byte_on_one_replica_is_never_delivered(

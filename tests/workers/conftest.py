@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -76,6 +77,13 @@ class Kit:
     def pids(self) -> list[int]:
         """The process ids of the workers alive."""
         return [worker.pid for worker in self.pool.stats().workers]
+
+    def pause(self) -> int:
+        """Stops the first worker; returns its process id when it has stopped, which takes a moment after the signal."""
+        pid = self.pids()[0]
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return pid
 
 
 MakeKit = Callable[..., Any]

@@ -209,7 +209,7 @@ async def test_a_full_socket_holds_messages_back_and_loses_none(make_kit: MakeKi
     for stream in (False, True):
         kit = await make_kit(num_workers=1, depth=600, stream=stream)
         await kit.run(handlers.same)
-        os.kill(kit.pids()[0], signal.SIGSTOP)
+        stopped = kit.pause()
         payloads = [i.to_bytes(4, "little") + bytes(4000) for i in range(600)]
         # Every tenth goes by descriptor.
         payloads[::10] = [payload + bytes(100) for payload in payloads[::10]]
@@ -217,7 +217,7 @@ async def test_a_full_socket_holds_messages_back_and_loses_none(make_kit: MakeKi
         await asyncio.sleep(0)
         (worker,) = kit.pool._workers
         assert worker._writing
-        os.kill(kit.pids()[0], signal.SIGCONT)
+        os.kill(stopped, signal.SIGCONT)
         assert await asyncio.gather(*tasks) == payloads
         assert not worker._writing
 

@@ -132,8 +132,7 @@ async def test_a_worker_killed_while_it_waits_for_a_grant_is_replaced(make_kit: 
 async def test_a_worker_killed_while_messages_are_held_back_loses_no_task(make_kit: MakeKit, stream: bool) -> None:
     """Messages that could not be sent yet are sent to another worker."""
     kit = await make_kit(num_workers=1, depth=500, stream=stream)
-    victim = kit.pids()[0]
-    os.kill(victim, signal.SIGSTOP)
+    victim = kit.pause()
     payloads = [i.to_bytes(4, "little") * (1024 if i % 7 else 990) for i in range(500)]
     tasks = [kit.task(handlers.same, payload) for payload in payloads]
     await asyncio.sleep(0)
@@ -310,14 +309,14 @@ async def test_a_task_that_asks_after_it_was_cancelled_is_refused(make_kit: Make
     """Between cancelling and the end, grant is not called again."""
     kit = await make_kit(num_workers=1)
     meeting = Meeting()
-    os.kill(kit.pids()[0], signal.SIGSTOP)
+    stopped = kit.pause()
     task = kit.task(handlers.write_at, b"x", grant=meeting)
     await asyncio.sleep(0)
     (worker,) = kit.pool._workers
     worker.withdraw = lambda _: None  # as if the task had begun just before
     task.cancel()
     await asyncio.sleep(0)
-    os.kill(kit.pids()[0], signal.SIGCONT)
+    os.kill(stopped, signal.SIGCONT)
     with pytest.raises(asyncio.CancelledError):
         await task
     assert meeting.asked == []
@@ -417,7 +416,7 @@ async def test_closing_reports_code_that_does_not_come_back(make_kit: MakeKit, p
 async def test_closing_ends_a_stopped_worker(make_kit: MakeKit) -> None:
     """A process that cannot even take SIGABRT is killed."""
     kit = await make_kit(num_workers=1, close_timeout_s=0.05)
-    os.kill(kit.pids()[0], signal.SIGSTOP)
+    kit.pause()
     with pytest.raises(CloseTimeoutError):
         await kit.pool.aclose()
 
