@@ -148,8 +148,10 @@ def test_every_format_compressed(name: str, compression: str) -> None:
     memory.pipe("/packed.file", PACK[compression](content(5)))
     assert list(make("memory://packed.file", compression_type=compression)) == elements(5)
     memory.pipe("/packed.file", content(5))
-    with pytest.raises(ad.CompressionError, match=f"is not {compression}"):
+    with pytest.raises(ad.CompressionError, match=f"is not {compression}.*compression_type") as caught:
         list(make("memory://packed.file", compression_type=compression))
+    error = caught.value
+    assert (error.url, error.offset, error.record) == ("memory://packed.file", 0, 0)
 
 
 @BY_NAME

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from asyncdata.errors import AsyncdataError, BrokenFrameError, DataError, MemoryLimitError
+from asyncdata.errors import AsyncdataError, BrokenFrameError, CompressionError, DataError, MemoryLimitError
 from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Advance, Mark, Rows
@@ -116,7 +116,7 @@ class FramedStage(Stage):
         try:
             return await self._next_block(limit)
         except AsyncdataError as error:
-            if isinstance(error, MemoryLimitError | BrokenFrameError) and error.record is None:
+            if isinstance(error, MemoryLimitError | BrokenFrameError | CompressionError) and error.record is None:
                 error.record = self._index
             error.url = error.url or self.url
             error.stage = error.stage or self.label
