@@ -72,7 +72,7 @@ class HedgeOptions:
 
     Attributes:
         enabled: False waits for the time limits instead.
-        max_extra: The most requests that hedging adds, as a fraction of all.
+        max_extra: The most requests that hedging adds, as a fraction of those that are made without it.
         tail_factor: A read is hedged when it was silent for this many times the 90th percentile of first-byte times.
         least_delay_s: It is never hedged sooner.
         most_delay_s: It is hedged after this long even while nothing is known.

@@ -76,7 +76,7 @@ class HedgeMemory:
 
 
 class HedgeBudget:
-    """How many requests hedging may add: a fraction of all that were sent. Pure."""
+    """How many requests hedging may add: a fraction of those that are sent without it. Pure."""
 
     def __init__(self, options: HedgeOptions) -> None:
         self._options = options
@@ -84,7 +84,8 @@ class HedgeBudget:
 
     def spend(self, requests: int, cost: int, at_once: int) -> bool:
         """Whether a hedge of `cost` requests may start, given all `requests` so far and those hedges that run."""
-        if at_once >= self._options.max_at_once or self._spent + cost > self._options.max_extra * requests:
+        without = requests - self._spent
+        if at_once >= self._options.max_at_once or self._spent + cost > self._options.max_extra * without:
             return False
         self._spent += cost
         return True
