@@ -33,7 +33,7 @@ from asyncdata.errors import (
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage import fsspec
 from asyncdata.storage.attempt import Attempt, ReadLimits
-from asyncdata.storage.changed import object_changed, object_deleted
+from asyncdata.storage.changed import object_changed, object_deleted, object_resized
 from asyncdata.storage.cloud_options import GS, S3, SPELLINGS, StoreConfig, fsspec_options, store_config
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.globs import GlobPattern, compile_glob, has_wildcard
@@ -189,6 +189,8 @@ class ObstoreReader:
             raise object_deleted(info, start=start) from None
         except StorageError as error:
             raise locate(error, info, start) from None
+        if 0 <= info.size != meta.size:
+            raise object_resized(info, meta.size, start=start, found=meta.version)
         if filled < len(buffer):
             if start + len(buffer) > meta.size:
                 raise StorageError(

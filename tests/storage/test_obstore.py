@@ -30,6 +30,8 @@ from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.registry import spec_for
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.storage.raw_server import DATA, RawServer
+from tests.storage.test_truth import LIES, SIZE, START, fetcher_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -281,3 +283,23 @@ def test_a_time_limit_is_transient() -> None:
     """The type is all that counts."""
     assert isinstance(typed_error(TimeoutError(), "s3://b/x"), TransientStorageError)
     assert isinstance(typed_error(FileNotFoundError(), "s3://b/x"), ObjectNotFoundError)
+
+
+@pytest.mark.parametrize("name", [name for name in LIES if "gs" in LIES[name][3]])
+async def test_a_lie_to_obstore_is_a_typed_error(name: str) -> None:
+    """obstore knows versions by their ETag alone, and says less about what was wrong; wrong bytes never pass."""
+    script, kind, _, _ = LIES[name]
+    async with RawServer(script) as server:
+        fetcher, listed = fetcher_of(server, "obstore")
+        buffer = bytearray(SIZE)
+        try:
+            if name == "another generation":
+                await fetcher.read(listed["gs"], START, memoryview(buffer))
+                assert buffer == DATA[START : START + SIZE]
+                return
+            with pytest.raises(StorageError) as caught:
+                await fetcher.read(listed["gs"], START, memoryview(buffer))
+            assert isinstance(caught.value, ObjectChangedError) == (kind is ObjectChangedError), repr(caught.value)
+            assert caught.value.url == listed["gs"].url
+        finally:
+            await fetcher.aclose()

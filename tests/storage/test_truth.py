@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,12 @@ from asyncdata.options import Environment, Options, RetryOptions
 from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS
+from tests.storage.certificate import make_certificate
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, ranged
 
 GENERATION = "1700000000000001"
 START, SIZE = 5000, 3000
-GCS = f'x-goog-generation: {GENERATION}\r\nETag: "v1"\r\n'
+GCS = f'x-goog-generation: {GENERATION}\r\nETag: "v1"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n'
 
 
 def answer(request: Request, **replaced: str) -> tuple[bytes, bytes]:
@@ -102,30 +105,46 @@ LIES: dict[str, tuple[Script, type[StorageError], str, tuple[str, ...]]] = {
 }
 
 
-def fetcher_of(server: RawServer) -> tuple[Fetcher, dict[str, ObjectInfo]]:
-    """A Fetcher, and what was listed."""
-    storage = {"gs": {"endpoint_url": server.url, "token": "anon"}}
+def fetcher_of(server: RawServer, way: str = "plain") -> tuple[Fetcher, dict[str, ObjectInfo]]:
+    """A Fetcher whose bodies go that way, and what was listed."""
+    gs: dict[str, Any] = {"endpoint_url": server.url, "token": "anon"}
+    web: dict[str, Any] = {}
+    url = server.url
+    if way == "aiohttp":  # which the proxy calls for; the server answers to any name
+        gs |= {"endpoint_url": "http://storage.test", "proxy": server.url}
+        web, url = {"proxy": server.url}, "http://web.test"
+    elif way == "tls":
+        gs["verify_tls"] = web["verify_tls"] = False
+    elif way == "obstore":
+        gs["backend"] = "obstore"
     fetcher = Fetcher(
-        Options(storage=storage, retry=RetryOptions(max_attempts=2, initial_delay_s=0.001)), Environment()
+        Options(
+            storage={"gs": gs, "http": web if way == "aiohttp" else {}, "https": web},
+            retry=RetryOptions(max_attempts=2, initial_delay_s=0.001),
+        ),
+        Environment(),
     )
     return fetcher, {
-        "gs": ObjectInfo(url="gs://bucket/x", size=len(DATA), version=GENERATION),
-        "http": ObjectInfo(url=f"{server.url}/x", size=len(DATA), version='"v1"'),
+        "gs": ObjectInfo(url="gs://bucket/x", size=len(DATA), version='"v1"' if way == "obstore" else GENERATION),
+        "http": ObjectInfo(url=f"{url}/x", size=len(DATA), version='"v1"'),
     }
 
 
-@pytest.mark.parametrize(("name", "scheme"), [(name, scheme) for name in LIES for scheme in LIES[name][3]])
-async def test_a_lie_is_a_typed_error(name: str, scheme: str) -> None:
+@pytest.mark.parametrize("way", ["plain", "tls", "aiohttp"])
+@pytest.mark.parametrize("name", LIES)
+async def test_a_lie_is_a_typed_error(name: str, way: str, tmp_path: Path) -> None:
     """It says what was wrong and names the URL; whatever had arrived was right or is not claimed."""
-    script, kind, words, _ = LIES[name]
-    async with RawServer(script) as server:
-        fetcher, listed = fetcher_of(server)
+    script, kind, words, schemes = LIES[name]
+    tls = make_certificate(tmp_path)[1] if way == "tls" else None
+    async with RawServer(script, tls=tls) as server:
+        fetcher, listed = fetcher_of(server, way)
         try:
-            with pytest.raises(StorageError, match=words) as caught:
-                await fetcher.read(listed[scheme], START, memoryview(bytearray(SIZE)))
-            assert isinstance(caught.value, kind), repr(caught.value)
-            assert caught.value.url == listed[scheme].url
-            assert isinstance(caught.value, TransientStorageError) == (kind is TransientStorageError)
+            for scheme in schemes:
+                with pytest.raises(StorageError, match=words if way != "aiohttp" else ".") as caught:
+                    await fetcher.read(listed[scheme], START, memoryview(bytearray(SIZE)))
+                assert isinstance(caught.value, kind), repr(caught.value)
+                assert caught.value.url == listed[scheme].url
+                assert isinstance(caught.value, TransientStorageError) == (kind is TransientStorageError)
         finally:
             await fetcher.aclose()
 
