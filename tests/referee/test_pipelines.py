@@ -163,7 +163,7 @@ def test_resampling_keeps_as_much_as_tensorflow(
     target: list[float], initial: list[float] | None, referee: Referee
 ) -> None:
     """Of each class and in all as many elements as TensorFlow gives, within what chance allows; epoch for epoch."""
-    epochs, count = 3, 4000
+    epochs, count = 3, samples(1500, 4000)
     case = {"op": "resampled", "count": count, "target": target, "initial": initial, "seed": 3, "epochs": epochs}
     expected = referee.ask(case)
     assert expected is not None
