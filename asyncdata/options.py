@@ -21,6 +21,11 @@ MIB: Final = 1 << 20
 class RetryOptions:
     """How failed reads are tried again.
 
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.Options(retry=ad.RetryOptions(max_attempts=5, deadline_s=30)).retry.max_attempts
+        5
+
     Attributes:
         max_attempts: Tries in all, the first included. Progress inside a body resets nothing: each try counts.
         initial_delay_s: Upper end of the first delay; delays are drawn uniformly from [0, upper end] (full jitter).
@@ -46,6 +51,11 @@ class TimeoutOptions:
     The limits in force are learned from what was observed; these are the longest they become, and hold until enough
     was seen.
 
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.Options(timeouts=ad.TimeoutOptions(first_byte_s=20)).timeouts.first_byte_s
+        20
+
     Attributes:
         connect_s: TCP and TLS handshake.
         first_byte_s: From sending the request to the first byte of the answer.
@@ -69,6 +79,11 @@ class TimeoutOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HedgeOptions:
     """Second attempts at reads that have gone silent; whichever is ahead then goes on, and the other is dropped.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.Options(hedge=ad.HedgeOptions(max_extra=0.01)).hedge.enabled
+        True
 
     Attributes:
         enabled: False waits for the time limits instead.
@@ -106,6 +121,12 @@ class HedgeOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPolicy:
     """Elements that fail are skipped, up to a quota; without a policy the first one ends the pipeline.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ds = ad.Dataset.from_tensor_slices([1, 0, 2]).map(lambda x: 2 // int(x))
+        >>> [int(x) for x in ds.with_options(ad.Options(errors=ad.ErrorPolicy(max_skipped=1)))]
+        [2, 1]
 
     Attributes:
         max_skipped: The most elements that may fail in one iteration; a shard that ends early counts as one. None for
@@ -146,6 +167,13 @@ class ErrorPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything about *how* a pipeline runs; in deterministic mode only ``errors`` changes which elements it yields.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> options = ad.Options(memory_limit_bytes=256 << 20, num_workers=2, seed=1)
+        >>> ds = ad.Dataset.range(100).shuffle(100).with_options(options)
+        >>> [int(x) for x in ds.take(3).iterator(epoch=0)] == [int(x) for x in ds.take(3).iterator(epoch=0)]
+        True
 
     Attributes:
         memory_limit_bytes: One limit for every buffer of the pipeline: reads in flight, read-ahead, shuffle buffers,

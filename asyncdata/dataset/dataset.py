@@ -125,7 +125,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
 
     @staticmethod
     def from_tensors(tensors: Element) -> Dataset:
-        """One element: what is given. Arrays in it are copied, and read-only; lists of numbers become arrays.
+        """One element: what is given. Arrays in it are copied, and read-only; lists of numbers or texts become arrays.
 
         Example:
             >>> import asyncdata as ad

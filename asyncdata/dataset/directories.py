@@ -186,6 +186,16 @@ def text_dataset_from_directory(
 
     Returns:
         A Dataset of ``bytes`` (in batches, `BytesArray`), or of pairs with labels; or a list of two.
+
+    Example:
+        >>> import asyncdata as ad, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("bad", "good"):
+        ...         pathlib.Path(folder, name).mkdir()
+        ...         written = pathlib.Path(folder, name, "0.txt").write_text(f"a {name} film")
+        ...     [(texts, labels)] = ad.text_dataset_from_directory(folder, shuffle=False, verbose=False)
+        >>> list(texts), labels.tolist()
+        ([b'a bad film', b'a good film'], [0, 1])
     """
     length = arguments.integer_or_none("max_length", max_length, least=0)
     return _from_directory(

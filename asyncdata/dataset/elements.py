@@ -55,7 +55,7 @@ class Elements(Handle):
 
         Example:
             >>> import asyncdata as ad
-            >>> list(ad.Dataset.range(3).map(lambda x: int(x) + 1))
+            >>> [int(x) for x in ad.Dataset.range(3).map(lambda x: x + 1)]
             [1, 2, 3]
             >>> ad.Dataset.range(3).map(lambda x: x + 1, vectorized=True).batch(3).get_single_element()
             array([1, 2, 3])

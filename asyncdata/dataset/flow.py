@@ -89,7 +89,7 @@ class Flow(Handle):
         Example:
             >>> import asyncdata as ad
             >>> ds = ad.Dataset.from_tensor_slices([1, 0, 2]).map(lambda x: 2 // int(x))
-            >>> list(ds.ignore_errors())
+            >>> [int(x) for x in ds.ignore_errors()]
             [2, 1]
         """
         logged = arguments.flag("log_warning", log_warning)

@@ -21,6 +21,14 @@ class TFRecordDataset(FilesDataset):
     Raises:
         BrokenFrameError: While iterating, when a file is truncated or its framing damaged.
         CorruptRecordError: While iterating, when a payload's checksum does not match.
+
+    Example:
+        >>> import asyncdata as ad, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with ad.TFRecordWriter(f"{folder}/a.tfrecord") as writer:
+        ...         writer.write_many([b"one", b"two"])
+        ...     list(ad.TFRecordDataset(f"{folder}/a.tfrecord"))
+        [b'one', b'two']
     """
 
     __slots__ = ()

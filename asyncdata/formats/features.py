@@ -82,6 +82,12 @@ def _partitions(partitions: Any) -> tuple[Any, ...]:
 class FixedLenFeature:
     """A feature with the same number of values in every record.
 
+    Example:
+        >>> import asyncdata as ad
+        >>> parse = ad.parse_example({"x": ad.FixedLenFeature((2,), float, default_value=[0, 0])})
+        >>> parse(ad.serialize_example({"x": [1.0, 2.0]}))["x"].tolist(), parse(b"")["x"].tolist()
+        ([1.0, 2.0], [0.0, 0.0])
+
     Attributes:
         shape: Shape of the values; () for one value.
         dtype: See the module.
@@ -103,6 +109,12 @@ class FixedLenFeature:
 @dataclass(frozen=True, slots=True)
 class FixedLenSequenceFeature:
     """A feature with any number of steps, each of one shape.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> parse = ad.parse_example({"x": ad.FixedLenSequenceFeature((2,), int, allow_missing=True)})
+        >>> parse(ad.serialize_example({"x": [1, 2, 3, 4]}))["x"].tolist()
+        [[1, 2], [3, 4]]
 
     One record gives an array of shape (steps, *shape); a batch one of shape (n, most steps, *shape), shorter records
     padded.
@@ -132,6 +144,12 @@ class FixedLenSequenceFeature:
 @dataclass(frozen=True, slots=True)
 class VarLenFeature:
     """A feature with any number of values, none where a record lacks it.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> parse = ad.parse_example({"words": ad.VarLenFeature(bytes)})
+        >>> parse(ad.serialize_example({"words": ["a", "b"]}))["words"].tolist()
+        [b'a', b'b']
 
     One record gives a flat array, a batch a `RaggedArray`.
 

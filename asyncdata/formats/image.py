@@ -203,6 +203,13 @@ def decode_image(
         feature: For records that are dicts, as ``parse_example`` gives: the key of the encoded image, which is replaced
             by the pixels.
         max_pixels: Images that declare more pixels are refused before they are decoded.
+
+    Example:
+        >>> import asyncdata as ad, numpy as np
+        >>> from asyncdata.formats.image import encode_png
+        >>> decode = ad.decode_image(size=(2, 2))
+        >>> decode(encode_png(np.full((4, 6, 3), 7, np.uint8))).tolist()
+        [[[7, 7, 7], [7, 7, 7]], [[7, 7, 7], [7, 7, 7]]]
     """
     return ImageDecoder(channels=channels, size=size, feature=feature, max_pixels=max_pixels)
 

@@ -25,6 +25,12 @@ _INT64: Final = np.iinfo(np.int64)
 def serialize_example(features: Mapping[str, Any]) -> bytes:
     """One serialized Example.
 
+    Example:
+        >>> import asyncdata as ad
+        >>> record = ad.serialize_example({"label": 3, "name": "cat", "weights": [0.5, 1.5]})
+        >>> ad.parse_example({"weights": ad.VarLenFeature(float)})(record)["weights"].tolist()
+        [0.5, 1.5]
+
     Args:
         features: By key: bytes or str (one string); int, bool or a numpy integer (one int64); float or a numpy float
             (one float32); a list, tuple or array of these, flattened; None or an empty list for a feature without a

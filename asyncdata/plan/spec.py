@@ -52,7 +52,13 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class BytesSpec:
-    """Byte strings: one with the shape ``()``, a `BytesArray` of them with axes."""
+    """Byte strings: one with the shape ``()``, a `BytesArray` of them with axes.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.TFRecordDataset("records").batch(4, drop_remainder=True).element_spec
+        BytesSpec(shape=(4,))
+    """
 
     shape: Shape = ()
 
@@ -62,7 +68,13 @@ class BytesSpec:
 
 @dataclass(frozen=True, slots=True)
 class StrSpec:
-    """Texts: one with the shape ``()``, a `BytesArray` of them with axes."""
+    """Texts: one with the shape ``()``, a `BytesArray` of them with axes.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.Dataset.list_files("*.tfrecord").element_spec
+        StrSpec(shape=())
+    """
 
     shape: Shape = ()
 
@@ -78,6 +90,12 @@ class RaggedSpec:
         shape: Of the whole; None for axes whose rows differ, or whose length is not known.
         dtype: Of its flat values; None where not known.
         ragged_rank: How many axes are ragged.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> rows = ad.Dataset.from_generator(lambda: [[1], [2, 3]], output_signature=ad.ArraySpec((None,), int))
+        >>> rows.ragged_batch(2).element_spec
+        RaggedSpec(shape=(None, None), dtype=dtype('int64'), ragged_rank=1)
     """
 
     shape: Shape = None
@@ -96,6 +114,11 @@ class DatasetSpec:
 
     Args:
         element_spec: Of its elements.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.Dataset.range(6).window(2).element_spec
+        DatasetSpec(element_spec=ArraySpec(shape=(), dtype=dtype('int64')))
     """
 
     element_spec: Any = None

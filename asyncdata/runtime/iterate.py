@@ -32,10 +32,14 @@ _NOTHING: Final = object()
 class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     """Yields the elements of a dataset, one at a time, to a plain loop or to an asyncio task.
 
-    Use it as a context manager, so that everything is closed when the block is left::
+    Use it as a context manager, so that everything is closed when the block is left.
 
-        with ds.iterator() as it:
-            first = next(it)
+    Example:
+        >>> import asyncdata as ad
+        >>> with ad.Dataset.range(3).iterator() as it:
+        ...     first = next(it)
+        >>> int(first), it.epoch
+        (0, 0)
 
     Attributes:
         epoch: Number of this iteration of the dataset.

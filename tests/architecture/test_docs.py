@@ -54,9 +54,13 @@ def script_of(page: str) -> str:
 
 
 def examples_of(thing: object, name: str) -> list[doctest.DocTest]:
-    """The docstring examples of a class or function, its methods included."""
+    """The docstring examples of a class or function, its methods included, and those that Dataset is made of."""
     finder = doctest.DocTestFinder(exclude_empty=True)
-    return [test for test in finder.find(thing, name, module=inspect.getmodule(thing)) if test.examples]
+    parts = [thing]
+    if thing is asyncdata.Dataset:
+        parts = [part for part in asyncdata.Dataset.__mro__ if part.__module__.startswith("asyncdata")]
+    found = [finder.find(part, name, module=inspect.getmodule(part)) for part in parts]
+    return [test for tests in found for test in tests if test.examples]
 
 
 @pytest.fixture
@@ -108,6 +112,18 @@ def test_every_method_of_a_dataset_shows_an_example() -> None:
     methods = {name: method for name, method in vars_of(asyncdata.Dataset).items() if callable(method)}
     assert len(methods) > 10
     assert [name for name, method in methods.items() if ">>>" not in (method.__doc__ or "")] == []
+
+
+def test_every_public_class_and_function_shows_an_example() -> None:
+    """All but exceptions, constants and aliases."""
+    things = {name: getattr(asyncdata, name) for name in asyncdata.__all__}
+    shown = {
+        name: thing
+        for name, thing in things.items()
+        if inspect.isroutine(thing) or (inspect.isclass(thing) and not issubclass(thing, BaseException))
+    }
+    assert len(shown) > 30
+    assert [name for name, thing in shown.items() if ">>>" not in (thing.__doc__ or "")] == []
 
 
 def vars_of(thing: type) -> dict[str, object]:
