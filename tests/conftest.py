@@ -84,7 +84,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Sets apart what lives until the end: ten thousand tests and all modules, which no collection need look at."""
+    """Sets apart what lives until the end: all tests and modules, which no garbage collection need look at."""
     gc.collect()
     gc.freeze()
 

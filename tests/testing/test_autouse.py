@@ -33,14 +33,18 @@ LAST = (
 )
 
 
-def run_suite(folder: Path, source: str, *, settle_s: float = 0.1, soak: str = "") -> subprocess.CompletedProcess[str]:
+def run_suite(
+    folder: Path, source: str, *, settle_s: float = 0.1, soak: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Runs one test file under this project's conftest and configuration."""
     test_file = folder / "test_leaking.py"
     test_file.write_text(HEADER + source, encoding="utf-8")
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
     arguments += ["--rootdir", str(folder), "--confcutdir", str(folder), "-p", "tests.conftest", str(test_file)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ASYNCDATA_TEST_SETTLE_S": str(settle_s)}
-    environment["ASYNCDATA_SOAK"] = soak
+    environment |= {"ASYNCDATA_SOAK": soak, **variables}
+    if "TMPDIR" in variables:  # a run of its own, not one that a test started
+        del environment["ASYNCDATA_TEST_RUN"], environment["PYTEST_DEBUG_TEMPROOT"]
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=50)
 
@@ -124,3 +128,16 @@ def test_a_hanging_test_ends_on_every_loop(tmp_path: Path) -> None:
     assert "2 failed, 1 passed" in outcome.stdout, outcome.stdout + outcome.stderr
     assert outcome.stdout.count("TimeoutError") >= 2
     assert "asyncio.Event().wait()" in outcome.stdout
+
+
+def test_a_run_that_leaves_temporary_files_fails(tmp_path: Path) -> None:
+    """What tests leave in the temporary folder is named, and removed; what pytest keeps for them is its own."""
+    source = "import tempfile\n\ndef test_it(tmp_path):\n    tempfile.mkdtemp(prefix='forgotten-')\n"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    outcome = run_suite(tmp_path, source, TMPDIR=str(temporary))
+    assert "LEFT in the temporary folder: 1 files or folders: forgotten-" in outcome.stdout
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    outcome = run_suite(tmp_path, source.replace("tempfile.mkdtemp", "dict"), TMPDIR=str(temporary))
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert {path.name.partition("-of-")[0] for path in temporary.iterdir()} <= {"pytest"}
