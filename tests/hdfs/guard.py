@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import selectors
 import shutil
 import signal
@@ -191,11 +192,17 @@ class Guard:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
+    """Ports that nobody has, from below those that the kernel gives out: some seconds pass until they are taken."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = range(max(1024, lowest - 10_000), lowest) or range(10_000, 60_000)
+    free: list[int] = []
+    for port in random.SystemRandom().sample(candidates, min(200, len(candidates))):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise RuntimeError(f"none of {candidates} is free")
 
 
 def _tail(log: Path) -> str:
