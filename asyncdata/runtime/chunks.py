@@ -22,7 +22,9 @@ from asyncdata.types import ObjectInfo
 
 _HEADROOM: Final = 1 << 16
 _SOON: Final = 0
-_LATER: Final = 1
+# Between the chunk that somebody waits for and those behind it: the beginning of a file that is opened ahead. All files
+# that are read in turn begin that way, and none has its second chunk before another has its first.
+_BEGINNING: Final = 1
 
 
 def headroom(slab_bytes: int) -> int:
@@ -245,7 +247,7 @@ class ChunkReader:
             while length or reads:
                 if length and len(reads) < max(self._window(), 1):
                     count = min(length, self.data_bytes)
-                    priority = (_SOON, len(reads), self._order)
+                    priority = (_SOON, 2 * len(reads), self._order)
                     reads.append(self._io.read(self._budget.slabs, slab, start, count, self.info, self._next, priority))
                     self._next += count
                     start, length = start + count, length - count
@@ -303,8 +305,7 @@ class ChunkReader:
 
     def _start(self, slab: Slab, size: int) -> None:
         room = self.room if self._next else 0
-        urgency = _SOON if self._active else _LATER
-        priority = (urgency, len(self._pending), self._order)
+        priority = (_SOON, 2 * len(self._pending) if self._active else _BEGINNING, self._order)
         read = self._io.read(self._budget.slabs, slab, room, size, self._source, self._next, priority)
         self._pending.append(_Pending(slab, read, self._next, size, room))
         if self.info is not None:

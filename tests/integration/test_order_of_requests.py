@@ -1,0 +1,44 @@
+"""In which order a pipeline asks for ranges when it may ask for few at a time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import asyncdata as ad
+from fake_gcs import FakeGCS, Latency, Profile
+from tests.integration.shards import BUCKET, records, shard_bytes
+
+FILES, CYCLE, COUNT = 12, 6, 60
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_beginnings_of_files_that_are_read_in_turn_go_before_what_is_read_ahead(deterministic: bool) -> None:
+    """One request at a time: no file's later bytes before its first, and the first ones of a whole cycle early."""
+    with FakeGCS(buckets=[BUCKET]) as server:
+        for shard in range(FILES):
+            server.put(BUCKET, f"shard-{shard:03d}.tfrecord", shard_bytes(records(shard, COUNT, 3000)))
+        server.profile = Profile(latency=Latency(median_s=0.02))
+        options = ad.Options(
+            storage={"gs": {"endpoint_url": server.url, "token": "anon"}},
+            deterministic=deterministic,
+            chunk_bytes=32 << 10,
+            memory_limit_bytes=96 << 20,
+            max_requests_in_flight=1,
+            num_workers=0,
+        )
+        with ad.Runtime(options, pipelines=1):
+            files = ad.Dataset.list_files(f"gs://{BUCKET}/shard-*.tfrecord", shuffle=False)
+            assert sum(1 for _ in files.interleave(ad.TFRecordDataset, cycle_length=CYCLE)) == FILES * COUNT
+        asked: list[tuple[int, int]] = []
+        for entry in server.journal:
+            found = re.search(r"shard-(\d+)", entry.target)
+            if entry.range and found:
+                asked.append((int(found[1]), int(entry.range.partition("=")[2].partition("-")[0])))
+    assert len(asked) > 2 * FILES
+    begun: set[int] = set()
+    for shard, start in asked:
+        assert not start or shard in begun, asked
+        begun.add(shard)
+    assert {shard for shard, _ in asked[: 2 * CYCLE]} >= set(range(CYCLE)), asked
