@@ -42,7 +42,7 @@ _NETWORKS: Final[Mapping[str, Mapping[str, Any]]] = {
         "total_bytes_per_s": 500e6,
     },
 }
-_HEAD: Final = ("network", "best of the sweep", "its MB/s", "adaptive MB/s", "x best", "windows it came to")
+_HEAD: Final = ("network", "best of the sweep", "its MB/s", "adaptive MB/s", "x best", "came to", "most in flight")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,6 +89,7 @@ def _row(name: str, server: Server, rounds: int, seconds: float) -> list[str]:
         median_cell(rates["adaptive"], 0),
         ratio_cell(rates["adaptive"], rates["fixed"]),
         f"{windows[0]:.0f}-{windows[-1]:.0f}",
+        f"{max(one['peak'] for one in measured['adaptive']):.0f}",
     ]
 
 
@@ -136,9 +137,9 @@ async def _read(url: str, window: int, seconds: float) -> dict[str, float]:
 
     async with asyncio.TaskGroup() as group:
         fill()
-    chosen = fetcher.window
+    stats = fetcher.stats()
     await fetcher.aclose()
-    return {"rate": received / (until - counted_from), "window": chosen}
+    return {"rate": received / (until - counted_from), "window": stats.limit, "peak": stats.peak_in_flight}
 
 
 def _note(text: str) -> None:

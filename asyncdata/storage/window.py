@@ -316,6 +316,8 @@ class Window:
                 if blocks < 3:
                     return
                 gain = self._rate.without_first / base.mean
+                if gain >= enough and blocks < 6:
+                    return
             unsure = abs(gain - enough) < 2 * (self._rate.error + base.error)
             if unsure and blocks < 4:
                 return

@@ -35,7 +35,7 @@ DEMAND: Final = 1024
 _BURST: Final = 50.0
 _DRAWS: Final = 1 << 14
 _BEGIN, _HEAD, _REFUSED, _WORKED = range(4)
-_MOST_CROWD: Final = 4.0
+_MOST_CROWD: Final = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Link:
         size: Bytes of a range; about a tenth of them are shorter.
         cpu_bytes_per_s: What the client's CPU works at.
         bloat_s: How much later the first byte comes for each time that there are as many requests as fill the link, at
-            most four: buffers on the way fill.
+            most 16: buffers on the way fill.
         decline: How much less all get together, in the same measure: a crowded link loses packets.
         changes: After so many reads all get together this many times what they got at first.
         burst_every_s: So often everything is answered 429 ...
@@ -76,7 +76,7 @@ class Link:
     burst_s: float = 0.0
 
     def crowd(self, in_flight: int, total: float) -> float:
-        """How many times as many requests there are as fill the link, beyond the first time; at most four."""
+        """How many times as many requests there are as fill the link, beyond the first time; at most 16."""
         fill_it = total * (self.first_byte_s / self.size + 1 / self.stream_bytes_per_s)
         return min(_MOST_CROWD, max(0.0, in_flight / fill_it - 1))
 
@@ -311,8 +311,8 @@ def draw_link(seed: int) -> Link:
     needed = knee * size / slot_s
     return Link(
         first_byte_s=first_byte_s,
-        # A server that counts requests is not one that answers in lockstep.
-        sigma=max(0.1 if kind == "requests" else 0.0, draw.choice([0.0, 0.2, 0.5, 0.77])),
+        # Where the answer depends on the load it does not come in lockstep.
+        sigma=max(0.1 if kind in {"requests", "bloat", "decline"} else 0.0, draw.choice([0.0, 0.2, 0.5, 0.77])),
         stream_bytes_per_s=stream,
         total_bytes_per_s=needed if kind in {"total", "bloat", "decline"} else math.inf,
         places=max(1, int(knee)) if kind == "places" else 1 << 30,
