@@ -60,6 +60,7 @@ class Work:
         memory_limit_bytes: See ``Options``.
         hedge: Whether silent reads get a second attempt.
         requests: ``max_requests_in_flight``, see ``Options``.
+        workers: ``num_workers``, see ``Options``.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Work:
     memory_limit_bytes: int = 1024 * MIB
     hedge: bool = True
     requests: int = ad.AUTOTUNE
+    workers: int = ad.AUTOTUNE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class Epoch:
         tasks: Tasks that workers did.
         peak_bytes: Memory of all processes; 0 unless asked for.
         preadv_s: CPU time of reading the same files and nothing else; 0 unless asked for.
+        busy_preadv_s: The same while another processor forms checksums.
     """
 
     first_s: float
@@ -107,6 +110,7 @@ class Epoch:
     tasks: int
     peak_bytes: int = 0
     preadv_s: float = 0.0
+    busy_preadv_s: float = 0.0
 
     @property
     def steady_records_per_s(self) -> float:
@@ -155,6 +159,7 @@ def run(work: Work) -> list[Epoch]:
         memory_limit_bytes=work.memory_limit_bytes,
         hedge=ad.HedgeOptions(enabled=work.hedge),
         max_requests_in_flight=work.requests,
+        num_workers=work.workers,
     )
     ds = pipeline(work)
     epochs = []
@@ -168,8 +173,11 @@ def run(work: Work) -> list[Epoch]:
             with watch or contextlib.nullcontext():
                 epoch = _run_epoch(work, ds, runtime, check=check)
             peak = max(watch.samples) if watch is not None else 0
-            bare_s = preadv.cpu_s(files) if preadv is not None else 0.0
-            epochs.append(dataclasses.replace(epoch, peak_bytes=peak, preadv_s=bare_s))
+            epoch = dataclasses.replace(epoch, peak_bytes=peak)
+            if preadv is not None:
+                bare, busy = preadv.cpu_s(files), preadv.busy_cpu_s(files)
+                epoch = dataclasses.replace(epoch, preadv_s=bare, busy_preadv_s=busy)
+            epochs.append(epoch)
     return epochs
 
 
