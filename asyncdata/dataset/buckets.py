@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncdata import arguments
 from asyncdata.plan import grouping
+from asyncdata.runtime.usercode import as_int
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset
@@ -48,7 +49,7 @@ class BucketOf:
 
     def __call__(self, *element: Any) -> int:
         """See the class."""
-        length = int(self._length(*element))
+        length = as_int(self._length(*element), "element_length_func")
         bucket = bisect_right(self._boundaries, length)
         if self._bounded and bucket == len(self._boundaries):
             raise ValueError(
@@ -92,6 +93,7 @@ class ReduceBucket:
         drop_remainder: bool,
     ) -> None:
         self._boundaries = boundaries
+        self.__qualname__ = "bucket_by_sequence_length"
         self._sizes = sizes
         self._shapes = shapes
         self._values = values

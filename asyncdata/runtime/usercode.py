@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -77,6 +78,14 @@ class UserFunction:
             if raised is error:
                 raise
             raise raised from error
+
+
+def as_int(value: Any, what: str) -> int:
+    """What a function returned: an integer, or an array of one."""
+    try:
+        return operator.index(value.item() if isinstance(value, np.ndarray | np.generic) else value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must return an integer, not {type(value).__name__}") from None
 
 
 def call_rows(call: Callable[[Element, Rows], T], block: Block, limit: int) -> tuple[list[T], Exception | None]:

@@ -295,7 +295,11 @@ def _item(value: Any) -> _Item:
         array = _as_array(value)
         if array is not None and array.dtype.kind not in "OUS":
             return Leaf("array", array.dtype.str, array.shape), np.array(array, order="C")
-    return Leaf("object"), pickle.dumps(value, 5)
+    try:
+        return Leaf("object"), pickle.dumps(value, 5)
+    except Exception as error:
+        kind = type(value).__name__
+        raise TypeError(f"a {kind} that the function returned cannot be sent from its process: {error}") from error
 
 
 def _value(item: _Item) -> Any:

@@ -23,6 +23,11 @@ class Odd:
     """Nothing that any argument wants."""
 
 
+def odd() -> Any:
+    """One of them."""
+    return Odd()
+
+
 def rubbish() -> dict[str, Any]:
     """Values of every kind; some arguments take some of them."""
     return {
@@ -226,3 +231,25 @@ def test_a_writer_refuses_what_it_cannot_write(target: Any, compression: str | N
     """Before there is a file."""
     with pytest.raises((TypeError, ValueError), match=message):
         ad.TFRecordWriter(target, compression)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FIVE.group_by_window(lambda _: "a", lambda _, window: window, 2), "key_func must return an integer"),
+        (lambda: FIVE.group_by_window(bool, lambda _, window: window, None, lambda _: 1.5), "window_size_func must"),
+        (lambda: FIVE.bucket_by_sequence_length(lambda _: "a", [1], [1, 1]), "element_length_func must return"),
+        (lambda: FIVE.rejection_resample(lambda _: 0.5, [1, 1], [1, 2]), "class_func must return an integer"),
+        (lambda: FIVE.scan(0, lambda _, x: x), r"must return \(new_state, output\)"),
+        (lambda: FIVE.padded_batch(2, [1.5]), "a padded shape"),
+        (lambda: FIVE.map(lambda _: Odd, 2).map(lambda _: (letter for letter in "ab"), 2), "cannot be sent"),
+        (lambda: D.from_generator(lambda: 5), "generator function must return an iterable, not a int"),
+        (lambda: D.sample_from_datasets([FIVE, FIVE], D.from_tensor_slices(["a"])), "arrays of 2 numbers, not a str"),
+        (lambda: D.choose_from_datasets([FIVE], D.from_tensor_slices([0.5])), "must give integers"),
+        (lambda: FIVE.flat_map(lambda _: odd()), "must return a Dataset, not a Odd"),
+    ],
+)
+def test_what_functions_and_datasets_must_give_is_said(make: Callable[[], ad.Dataset], message: str) -> None:
+    """A wrong answer of a function, or of a dataset of choices, is an error that says what is wanted."""
+    with pytest.raises((TypeError, ad.PipelineError), match=message):
+        list(make().with_options(ad.Options(num_workers=1, memory_limit_bytes=32 << 20)))

@@ -23,7 +23,7 @@ from asyncdata.runtime.stages.batch import BatchStage
 from asyncdata.runtime.stages.cache import CacheStage
 from asyncdata.runtime.stages.collecting import Collector, Collects
 from asyncdata.runtime.stages.contents import ContentsStage
-from asyncdata.runtime.stages.group_by_window import GroupByWindowStage, as_int
+from asyncdata.runtime.stages.group_by_window import GroupByWindowStage
 from asyncdata.runtime.stages.padding import Padding
 from asyncdata.runtime.stages.raggedness import Ragging
 from asyncdata.runtime.stages.rebatch import Cycle, stacked
@@ -32,7 +32,7 @@ from asyncdata.runtime.stages.unbatch import UnbatchStage
 from asyncdata.runtime.stages.uneven import Lay, UnevenBatchStage
 from asyncdata.runtime.stages.window import WindowStage
 from asyncdata.runtime.stored import FileStore, MemoryStore, Store
-from asyncdata.runtime.usercode import UserFunction, function_name
+from asyncdata.runtime.usercode import UserFunction, as_int, function_name
 
 
 def _unbatch(node: grouping.Unbatch, scope: Scope) -> Stage:

@@ -21,7 +21,7 @@ from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.randomness import fractions
 from asyncdata.runtime.stage import MARK_EVERY, Pause, Stage, row_marks
 from asyncdata.runtime.stages.arrays import block_of_elements
-from asyncdata.runtime.usercode import UserFunction, call_rows
+from asyncdata.runtime.usercode import UserFunction, as_int, call_rows
 from asyncdata.types import Element
 
 SMOOTHING: Final = 10.0
@@ -211,7 +211,7 @@ class RejectionStage(CallingStage):
 
     def _call(self, element: Element, origin: Rows) -> tuple[int, float]:
         number = self._function(element, origin)
-        found = int(number)
+        found = as_int(number, "class_func")
         if not 0 <= found < len(self._target):
             raise ValueError(f"class_func gave class {number}; target_dist has {len(self._target)}, counted from 0")
         self._before.append(None if self._given else self._seen.tolist())

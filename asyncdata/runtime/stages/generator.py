@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
 from asyncdata.memory.block import Block
@@ -65,7 +65,10 @@ class GeneratorStage(Stage):
         taken = 0
         try:
             if self._iterator is None:
-                self._iterator = iter(self._function(*self._args))
+                made = self._function(*self._args)
+                if not isinstance(made, Iterable) and not hasattr(made, "__getitem__"):
+                    raise TypeError(f"a generator function must return an iterable, not a {type(made).__name__}")
+                self._iterator = iter(made)
             until = time.monotonic() + LONG_STEP_S
             while not taken or (taken < limit and time.monotonic() < until):
                 item = next(self._iterator, _END)

@@ -12,11 +12,9 @@ up behind the window's last element.
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +29,7 @@ from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.stage import MARK_EVERY, Pause, Stage, close_all
 from asyncdata.runtime.stages.shuffle import Evacuate, from_history, with_history
-from asyncdata.runtime.usercode import call_rows, leave_out
+from asyncdata.runtime.usercode import as_int, call_rows, leave_out
 from asyncdata.types import Element
 
 _EVACUATE_EVERY = 1024
@@ -351,11 +349,3 @@ class GroupByWindowStage(Stage):
             await close_all(self.inputs)
         self._window = None
         self._ended = True
-
-
-def as_int(value: Any, what: str) -> int:
-    """An integer, or an array of one."""
-    try:
-        return operator.index(value.item() if isinstance(value, np.ndarray | np.generic) else value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{what} must return an integer, not {type(value).__name__}") from None

@@ -5,6 +5,7 @@ Shapes and padding values are given nested like the elements; here they are brou
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -117,7 +118,8 @@ def as_shape(given: Any) -> Shape:
     if given is None:
         return None
     try:
-        shape = tuple(None if extent is None or int(extent) < 0 else int(extent) for extent in given)
+        extents = [extent if extent is None else operator.index(extent) for extent in given]
+        shape = tuple(None if extent is None or extent < 0 else extent for extent in extents)
     except (TypeError, ValueError) as error:
         raise UnbatchableError(f"a padded shape is a sequence of int or None, not {given!r}") from error
     return shape

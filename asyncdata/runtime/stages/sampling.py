@@ -101,7 +101,13 @@ class VaryingChoices(Stage):
 
     def _bounds_of(self, element: Element, origin: Rows) -> Numbers:
         del origin
-        weights = np.asarray(element, np.float64).reshape(1, -1)
+        try:
+            weights = np.asarray(element, np.float64).reshape(1, -1)
+        except (TypeError, ValueError):
+            raise PipelineError(
+                f"the dataset of weights must give arrays of {self._count} numbers, not a {type(element).__name__}",
+                stage=self.label,
+            ) from None
         if weights.shape[1] != self._count:
             raise PipelineError(f"{weights.shape[1]} weights for {self._count} datasets", stage=self.label)
         row: Numbers = bounds(weights)[0]
