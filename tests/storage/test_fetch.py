@@ -16,7 +16,7 @@ from asyncdata.errors import (
     PipelineClosedError,
     TransientStorageError,
 )
-from asyncdata.options import Environment, Options, RetryOptions, TimeoutOptions
+from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher, split_range
 from asyncdata.storage.failures import read_failed
 from asyncdata.types import ObjectInfo
@@ -165,6 +165,45 @@ async def test_no_try_starts_after_the_deadline() -> None:
                 await fetcher.read(info, 0, memoryview(bytearray(10)))
             assert caught.value.attempts == 1
             assert caught.value.retry_after_s == 60
+
+
+@pytest.mark.parametrize("hedged", [False, True])
+async def test_the_deadline_ends_a_read_of_which_every_attempt_fails(hedged: bool) -> None:
+    """However it fails, with or without progress and second attempts: no number of attempts is waited for."""
+
+    async def ends(name: str) -> None:
+        async def script(request: Request, peer: Peer) -> None:
+            head, body = ranged(request, extra="x-goog-generation: 1\r\n")
+            if name == "busy":
+                await peer.send(b"HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n")
+            elif name != "silent":
+                await peer.send(head + body[:100])
+            if name == "inch":
+                peer.close()
+            elif name != "busy":
+                await peer.stall()
+
+        async with RawServer(script) as server:
+            options = Options(
+                retry=RetryOptions(max_attempts=10**6, initial_delay_s=0.01, max_delay_s=0.05, deadline_s=1.0),
+                timeouts=TimeoutOptions(connect_s=20, first_byte_s=0.3, idle_s=0.3, floor_s=0.3),
+                hedge=HedgeOptions(enabled=hedged, max_extra=1, least_delay_s=0.1, most_delay_s=0.1, probe_bytes=100),
+            )
+            fetcher = Fetcher(options, Environment(storage_emulator_host=server.url))
+            known = ObjectInfo(url=URL, size=2 << 20, version="1")
+            try:
+                for ask in (
+                    fetcher.read(known, 0, memoryview(bytearray(1 << 20))),
+                    fetcher.open_read(URL, memoryview(bytearray(1 << 20))),
+                ):
+                    with pytest.raises(TransientStorageError) as caught:
+                        await ask
+                    assert caught.value.attempts is not None
+            finally:
+                await fetcher.aclose()
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(ends(name) for name in ("silent", "busy", "inch", "inch, then silent")))
 
 
 async def test_a_replaced_object_is_never_mixed() -> None:
