@@ -83,7 +83,7 @@ def no_leaks(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Snaps
         return
     leaks = check(before)
     if leaks:
-        leaks = settle(before, only=("task", "thread", "process", "shared memory"))
+        leaks = settle(before, settle_s=15, only=("task", "thread", "process", "shared memory"))
         leaks += _settled_sockets(before, tuple(f", {port})" for port in cluster.http_ports()))
     if leaks:
         raise LeakError(leaks)
@@ -93,7 +93,7 @@ def _settled_sockets(before: Snapshot, ends: tuple[str, ...]) -> list[Leak]:
     """Connections to these ends that are still there after hdfs-native had the time to close them."""
     wake = threading.Event()
     found: list[Leak] = []
-    for _ in range(40):
+    for _ in range(400):
         gc.collect()
         found = [leak for leak in check(before, only=("descriptor",)) if leak.name.endswith(ends)]
         if not found:

@@ -33,7 +33,7 @@ def test_a_cluster_ends_with_the_process_that_started_it() -> None:
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         starter.kill()
     wake = threading.Event()
-    for _ in range(200):
+    for _ in range(600):
         if not any(Path(f"/proc/{pid}").exists() for pid in pids) and not Path(folder).exists():
             return
         wake.wait(0.1)

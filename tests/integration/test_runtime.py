@@ -190,7 +190,7 @@ def _assert_nothing_is_charged(runtime: ad.Runtime) -> None:
     async def used() -> tuple[int, int]:
         return runtime.budgets.used_bytes, runtime.budgets.slabs_in_use
 
-    for _ in range(200):
+    for _ in range(3000):
         if runtime.submit(used()).result() == (0, 0):
             return
         threading.Event().wait(0.01)
