@@ -109,7 +109,7 @@ async def test_kept_connections_that_died_unnoticed_cost_one_attempt(hedged: boo
             async with asyncio.TaskGroup() as group:
                 for number in range(12):
                     group.create_task(fetcher.read(INFO, number, memoryview(bytearray(1000))))
-            assert server.connections == 12
+            assert len(seen) >= 12
             before = sum(fetcher.stats().failures.values())
             dead.update(seen)
             buffer = bytearray(1000)

@@ -38,6 +38,7 @@ HEAD_BUFFER_BYTES: Final = 4 << 10
 TLS_MARGIN_BYTES: Final = 32 << 10
 
 _RCVLOWAT: Final[int | None] = getattr(socket, "SO_RCVLOWAT", None)
+_BEGINNING: Final = b"HTTP/1."
 _HEAD_END: Final = b"\r\n\r\n"
 _SILENT: Final = frozenset({FailureCause.FIRST_BYTE_TIMEOUT, FailureCause.OVERTAKEN})
 
@@ -300,6 +301,8 @@ class RangeConnection(asyncio.BufferedProtocol):
                     if self._head.find(b"\n\n", max(0, before - 1), size) >= 0:
                         # Its own end would never come: told at once, not by the time limit.
                         raise UnreadableHeadError("not an HTTP answer: lines without CR")
+                    if size >= len(_BEGINNING) and not self._head.startswith(_BEGINNING):
+                        raise UnreadableHeadError(f"not an HTTP/1 answer: it begins with {bytes(self._head[:7])!r}")
                     if size == len(self._head):
                         self._grow_head()
                     return

@@ -139,6 +139,8 @@ async def test_a_body_that_breaks_off_says_how_far_it_came(at: int, how: str) ->
 GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n",
     b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    b"SSH-2.0-OpenSSH_9.6\r\n",
+    b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64",  # HTTP/2: its settings
     b"HTTP/1.1 OK\r\n\r\n",
     b"HTTP/1.1 206 X\r\nContent-Length: 1000, 1001\r\nContent-Range: bytes 0-999/5000\r\n\r\n",
     b"HTTP/1.1 206 X\r\nContent-Length: 1000\r\n\r\n",
