@@ -180,9 +180,9 @@ class Options:
             decoded batches, prefetch. A stage that cannot work inside it raises ``MemoryLimitError``.
         deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first;
             the order within one shard is kept all the same.
-        num_workers: Worker processes; ``AUTOTUNE`` takes the number of usable CPUs, and starts them when a function is to
-            run in them. With a number, records that no function reads are verified in them, too. 0 runs user functions
-            in threads.
+        num_workers: Worker processes; ``AUTOTUNE`` takes the number of usable CPUs, and starts them when a function is
+            to run in them. With a number, records that no function reads are verified in them, too. 0 runs user
+            functions in threads.
         num_threads: Threads for ``executor="thread"`` functions; ``AUTOTUNE`` takes twice the number of usable CPUs.
         chunk_bytes: Size of one ranged read. Larger costs less per byte and holds more memory. ``AUTOTUNE`` takes 8 MiB
             from local files, and 4 MiB from elsewhere, where many are on their way at a time.

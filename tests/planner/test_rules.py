@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncdata as ad
+from asyncdata.arguments import is_async
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sources import Range, TFRecordFile
@@ -26,7 +27,6 @@ from asyncdata.plan.transformations import (
     Shuffle,
     Take,
 )
-from asyncdata.arguments import is_async
 from asyncdata.planner.rules import RULES, rewrite
 
 RECORDS = TFRecordFile(url="memory://b/o", compression=None)

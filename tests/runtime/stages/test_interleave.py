@@ -258,7 +258,7 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
 
     def measured(bench: Bench) -> Stage:
         stage = make(bench)
-        emit = stage._emit  # type: ignore[attr-defined]  # of every stage that rotates
+        emit = stage._emit  # type: ignore[attr-defined]  # stages that rotate
 
         def watched(limit: int) -> Block | None:
             block: Block | None = emit(limit)
