@@ -270,5 +270,5 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
 
     trace = await bench.observe(measured)
     assert sorted(trace.elements) == [1000 * i + j for i in range(8) for j in range(900)]
-    # Two cycles of four datasets whose rows are at hand; cut where a piece ends, there would be many times as many.
+    # Two cycles of four datasets whose rows are at hand; cut where a piece ends, there would be many more.
     assert len([length for length in lengths if length]) <= 16
