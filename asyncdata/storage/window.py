@@ -446,7 +446,7 @@ class Window:
         tried = self.limit
         reason = f"{tried} requests would bring {ratio - 1:+.0%} of what {self._base} do"
         lost = (1 - ratio) / (1 - tried / self._base)
-        if lost > 1 + _CHANGED:
+        if lost > 1 + _CHANGED and not self._starting:
             # Fewer bring less at most by as many as they are fewer: the link is another one.
             self._go_back(now, reason)
             self._changed(Phase.DOWN)
