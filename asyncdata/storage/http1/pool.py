@@ -8,7 +8,6 @@ that a burst's extra connections age at the bottom; the idle limit, by one timer
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
@@ -180,21 +179,18 @@ class ConnectionPool:
         lane.open += 1
         connection = RangeConnection(self._lost)
         self._origins[connection] = origin
-        connected: socket.socket | None = None
         try:
             async with asyncio.timeout(limit_s):
-                connected = await dial(origin.host, origin.port)
+                # From here on the socket is the event loop's: closed by anybody else it would be another's number soon.
                 await loop.create_connection(
                     lambda: connection,
-                    sock=connected,
+                    sock=await dial(origin.host, origin.port),
                     ssl=self._tls_context if origin.tls else None,
                     server_hostname=origin.host if origin.tls else None,
                 )
         except BaseException as error:
             # An event loop may close a half-made connection without a word: the books do not wait for it.
             connection.close()
-            if connected is not None:
-                connected.close()
             self._lost(connection)
             if isinstance(error, TimeoutError):
                 raise read_failed(

@@ -126,6 +126,26 @@ async def test_a_handshake_that_does_not_end_hits_the_connect_limit(tmp_path: Pa
         await pool.aclose()
 
 
+async def test_a_connection_given_up_half_made_closes_nobody_elses(tmp_path: Path) -> None:
+    """Whenever it is cancelled while it connects, the next ones, which get its descriptor's number, are well."""
+    certificate, context = make_certificate(tmp_path)
+    tls_context = make_tls_context(verify=True, ca_file=str(certificate))
+    async with RawServer(honest, tls=context) as server:
+        origin = Origin("127.0.0.1", server.port, True)
+        pool = ConnectionPool(limits=TimeoutOptions(), max_per_origin=8, tls_context=tls_context)
+        for turns in range(60):
+            given_up = asyncio.ensure_future(pool.acquire(origin))
+            for _ in range(turns % 20):
+                await asyncio.sleep(0)
+            given_up.cancel()
+            (outcome,) = await asyncio.gather(given_up, return_exceptions=True)
+            several = await asyncio.gather(*(pool.acquire(origin) for _ in range(3)))
+            for connection in (*several, outcome):
+                if not isinstance(connection, BaseException):
+                    connection.close()
+        await pool.aclose()
+
+
 async def test_an_untrusted_certificate_is_refused_for_good(tmp_path: Path) -> None:
     """TLS is verified unless told otherwise, and a retry would not help."""
     certificate, context = make_certificate(tmp_path)
