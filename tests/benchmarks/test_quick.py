@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
     [
         (("range_read", "--only", "paced"), 2),
         (("end_to_end", "--only", "network"), 2),
-        (("noisy_trainer",), 6),
+        pytest.param(("noisy_trainer",), 6, marks=pytest.mark.soak),
         (("remote", "--only", "stalls", "hang", "--peers", "/nowhere"), 4),
         (("latency_hiding",), 2),
         pytest.param(("range_read", "--only", "http", "paced"), 12, marks=pytest.mark.soak),

@@ -31,7 +31,7 @@ from tests.samples import samples
 SIZE = 32 << 10
 URL = "gs://bucket/x"
 WARM = 100
-READS = samples(80, 3000)
+READS = samples(40, 3000)
 DATA = random.Random(5).randbytes((WARM + READS) * SIZE)
 HOLD_US = 350_000
 # Limits are learned, and shorter than the lock is held; hedging may be as frequent as it likes.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncdata.errors import ObjectChangedError, StorageError, TransientStorageError
-from asyncdata.options import Environment, Options, RetryOptions
+from asyncdata.options import Environment, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS
@@ -121,6 +121,7 @@ def fetcher_of(server: RawServer, way: str = "plain") -> tuple[Fetcher, dict[str
         Options(
             storage={"gs": gs, "http": web if way == "aiohttp" else {}, "https": web},
             retry=RetryOptions(max_attempts=2, initial_delay_s=0.001),
+            timeouts=TimeoutOptions(idle_s=1.0),
         ),
         Environment(),
     )
