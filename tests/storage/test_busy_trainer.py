@@ -12,6 +12,7 @@ import asyncio
 import ctypes
 import random
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ def numpy_loop() -> None:
 def long_call() -> None:
     """One call into C that keeps the lock for longer than a read may be silent."""
     ctypes.PyDLL(None).usleep(HOLD_US)
+    time.sleep(0.01)  # the rest of the step: without it the reader would get the lock for one move at a time
 
 
 @dataclass

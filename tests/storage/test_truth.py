@@ -121,7 +121,8 @@ def fetcher_of(server: RawServer, way: str = "plain") -> tuple[Fetcher, dict[str
         Options(
             storage={"gs": gs, "http": web if way == "aiohttp" else {}, "https": web},
             retry=RetryOptions(max_attempts=2, initial_delay_s=0.001),
-            timeouts=TimeoutOptions(idle_s=1.0),
+            # obstore tells nothing of a body that does not go on.
+            timeouts=TimeoutOptions(first_byte_s=1.5, idle_s=1.0) if way == "obstore" else TimeoutOptions(),
         ),
         Environment(),
     )
