@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from asyncdata.errors import FunctionTransferError, PipelineClosedError
+from asyncdata.errors import CloseTimeoutError, FunctionTransferError, PipelineClosedError
 from asyncdata.memory.arena import Arena
 from asyncdata.runtime.offload import Offload
+from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.program import Program, execute
 from asyncdata.workers.transfer import dump_program
@@ -73,19 +75,73 @@ class ThreadExecutor:
         self._program = program
 
     async def run(self, payload: bytes, grant: Grant, restart: Callable[[], None]) -> bytes:
-        """Runs one task in a thread; memory is granted on the loop that called."""
+        """Runs one task in a thread; memory is granted on the loop that called.
+
+        Cancelled, it denies what the thread waits for, and returns when the thread is done.
+        """
         del restart  # a thread does not die
-        loop = asyncio.get_running_loop()
+        asking = _Asking(asyncio.get_running_loop(), grant)
+        work = asyncio.ensure_future(self._threads.run(execute, self._arena.view, self._program, payload, asking.need))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            asking.deny()
+            work.cancel()
+            await _ended(work)
+            if not work.cancelled() and isinstance(stuck := work.exception(), CloseTimeoutError):
+                raise stuck from None
+            raise
 
-        async def granted(nbytes: int) -> tuple[int, int]:
-            return await grant(nbytes)
 
-        def need(nbytes: int) -> tuple[int, int]:
-            asking = granted(nbytes)
-            try:
-                return asyncio.run_coroutine_threadsafe(asking, loop).result()
-            except RuntimeError:
-                asking.close()  # the loop has ended: this thread was left behind in the user's function
-                raise PipelineClosedError("the Runtime was closed") from None
+class _Asking:
+    """A thread's questions for memory, answered on the loop.
 
-        return await self._threads.run(execute, self._arena.view, self._program, payload, need)
+    Args:
+        loop: That loop.
+        grant: Answers.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, grant: Grant) -> None:
+        self._loop = loop
+        self._grant = grant
+        self._open: set[concurrent.futures.Future[tuple[int, int]]] = set()
+        self._denied = False
+
+    def need(self, nbytes: int) -> tuple[int, int]:
+        """Asks and waits; in the thread.
+
+        Raises:
+            GrantDeniedError: Nobody wants the results any more.
+        """
+        question = self._answer(nbytes)
+        try:
+            answer = asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:
+            question.close()  # the loop has ended: this thread was left behind in the user's function
+            raise PipelineClosedError("the Runtime was closed") from None
+        self._open.add(answer)
+        # First added, then looked: whoever denies does it the other way round.
+        if self._denied:
+            answer.cancel()
+        try:
+            return answer.result()
+        except concurrent.futures.CancelledError:
+            raise GrantDeniedError(f"{nbytes} bytes of output space were not granted") from None
+        finally:
+            self._open.discard(answer)
+
+    def deny(self) -> None:
+        """Ends every question, and those that come; on the loop."""
+        self._denied = True
+        for answer in tuple(self._open):
+            answer.cancel()
+
+    async def _answer(self, nbytes: int) -> tuple[int, int]:
+        return await self._grant(nbytes)
+
+
+async def _ended(work: asyncio.Future[bytes]) -> None:
+    """Waits for a thread that cannot be interrupted, through any number of further cancellations."""
+    while not work.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([work])

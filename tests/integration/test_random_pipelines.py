@@ -119,7 +119,7 @@ def flat(case: Case, elements: list[Any]) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(samples(14, 1500)))
+@pytest.mark.parametrize("seed", sorted({*range(samples(14, 1500)), 543}))  # 543: ends while threads wait for memory
 def test_every_record_comes_once_and_in_order_or_the_limit_is_named(seed: int, tmp_path: Path) -> None:
     """All records, in tf.data's order where it is kept, or a MemoryLimitError; never a hang, a loss or a double."""
     case, files = draw(seed)
