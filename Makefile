@@ -16,10 +16,9 @@ RUN := $(VENV)/bin/python
 TENSORFLOW := .cache/tensorflow
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
 ARGS ?=
-# Tests run in one process more than there are cores, for some of them wait, up to four: each starts worker processes of
-# its own. Who has none left takes some of another's.
-PROCESSES := $(shell cores=$$(nproc 2>/dev/null || echo 3); echo $$((cores < 4 ? cores + 1 : 4)))
-PYTEST := $(RUN) -m pytest --numprocesses $(PROCESSES) --dist worksteal
+# Tests run in as many processes as there are cores, up to four: each starts worker processes of its own. One that has
+# none left takes some of another's.
+PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .PHONY: help test hdfs tensorflow demo check soak bench referee clean
 

@@ -54,7 +54,7 @@ class Program:
             self.popen.kill()
             raise AssertionError(f"expected {word!r}, got {line!r}; {self.popen.communicate()}")
 
-    def end(self, timeout_s: float = 30.0) -> tuple[int, str, str]:
+    def end(self, timeout_s: float = 90.0) -> tuple[int, str, str]:
         """Exit code and what was written after what was expected."""
         out, err = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode, out, err

@@ -10,6 +10,10 @@ from hdfs_native import WriteOptions
 from asyncdata.storage.hdfs.native import shared_client
 from tests.hdfs.cluster import Cluster
 
+_TRIES = 5
+_NOT_YET = ("complete file in time", "Not replicated yet", "NotReplicatedYet")
+"""What the client says of a cluster that is slow to take note of blocks."""
+
 
 class Writer:
     """Puts files into a cluster.
@@ -31,9 +35,15 @@ class Writer:
             options = WriteOptions(
                 overwrite=True, create_parent=True, permission=permission, replication=2, block_size=block_bytes
             )
-            async with await self.client.create(path, options) as file:
-                if data:
-                    await file.write(data)
+            for patience in range(_TRIES - 1, -1, -1):
+                try:
+                    async with await self.client.create(path, options) as file:
+                        if data:
+                            await file.write(data)
+                    break
+                except RuntimeError as error:
+                    if not patience or not any(words in str(error) for words in _NOT_YET):
+                        raise
             if before is None or (await self.client.get_file_info(path)).modification_time != before:
                 return
 

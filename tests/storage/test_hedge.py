@@ -174,7 +174,7 @@ async def test_stalled_reads_are_overtaken(fault: Fault) -> None:
         async with fetching(server, EAGER) as (fetcher, info):
             before = fetcher.stats()
             server.profile = Profile(rules=(Rule(fault=fault, every=47, limit=3, media_only=True),))
-            assert await asyncio.wait_for(read_all(fetcher, info, 60, 200), 30) == DATA[60 * SIZE :]
+            assert await asyncio.wait_for(read_all(fetcher, info, 60, 200), 90) == DATA[60 * SIZE :]
             stats = fetcher.stats()
             assert stats.hedges_won >= 1
             assert stats.hedges <= 0.05 * stats.requests
@@ -212,7 +212,7 @@ async def test_a_stalled_opening_read_is_overtaken() -> None:
         async with fetching(server, EAGER) as (fetcher, _):
             server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), nth=(1,), media_only=True),))
             buffer = bytearray(b"\xa5" * 5000)
-            info, filled = await asyncio.wait_for(fetcher.open_read("gs://bucket/small", memoryview(buffer)), 30)
+            info, filled = await asyncio.wait_for(fetcher.open_read("gs://bucket/small", memoryview(buffer)), 90)
             assert info == ObjectInfo(url="gs://bucket/small", size=1000, version=str(generation))
             assert filled == 1000
             assert buffer == DATA[:1000] + b"\xa5" * 4000
@@ -229,7 +229,7 @@ async def test_an_opening_read_that_stalls_behind_its_head_is_overtaken(name: st
             fault = Fault(kind="stall", after_bytes=20_000)
             server.profile = Profile(rules=(Rule(fault=fault, nth=(1,), media_only=True),))
             buffer = bytearray(b"\xa5" * SIZE)
-            info, filled = await asyncio.wait_for(fetcher.open_read(f"gs://bucket/{name}", memoryview(buffer)), 30)
+            info, filled = await asyncio.wait_for(fetcher.open_read(f"gs://bucket/{name}", memoryview(buffer)), 90)
             assert filled == min(info.size, SIZE)
             assert buffer[:filled] == DATA[:filled]
             assert buffer[filled:] == b"\xa5" * (SIZE - filled)
