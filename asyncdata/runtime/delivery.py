@@ -201,7 +201,7 @@ class Deliverer:
             most = max(min(self._share // _PARTS, free), least)
             while grown > most:
                 count = max(count // 2, 1)
-                slabs, grown = self._slabs_of(block, count)
+                _, grown = self._slabs_of(block, count)
         if not fits:
             while count > 1 and block.payload_bytes(count) > self._share // _PARTS:
                 count //= 2

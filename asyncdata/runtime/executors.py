@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from asyncdata.errors import CloseTimeoutError, FunctionTransferError, PipelineClosedError
 from asyncdata.memory.arena import Arena
 from asyncdata.runtime.offload import Offload
+from asyncdata.storage.threads import until_done
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.program import Program, execute
@@ -87,7 +88,7 @@ class ThreadExecutor:
         except asyncio.CancelledError:
             asking.deny()
             work.cancel()
-            await _ended(work)
+            await until_done(work)
             if not work.cancelled() and isinstance(stuck := work.exception(), CloseTimeoutError):
                 raise stuck from None
             raise
@@ -138,10 +139,3 @@ class _Asking:
 
     async def _answer(self, nbytes: int) -> tuple[int, int]:
         return await self._grant(nbytes)
-
-
-async def _ended(work: asyncio.Future[bytes]) -> None:
-    """Waits for a thread that cannot be interrupted, through any number of further cancellations."""
-    while not work.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([work])

@@ -22,13 +22,11 @@ from asyncdata.storage.http1.client import USER_AGENT, RangeClient
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.watchdog import Watchdog
-from asyncdata.storage.lenient import MAX_REDIRECTS, LenientWire, NotingConnector, ask, receive
+from asyncdata.storage.lenient import LenientWire, NotingConnector, ask, receive
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.urls import Origin, parse_http_url
 
-__all__ = ["MAX_ANSWER_BYTES", "MAX_REDIRECTS", "Bodies"]
-
-MAX_ANSWER_BYTES: Final = 256 << 20
+_MAX_ANSWER_BYTES: Final = 256 << 20
 """The longest answer to a request for metadata."""
 
 
@@ -90,7 +88,7 @@ class Bodies:
                 url,
                 headers,
                 allow_redirects=allow_redirects,
-                most_bytes=MAX_ANSWER_BYTES,
+                most_bytes=_MAX_ANSWER_BYTES,
                 proxy=self._proxies.choose(parse_http_url(url)[0]),
             )
         finally:

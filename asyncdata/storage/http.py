@@ -16,7 +16,7 @@ from typing import Final
 
 from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.bodies import MAX_REDIRECTS, Bodies
+from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_resized
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
@@ -24,6 +24,7 @@ from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.lenient import MAX_REDIRECTS
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
 from asyncdata.storage.urls import join_location, parse_http_url, redact

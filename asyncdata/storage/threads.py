@@ -31,7 +31,7 @@ class ThreadJobs:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if not submitted.cancel():
-                await _until_done(future)
+                await until_done(future)
             raise
         finally:
             self._running.discard(future)
@@ -43,7 +43,7 @@ class ThreadJobs:
         self._executor.shutdown(wait=True)
 
 
-async def _until_done(future: asyncio.Future[T]) -> None:
+async def until_done(future: asyncio.Future[T]) -> None:
     """Waits for the end of a job that cannot be interrupted, through any number of further cancellations."""
     while not future.done():
         try:
