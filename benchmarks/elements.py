@@ -36,7 +36,7 @@ from benchmarks.formats_cost import parsing
 from benchmarks.launch import find_python
 from benchmarks.servers import REPOSITORY, here
 
-ROUNDS: Final = 5
+ROUNDS: Final = 9
 _MIB: Final = 1 << 20
 
 
