@@ -21,13 +21,14 @@ _SHOWN: Final = 60
 """Characters of a value that a message shows."""
 
 
-def integer(name: str, value: Any, *, least: int | None = None, autotune: bool = False) -> int:
+def integer(name: str, value: Any, *, least: int | None = None, most: int | None = None, autotune: bool = False) -> int:
     """A whole number of any type that says it is one; no bool, and no float.
 
     Args:
         name: Of the argument.
         value: What was given.
         least: The smallest that will do.
+        most: The largest.
         autotune: Whether AUTOTUNE (-1) will do, too.
     """
     try:
@@ -40,17 +41,21 @@ def integer(name: str, value: Any, *, least: int | None = None, autotune: bool =
         return found
     if least is not None and found < least:
         raise ValueError(f"{name} must be {'AUTOTUNE, or ' if autotune else ''}at least {least}, not {found}")
+    if most is not None and found > most:
+        raise ValueError(f"{name} must be at most {most}, not {found}")
     if not _SMALLEST <= found <= _LARGEST:
         raise ValueError(f"{name} must fit in 64 bits, but it is {found}")
     return found
 
 
-def integer_or_none(name: str, value: Any, *, least: int | None = None, autotune: bool = False) -> int | None:
+def integer_or_none(
+    name: str, value: Any, *, least: int | None = None, most: int | None = None, autotune: bool = False
+) -> int | None:
     """Likewise, or None."""
     if value is None:
         return None
     try:
-        return integer(name, value, least=least, autotune=autotune)
+        return integer(name, value, least=least, most=most, autotune=autotune)
     except TypeError:
         raise TypeError(f"{name} must be an integer or None, not {shown(value)}") from None
 

@@ -9,8 +9,8 @@
               extra ``fast``
 
 Every cell is a process of its own on one core, which counts its own CPU time, all threads: a round of the one, a round
-of the other, medians of several. The first round of each is not counted. No worker processes: one core has no use for
-them, and all work is counted.
+of the other, medians of several. The first two rounds of each touch memory for the first time, and are not counted. No
+worker processes: one core has no use for them, and all work is counted.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from benchmarks.launch import find_python
 from benchmarks.servers import REPOSITORY, here
 
 ROUNDS: Final = 9
+_WARM: Final = 2
 _MIB: Final = 1 << 20
 
 
@@ -124,10 +125,10 @@ def compare(title: str, work: dict[str, Any], python: str | None, rounds: int) -
         sides["tf.data"] = Side([python, str(REPOSITORY / "benchmarks" / "peers" / "tf_elements.py")], work)
     try:
         times: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(rounds + 1):
+        for number in range(_WARM + rounds):
             for name, side in sides.items():
                 spent = side.round_s()
-                if number:
+                if number >= _WARM:
                     times[name].append(spent / work["elements"] * 1e6)
     finally:
         for side in sides.values():

@@ -151,7 +151,7 @@ def plot(points: Sequence[Point], path: Path) -> None:
         Panel(
             title=f"{rate / 1e6:.0f} MB/s a stream",
             lines={f"{latency * 1e3:.0f} ms to the first byte": line(latency, rate) for latency in latencies},
-            ideal=1.0,
+            dashed=1.0,
         )
         for rate in rates
     ]

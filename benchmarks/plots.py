@@ -23,12 +23,14 @@ class Panel:
     Attributes:
         title: Above it.
         lines: Name to (x, y) points.
-        ideal: Height of a dashed line, or None.
+        dashed: Height of a dashed line, or None.
+        dashed_name: What it stands for.
     """
 
     title: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
-    ideal: float | None = None
+    dashed: float | None = None
+    dashed_name: str = "ideal"
 
 
 def save_panels(path: Path, panels: Sequence[Panel], *, x: str, y: str, logarithmic: bool = False) -> None:
@@ -47,8 +49,8 @@ def save_panels(path: Path, panels: Sequence[Panel], *, x: str, y: str, logarith
     for panel, axis in zip(panels, axes[0], strict=True):
         for name, points in panel.lines.items():
             axis.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
-        if panel.ideal is not None:
-            axis.axhline(panel.ideal, color="0.4", linestyle="--", linewidth=1, label="ideal")
+        if panel.dashed is not None:
+            axis.axhline(panel.dashed, color="0.4", linestyle="--", linewidth=1, label=panel.dashed_name)
         if logarithmic:
             axis.set_xscale("log", base=2)
             ticks = sorted({point[0] for points in panel.lines.values() for point in points})

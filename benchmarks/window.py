@@ -1,4 +1,6 @@
-"""``python -m benchmarks.window [--quick]``: the window that is found, against the best of those that are given.
+"""The window of requests that is found, against the best of those that are given.
+
+    python -m benchmarks.window [--quick] [--plot FILE.png]
 
 8 MiB ranges of large objects, read by the storage layer alone, as many at a time as the window lets through. On each
 network a sweep of fixed windows comes first; the best of them is then run again against the adaptive one, in turn.
@@ -10,10 +12,12 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,13 +49,37 @@ _NETWORKS: Final[Mapping[str, Mapping[str, Any]]] = {
 _HEAD: Final = ("network", "best of the sweep", "its MB/s", "adaptive MB/s", "x best", "came to", "most in flight")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What was measured on one.
+
+    Attributes:
+        name: Of the network.
+        sweep: MB/s of every fixed window.
+        best: The fixed window that was fastest.
+        fixed: MB/s of that one, run again and again, in turn with ...
+        adaptive: ... MB/s of the window that is found.
+        windows: What it came to.
+        peak: Requests in flight at most.
+    """
+
+    name: str
+    sweep: Mapping[int, float]
+    best: int
+    fixed: Sequence[float]
+    adaptive: Sequence[float]
+    windows: Sequence[float]
+    peak: float
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints one table; with ``--read`` it is the process that reads."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of short runs: whether it runs at all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="of one measurement; a quarter is left out first")
     parser.add_argument("--only", nargs="*", default=list(_NETWORKS), help="networks")
+    parser.add_argument("--plot", type=Path, help="also draw the sweeps into this PNG file")
     parser.add_argument("--read", nargs=3, metavar=("URL", "WINDOW", "SECONDS"), help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.read:
@@ -60,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     rounds, seconds = (1, 1.0) if given.quick else (given.rounds, given.seconds)
     print(f"{conditions(packages=('asyncdata', 'uvloop'))}\n")
-    rows = []
+    networks = []
     with tempfile.TemporaryDirectory(prefix="benchmark-window-") as home:
         root = Path(home)
         (root / "data").mkdir()
@@ -69,28 +97,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _run(server, 4, 1.0)  # The object's checksum is computed, its pages are touched.
             for name in given.only:
                 server.change_profile(_NETWORKS[name])
-                rows.append(_row(name, server, rounds, seconds))
-    print(markdown(_HEAD, rows))
+                networks.append(_measure(name, server, rounds, seconds))
+    print(markdown(_HEAD, [_row(network) for network in networks]))
+    if given.plot:
+        _plot(networks, given.plot)
     return 0
 
 
-def _row(name: str, server: Server, rounds: int, seconds: float) -> list[str]:
+def _measure(name: str, server: Server, rounds: int, seconds: float) -> Network:
     sweep = in_turn(1, {str(window): _runs(server, window, seconds / 2) for window in _SWEEP}, _note)
     best = max(_SWEEP, key=lambda window: sweep[str(window)][0]["rate"])
     measured = in_turn(
         rounds, {"fixed": _runs(server, best, seconds), "adaptive": _runs(server, AUTOTUNE, seconds)}, _note
     )
     rates = {who: [one["rate"] / 1e6 for one in results] for who, results in measured.items()}
-    windows = sorted(one["window"] for one in measured["adaptive"])
+    return Network(
+        name=name,
+        sweep={window: sweep[str(window)][0]["rate"] / 1e6 for window in _SWEEP},
+        best=best,
+        fixed=rates["fixed"],
+        adaptive=rates["adaptive"],
+        windows=[one["window"] for one in measured["adaptive"]],
+        peak=max(one["peak"] for one in measured["adaptive"]),
+    )
+
+
+def _row(network: Network) -> list[str]:
     return [
-        name,
-        str(best),
-        median_cell(rates["fixed"], 0),
-        median_cell(rates["adaptive"], 0),
-        ratio_cell(rates["adaptive"], rates["fixed"]),
-        f"{windows[0]:.0f}-{windows[-1]:.0f}",
-        f"{max(one['peak'] for one in measured['adaptive']):.0f}",
+        network.name,
+        str(network.best),
+        median_cell(network.fixed, 0),
+        median_cell(network.adaptive, 0),
+        ratio_cell(network.adaptive, network.fixed),
+        f"{min(network.windows):.0f}-{max(network.windows):.0f}",
+        f"{network.peak:.0f}",
     ]
+
+
+def _plot(networks: Sequence[Network], path: Path) -> None:
+    """One panel for each network: what every fixed window brings, and what the one that is found does."""
+    # Reached only with --plot, which is what needs matplotlib.
+    from benchmarks.plots import Panel, save_panels  # noqa: PLC0415 -- as above
+
+    panels = []
+    for network in networks:
+        whole = statistics.median(network.fixed)
+        found = statistics.median(network.adaptive) / whole
+        points = [(float(window), rate / whole) for window, rate in network.sweep.items()]
+        panels.append(Panel(title=network.name, lines={"fixed": points}, dashed=found, dashed_name="found by itself"))
+    save_panels(path, panels, x="requests in flight", y="rate, of the best fixed window's", logarithmic=True)
 
 
 def _runs(server: Server, window: int, seconds: float) -> Callable[[], dict[str, float]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset
 
 DEFAULT_CYCLE: Final = 16
+MOST_CYCLE: Final = 1 << 20
 """Datasets read in turn unless the caller says how many."""
 
 _EXECUTORS: Final = ("process", "thread", "inline", None)
@@ -113,7 +114,7 @@ class Elements(Handle):
 
         Args:
             map_func: Returns a Dataset; `TFRecordDataset` itself will do.
-            cycle_length: Datasets read in turn; 16 unless given (or `AUTOTUNE`).
+            cycle_length: Datasets read in turn, a million (2**20) at most; 16 unless given (or `AUTOTUNE`).
             block_length: Elements taken from one before the next has its turn; 1 unless given.
             num_parallel_calls: Taken for compatibility; reading is always concurrent.
             deterministic: False passes over a dataset that has nothing ready; the order within each is kept.
@@ -124,7 +125,7 @@ class Elements(Handle):
             >>> list(ds)
             [1, 1, 2, 2, 1, 2, 3, 3, 3]
         """
-        cycle = arguments.integer_or_none("cycle_length", cycle_length, least=1, autotune=True)
+        cycle = arguments.integer_or_none("cycle_length", cycle_length, least=1, most=MOST_CYCLE, autotune=True)
         block = arguments.integer_or_none("block_length", block_length, least=1)
         parallelism = arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
         return self._derive(

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
-from asyncdata.dataset.elements import DEFAULT_CYCLE
+from asyncdata.dataset.elements import DEFAULT_CYCLE, MOST_CYCLE
 from asyncdata.plan import sources
 from asyncdata.plan.node import Node
 from asyncdata.planner.element_spec import element_spec
@@ -43,7 +43,7 @@ class OpenFile:
 
 def over_files(filenames: FileNames, open_file: OpenFile, num_parallel_reads: int | None) -> Node:
     """The plan that reads all files: one after the other, or so many in turn, an element each."""
-    reads = arguments.integer_or_none("num_parallel_reads", num_parallel_reads, least=1, autotune=True)
+    reads = arguments.integer_or_none("num_parallel_reads", num_parallel_reads, least=1, most=MOST_CYCLE, autotune=True)
     if isinstance(filenames, Dataset):
         urls = filenames
     else:

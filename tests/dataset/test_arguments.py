@@ -253,3 +253,14 @@ def test_what_functions_and_datasets_must_give_is_said(make: Callable[[], ad.Dat
     """A wrong answer of a function, or of a dataset of choices, is an error that says what is wanted."""
     with pytest.raises((TypeError, ad.PipelineError), match=message):
         list(make().with_options(ad.Options(num_workers=1, memory_limit_bytes=32 << 20)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda n: FIVE.interleave(D.from_tensors, n), lambda n: ad.TFRecordDataset(["a", "b"], num_parallel_reads=n)],
+)
+def test_more_datasets_in_turn_than_memory_is_for_are_refused_at_once(make: Callable[[int], D]) -> None:
+    """Every one of them costs memory before the first is read."""
+    make(2**20)
+    with pytest.raises(ValueError, match=r"(cycle_length|num_parallel_reads) must be at most 1048576, not 1048577"):
+        make(2**20 + 1)
