@@ -2,8 +2,8 @@
 
 A slab lives as long as any row points into it. A shuffle buffer holds rows of many slabs, most of which it has passed
 on already: without this it would pin several times the bytes it needs. Now and then the rows left in thinly used slabs
-are copied together into a new one: those that are live to less than an eighth, or to less than a half once the buffer
-pins more than half of the memory limit.
+are copied together into a new one: those that are live to less than an eighth, or to less than three quarters once the
+buffer pins more than half of the memory limit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
 
-_THIN: Final = 8
-_THIN_UNDER_PRESSURE: Final = 2
-_PRESSURE: Final = 4
+_THIN: Final = ((1 / 2, 3 / 4), (1 / 4, 1 / 8))
+"""Beyond which part of the limit slabs are thin that are live to less than which part; the shorter memory is, the more
+copying is worth."""
 _MOST_BYTES: Final = 4 << 20
+_SHORT: Final = 1 / 2
+_MOST_MOVES: Final = 8
+"""Of so many bytes, beyond that part of the limit; one otherwise."""
 
 
 class Evacuator:
@@ -39,41 +42,45 @@ class Evacuator:
 
     async def __call__(self, columns: list[RefColumn]) -> None:
         """Moves rows of these columns, which belong to the caller and do not change meanwhile."""
-        if not columns or self._account.used < self._budget.limit // _PRESSURE:
-            return
-        for column in columns:
-            if column.leaf is not None and column.leaf.kind == "table":
-                continue
-            await self._evacuate(column)
+        movable = [column for column in columns if column.leaf is None or column.leaf.kind != "table"]
+        for _ in range(_MOST_MOVES):
+            pinned = self._account.used / self._budget.limit
+            thin = next((part for beyond, part in _THIN if pinned >= beyond), None)
+            if thin is None:
+                return
+            moved = [self._evacuate(column, thin) for column in movable]
+            if pinned < _SHORT or not any(moved):
+                return
 
-    async def _evacuate(self, column: RefColumn) -> None:
+    def _evacuate(self, column: RefColumn, part: float) -> bool:
         slabs = self._budget.slabs
         owners = slabs.of_rows(column.rows[:, 0])
         sizes = _spaces(column)
         live = np.bincount(owners, weights=sizes)
         rows_here = np.bincount(owners)
-        # Short of memory it is worth copying more.
-        thin_share = _THIN if self._account.used < self._budget.limit // 2 else _THIN_UNDER_PRESSURE
         thin = [
             index
             for index in np.flatnonzero(live).tolist()
-            if live[index] * thin_share < slabs.slab(index).nbytes
+            if live[index] < part * slabs.slab(index).nbytes
             # Others (a reader, a task, a batch) would keep the slab alive all the same.
             and slabs.holds(slabs.slab(index)) == rows_here[index]
         ]
-        if not thin:
-            return
-        chosen = np.flatnonzero(np.isin(owners, thin))
-        total = np.cumsum(sizes[chosen])
-        chosen = chosen[: int(np.searchsorted(total, _MOST_BYTES)) + 1]
-        await self._move(column, chosen, sizes[chosen])
+        # Whole slabs, those first that are freed for the least; half as many where so much is not to be had.
+        thin.sort(key=lambda index: float(live[index]))
+        count = max(1, int(np.searchsorted(np.cumsum(live[thin]), _MOST_BYTES, side="right")))
+        while thin and count:
+            chosen = np.flatnonzero(np.isin(owners, thin[:count]))
+            if self._move(column, chosen, sizes[chosen]):
+                return True
+            count //= 2
+        return False
 
-    async def _move(self, column: RefColumn, chosen: Rows, sizes: npt.NDArray[np.int64]) -> None:
+    def _move(self, column: RefColumn, chosen: Rows, sizes: npt.NDArray[np.int64]) -> bool:
         slabs = self._budget.slabs
         ends = np.cumsum(sizes)
         slab = self._budget.take_now(self._account, int(ends[-1]))
         if slab is None:
-            return
+            return False
         arena = slabs.arena.array
         old = column.rows[chosen, 0].copy()
         new = slab.offset + ends - sizes
@@ -84,6 +91,7 @@ class Evacuator:
         slabs.drop_rows(old)
         slabs.drop(slab)
         self.copied_bytes += int(ends[-1])
+        return True
 
 
 def _spaces(column: RefColumn) -> npt.NDArray[np.int64]:

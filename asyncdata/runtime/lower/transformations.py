@@ -31,6 +31,7 @@ from asyncdata.types import Element
 
 _PREFETCHED_BYTES: Final = 32 << 20
 _PREFETCHED_PART: Final = 16
+_PREFETCHED_USUAL_PART: Final = 8
 """What an autotuned `prefetch` makes ahead, as long as it is more than 8 elements: so many bytes, and this part of the
 limit at the most."""
 _MAX_PARALLEL_OPENS: Final = 64
@@ -114,7 +115,8 @@ def _prefetch(node: transformations.Prefetch, scope: Scope) -> Stage:
     if node.buffer_size == 0:
         return upstream
     services = scope.services
-    autotuned = Depth(min(_PREFETCHED_BYTES, services.budget.limit // _PREFETCHED_PART))
+    limit = services.budget.limit
+    autotuned = Depth(min(_PREFETCHED_BYTES, limit // _PREFETCHED_PART), limit // _PREFETCHED_USUAL_PART)
     return PrefetchStage(
         label_of(node), upstream, autotuned if node.buffer_size == AUTOTUNE else node.buffer_size, services.spawn
     )

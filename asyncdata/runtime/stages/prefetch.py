@@ -11,7 +11,8 @@ from typing import Final
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Spawn, Stage
 
-_LEAST: Final = 8
+_USUAL: Final = 8
+_LEAST: Final = 2
 _AHEAD_S: Final = 0.05
 _SMOOTHING: Final = 0.3
 
@@ -20,17 +21,19 @@ class Depth:
     """How many elements are worth making ahead, found from what they cost.
 
     What is cheap to make is made many at a time, for a block costs about the same whatever its length: as many as take
-    50 ms, and not more bytes than may wait. At least 8.
+    50 ms, and not more bytes than may wait. At least 8, where so many large ones leave memory to others, else 2.
 
     Args:
-        most_bytes: What may wait.
+        most_bytes: What may wait because it is cheap.
+        usual_bytes: What 8 elements may have.
 
     Attributes:
         elements: The answer.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, usual_bytes: int) -> None:
         self._most_bytes = most_bytes
+        self._usual_bytes = usual_bytes
         self._seconds = math.nan
         self.elements = _LEAST
 
@@ -40,8 +43,9 @@ class Depth:
         # From the first measurement on; old ones fade.
         self._seconds = each if math.isnan(self._seconds) else self._seconds + _SMOOTHING * (each - self._seconds)
         by_time = _AHEAD_S / max(self._seconds, 1e-9)
-        by_bytes = self._most_bytes * len(block) / max(block.payload_bytes(len(block)), 1)
-        self.elements = max(_LEAST, int(min(by_time, by_bytes, BLOCK_ROWS)))
+        each_bytes = max(block.payload_bytes(len(block)), 1) / len(block)
+        least = max(_LEAST, min(_USUAL, int(self._usual_bytes / each_bytes)))
+        self.elements = max(least, int(min(by_time, self._most_bytes / each_bytes, BLOCK_ROWS)))
 
 
 class PrefetchStage(Stage):

@@ -21,7 +21,7 @@ def block(rows: int, row_bytes: int = 8) -> Block:
 
 def test_it_begins_with_few() -> None:
     """Nothing is known before the first element."""
-    assert Depth(1 << 20).elements == 8
+    assert Depth(1 << 20, 1 << 21).elements == 2
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,24 @@ def test_it_begins_with_few() -> None:
     [
         (8, 8, 0.000_08, BLOCK_ROWS),  # cheap and small: a whole block
         (8, 8, 0.008, 50),  # 50 ms' worth of them
-        (8, 8, 8.0, 8),  # dear: as few as at the beginning
+        (8, 8, 8.0, 8),  # dear: few
         (8, 1 << 16, 0.000_08, 16),  # a megabyte of them
-        (8, 1 << 20, 0.000_08, 8),  # large: as few as at the beginning
+        (8, 1 << 18, 0.000_08, 8),  # large: few
+        (8, 1 << 19, 0.000_08, 4),  # eight of them would take too much from others
+        (8, 1 << 21, 8.0, 2),  # one is taken, the next is made
         (8, 0, 0.0, BLOCK_ROWS),  # costs nothing that could be measured
     ],
 )
 def test_what_is_cheap_is_made_many_at_a_time(rows: int, row_bytes: int, seconds: float, elements: int) -> None:
-    """50 ms' worth of elements, of no more bytes than may wait; at least 8."""
-    depth = Depth(1 << 20)
+    """50 ms' worth of elements, of no more bytes than may wait; at least 8 that have their usual bytes, and 2."""
+    depth = Depth(1 << 20, 1 << 21)
     depth.note(block(rows, row_bytes), seconds)
     assert depth.elements == elements
 
 
 def test_old_measurements_fade() -> None:
     """Elements that become dear are soon made few at a time, and one that was slow is soon forgotten."""
-    depth = Depth(1 << 20)
+    depth = Depth(1 << 20, 1 << 21)
     for _ in range(20):
         depth.note(block(8), 0.000_08)
     assert depth.elements == BLOCK_ROWS
