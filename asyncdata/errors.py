@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from asyncdata.redaction import redact
+
 
 class AsyncdataError(Exception):
     """Base of the tree.
@@ -34,6 +36,7 @@ class AsyncdataError(Exception):
         stage: str | None = None,
         attempts: int | None = None,
     ) -> None:
+        message = redact(message)
         super().__init__(message)
         self.message = message
         self.url = url
@@ -56,7 +59,7 @@ class AsyncdataError(Exception):
 
     def __str__(self) -> str:
         place = ", ".join(f"{name} {value}" for name, value in self.place().items())
-        return f"{self.message} [{place}]" if place else self.message
+        return f"{self.message} [{redact(place)}]" if place else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self.place()

@@ -24,6 +24,7 @@ from asyncdata.errors import (
 from asyncdata.memory.advance import Rows
 from asyncdata.observe.snapshot import SkippedStats
 from asyncdata.options import ErrorPolicy
+from asyncdata.redaction import redact
 from asyncdata.runtime.quarantine import Quarantine, describe
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.workers.failure import ends_program
@@ -214,4 +215,4 @@ def _text(error: BaseException) -> str:
 def _name(line: dict[str, Any]) -> str:
     if line["url"] is None:
         return f"element {line['record']}: {line['error']}"
-    return f"record {line['record']} of {line['url']}: {line['error']}"
+    return f"record {line['record']} of {redact(line['url'])}: {line['error']}"

@@ -18,7 +18,7 @@ import threading
 from typing import Any, Final
 
 from asyncdata.errors import AsyncdataError, QuarantineError
-from asyncdata.storage.urls import redact
+from asyncdata.redaction import redact
 from asyncdata.workers.failure import UserFunctionError, raised_at
 
 _LOGGER: Final = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
 from asyncdata.options import Environment, Options
+from asyncdata.redaction import redact
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.attempts import Attempts
 from asyncdata.storage.counters import FetchStats
@@ -32,7 +33,7 @@ from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.registry import spec_for
 from asyncdata.storage.retry import next_delay_s
 from asyncdata.storage.schedule import Priority
-from asyncdata.storage.urls import redact, scheme_of
+from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class Fetcher:
         """
         whole = _bytes_view(buffer)
         if start < 0 or (info.size >= 0 and start + len(whole) > info.size):
-            raise ValueError(f"[{start}, {start + len(whole)}) lies outside of {info.url} ({info.size} bytes)")
+            raise ValueError(f"[{start}, {start + len(whole)}) lies outside of {redact(info.url)} ({info.size} bytes)")
         if whole:
             await self._read_rest(info, start, whole, filled=0, priority=priority, tries=_Tries(self._loop_time()))
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.redaction import redact
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_resized
@@ -27,7 +28,7 @@ from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.lenient import MAX_REDIRECTS
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
-from asyncdata.storage.urls import join_location, parse_http_url, redact
+from asyncdata.storage.urls import join_location, parse_http_url
 from asyncdata.types import ObjectInfo
 
 KNOWN_OPTIONS: Final = frozenset({"headers", "verify_tls", "ca_file", "proxy"})

@@ -15,7 +15,8 @@ import ipaddress
 from dataclasses import dataclass
 
 from asyncdata.errors import UnsupportedURLError
-from asyncdata.storage.urls import Origin, redact
+from asyncdata.redaction import redact
+from asyncdata.storage.urls import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.options import AUTOTUNE, Environment, Options
+from asyncdata.redaction import redact
 from asyncdata.storage.cloud_options import AZURE, S3, SCHEMES
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.reader import ReaderSpec
-from asyncdata.storage.urls import redact, scheme_of
+from asyncdata.storage.urls import scheme_of
 
 _ALIASES: Final = {
     "gcs": "gs",

@@ -8,10 +8,10 @@ from typing import Final
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from asyncdata.errors import UnsupportedURLError
+from asyncdata.redaction import redact
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
 _PRINTABLE_TARGET: Final = re.compile(r"[\x21-\x7e]+")
-_SECRET_QUERY: Final = re.compile(r"(?i)(signature|credential|token|secret|password|key|sig)=[^&#]*")
 
 
 def scheme_of(url: str) -> str:
@@ -76,13 +76,3 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
 def join_location(url: str, location: str) -> str:
     """The absolute URL that a ``Location`` header means."""
     return urljoin(url, location)
-
-
-def redact(url: str) -> str:
-    """The URL without user name, password and signed query values, for messages."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    authority, slash, path = rest.partition("/")
-    shown = _SECRET_QUERY.sub(r"\1=…", path)
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{shown}"

@@ -17,6 +17,7 @@ from asyncdata.formats.whole import WholeFramer
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.plan import files, sources
+from asyncdata.redaction import redact
 from asyncdata.runtime.chunks import ChunkReader
 from asyncdata.runtime.inflate import InflatedChunks
 from asyncdata.runtime.lower.registry import label_of, shares
@@ -45,7 +46,7 @@ def _framed(
     budget = services.budget
     in_turn = max(1, scope.shards)
     # Reserves nothing until the file is one of those that are read in turn.
-    account = budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE)
+    account = budget.open(f"read {redact(node.url)}", rank=scope.rank, kind=Kind.SOURCE)
     order = services.next_order()
     begins_far = order <= in_turn and not _is_near(node.url)
     at_once = isinstance(node, files.WholeFile)
@@ -157,7 +158,7 @@ def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
         columns=node.columns,
         filters=node.filters,
         budget=budget,
-        account=budget.open(f"read {node.url}", rank=scope.rank, kind=Kind.SOURCE),
+        account=budget.open(f"read {redact(node.url)}", rank=scope.rank, kind=Kind.SOURCE),
         piece_bytes=_chunk_bytes(node.url, scope),
         order=services.next_order(),
         any_order=scope.any_order,

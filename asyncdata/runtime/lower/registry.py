@@ -10,6 +10,7 @@ from asyncdata.memory.accounts import Account, Kind
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.sizes import Shares, divide
+from asyncdata.redaction import redact
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
@@ -43,7 +44,7 @@ def label_of(node: Node) -> str:
                 value = function_name(value)
             elif isinstance(value, tuple):
                 value = ", ".join(function_name(function) for function in value)
-            return f"{node.label}({value})"
+            return redact(f"{node.label}({value})")
     return node.label
 
 
