@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.leaf import Leaf, is_plain
 from asyncdata.memory.structure import Structure, describe, leaf_names
 from asyncdata.memory.wire import aligned
 
@@ -43,21 +43,48 @@ def value_leaf(value: Any, count: int) -> Leaf:
         return Leaf("table", shape=(count,))
     if isinstance(value, str):
         return Leaf("table", shape=(count,), text=True)
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise UnbatchableError(
-            f"a {type(value).__name__} that is no regular array cannot be batched: {error}"
-        ) from error
-    if array.dtype.kind in "OV":
+    array = as_array(value)
+    if array.dtype.kind == "O" and not isinstance(value, np.ndarray):
         raise UnbatchableError(
             f"a value of type {type(value).__name__} cannot be batched; return numbers, numpy arrays, bytes or str"
+        )
+    if array.dtype.kind in "OV" or not (array.dtype.kind in "US" or is_plain(array)):
+        raise UnbatchableError(
+            f"a numpy array of dtype {array.dtype} cannot be batched; return arrays of numbers, or a dict of them"
         )
     if array.dtype.kind in "US":
         raise UnbatchableError(
             f"a numpy array of dtype {array.dtype} cannot be batched; return bytes or str, which may differ in length"
         )
     return Leaf("array", array.dtype.str, (count, *array.shape))
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """The array a value stands for in a batch.
+
+    Raises:
+        UnbatchableError: It is no regular array, or one whose mask would be lost.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise UnbatchableError("a masked array cannot be batched: its mask would be lost; fill it in map()")
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise UnbatchableError(
+            f"a {type(value).__name__} that is no regular array cannot be batched: {error}"
+        ) from error
+
+
+def as_bytes(value: Any) -> bytes:
+    """A byte string or a text as a batch holds it.
+
+    Raises:
+        UnbatchableError: A text that is not Unicode, such as a file name with a byte that could not be decoded.
+    """
+    try:
+        return value.encode() if isinstance(value, str) else bytes(value)
+    except UnicodeEncodeError as error:
+        raise UnbatchableError(f"a str that has no UTF-8 form cannot be batched: {error}") from error
 
 
 def plan_layout(structure: Structure, leaves: Sequence[Leaf]) -> Layout:

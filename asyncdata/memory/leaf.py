@@ -54,6 +54,24 @@ STR: Final = Leaf("str")
 OBJECT: Final = Leaf("object")
 
 
+def is_plain(array: Any) -> bool:
+    """Whether `Leaf.dtype` and `Leaf.shape` say all about an array (or numpy scalar).
+
+    They do not of types with fields, whose short name is that of raw bytes, of types of other packages, and of masked
+    arrays; texts and objects have no place in a row of fixed size at all.
+    """
+    dtype = array.dtype
+    if dtype.kind not in _PLAIN_KINDS or isinstance(array, np.ma.MaskedArray):
+        return False
+    try:
+        return bool(np.dtype(dtype.str) == dtype)
+    except TypeError:
+        return False
+
+
+_PLAIN_KINDS: Final = "biufcmMV"
+
+
 def array_leaf(array: Any) -> Leaf:
     """The leaf that describes an array (or numpy scalar)."""
     return Leaf("array", array.dtype.str, tuple(array.shape))

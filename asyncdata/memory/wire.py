@@ -21,7 +21,8 @@ import numpy.typing as npt
 from asyncdata.memory.advance import ORIGIN_WIDTH, Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
-from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.leaf import Leaf, is_plain
+from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import Structure, unflatten
 from asyncdata.types import Element
 
@@ -66,7 +67,7 @@ def shape_of(structure: Structure, columns: tuple[Column, ...]) -> Shape:
 def _part(column: Column) -> Part:
     if isinstance(column, RefColumn) and column.leaf is not None:
         return Part("refs", leaf=column.leaf)
-    if isinstance(column, ArrayColumn) and column.array.dtype != object:
+    if isinstance(column, ArrayColumn) and is_plain(column.array):
         return Part("array", dtype=column.array.dtype.str, row_shape=column.array.shape[1:])
     return Part("objects")
 
@@ -80,10 +81,10 @@ def pack(columns: tuple[Column, ...], origin: Rows | None) -> list[bytes | npt.N
     for column in columns:
         if isinstance(column, RefColumn) and column.leaf is not None:
             out.append(column.rows)
-        elif isinstance(column, ArrayColumn) and column.array.dtype != object:
+        elif isinstance(column, ArrayColumn) and is_plain(column.array):
             out.append(column.array)
         else:
-            data = pickle.dumps([column.element(i) for i in range(len(column))], 5)
+            data = dumps([column.element(i) for i in range(len(column))])
             out.append(len(data).to_bytes(8, "little") + data)
     if origin is not None:
         out.append(origin)

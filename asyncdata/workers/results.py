@@ -6,6 +6,7 @@ asks for the same number and is given the same slab), the second for payloads of
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -15,8 +16,9 @@ import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.layout import Layout, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
-from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.layout import Layout, as_bytes, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
+from asyncdata.memory.leaf import Leaf, is_plain
+from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
 from asyncdata.memory.wire import aligned
 from asyncdata.workers.tasks import DONE, NO_SPAN, RAGGED, RaggedRows, Task
@@ -32,7 +34,7 @@ def write_columns(
     leaves = []
     for column in columns:
         if isinstance(column, np.ndarray):
-            if column.dtype.kind in "OSUV":
+            if column.dtype.kind == "V" or not is_plain(column):
                 raise UnbatchableError(f"an array of dtype {column.dtype} has no place in a slab")
             leaves.append(Leaf("array", column.dtype.str, (task.batch_size, *column.shape[1:])))
         else:
@@ -46,7 +48,7 @@ def write_columns(
             part[rows] = column
         else:
             tables.append((part[rows], column.views() if isinstance(column, BytesArray) else list(column)))
-    return offset, _write_payloads(array, tables, need), pickle.dumps(layout, 5)
+    return offset, _write_payloads(array, tables, need), dumps(layout)
 
 
 def _is_text(column: Any) -> bool:
@@ -181,8 +183,13 @@ class Results:
             if leaf.kind == "table":
                 if isinstance(value, str) != leaf.text or not isinstance(value, bytes | bytearray | memoryview | str):
                     return self._misfit(leaves)
-                # A view of the record is valid during the call only: what is kept is a copy.
-                self._texts[column].append(bytes(value) if isinstance(value, memoryview | bytearray) else value)
+                try:
+                    # A view of the record is valid during the call only: what is kept is a copy.
+                    self._texts[column].append(as_bytes(value))
+                except UnbatchableError:
+                    if self._stack:
+                        raise
+                    return self._misfit(leaves)
             else:
                 part = self._parts[column]
                 item = value if isinstance(value, np.ndarray) else np.asarray(value)
@@ -205,7 +212,9 @@ class Results:
         assert self._layout is not None
         start = self._task.batch_start
         return [
-            text[: self._done] if leaf.kind == "table" else [part[start + i].copy() for i in range(self._done)]
+            _read_texts(text[: self._done], leaf)
+            if leaf.kind == "table"
+            else [part[start + i].copy() for i in range(self._done)]
             for leaf, part, text in zip(self._layout.leaves, self._parts, self._texts, strict=True)
         ]
 
@@ -229,7 +238,7 @@ class Results:
             if leaf.kind == "table"
         ]
         payloads = _write_payloads(self._array, tables, self._need)
-        return DONE, self._offset, payloads, pickle.dumps(self._layout, 5)
+        return DONE, self._offset, payloads, dumps(self._layout)
 
     def _finish_ragged(self) -> tuple[int, int, int, bytes]:
         assert self._aside is not None
@@ -267,7 +276,7 @@ class Results:
                 # An empty item behind a full slab would lie in the next one.
                 table[row] = position if size else base, size
                 position += aligned(size)
-        body = pickle.dumps((tables_at, RaggedRows(self._structure, tuple(kinds))), 5)
+        body = dumps((tables_at, RaggedRows(self._structure, tuple(kinds))))
         return RAGGED, self._offset, base, body
 
     def _write_strings(self, position: int, strings: BytesArray) -> None:
@@ -288,18 +297,26 @@ def _item(value: Any) -> _Item:
     if isinstance(value, bytes | bytearray | memoryview):
         return Leaf("bytes"), bytes(value)
     if isinstance(value, str):
-        return Leaf("str"), value.encode()
+        # One that is not Unicode is pickled.
+        with contextlib.suppress(UnicodeEncodeError):
+            return Leaf("str"), value.encode()
     if isinstance(value, BytesArray) and len(value):
         return Leaf("table", shape=(len(value),), text=value.text), value.copy()
     if isinstance(value, np.ndarray | np.generic | int | float | bool | complex | list):
         array = _as_array(value)
-        if array is not None and array.dtype.kind not in "OUS":
+        if array is not None and is_plain(array) and not isinstance(value, np.ma.MaskedArray):
             return Leaf("array", array.dtype.str, array.shape), np.array(array, order="C")
     try:
-        return Leaf("object"), pickle.dumps(value, 5)
+        return Leaf("object"), dumps(value)
     except Exception as error:
         kind = type(value).__name__
-        raise TypeError(f"a {kind} that the function returned cannot be sent from its process: {error}") from error
+        raise TypeError(
+            f"a {kind} that the function returned cannot be sent from its process or thread: {error}"
+        ) from error
+
+
+def _read_texts(items: list[bytes], leaf: Leaf) -> list[Any]:
+    return [item.decode() for item in items] if leaf.text else items
 
 
 def _value(item: _Item) -> Any:

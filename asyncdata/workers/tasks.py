@@ -11,6 +11,7 @@ from typing import Final
 
 from asyncdata.memory.layout import Layout
 from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import Shape
 
@@ -134,7 +135,7 @@ def decode_layout(body: bytes) -> Layout:
 @functools.lru_cache(maxsize=64)
 def encode_shape(shape: Shape) -> bytes:
     """The pickled shape that tasks carry."""
-    return pickle.dumps(shape, 5)
+    return dumps(shape)
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
+from asyncdata.memory.layout import as_bytes
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, leaf_names
 from asyncdata.runtime.stage import Pause
@@ -76,7 +77,7 @@ class Ragging:
             parts.append(strings_part(values))
             return LEAF
         if isinstance(values, StringLists):
-            items = [item.encode() if values.text else item for part in values.lists for item in part]
+            items = [as_bytes(item) for part in values.lists for item in part]
             parts.append(strings_part(Strings(None, items, values.text)))
             parts.append(self._splits(np.array([len(part) for part in values.lists], np.int64)))
             return RaggedOf(1)
@@ -107,7 +108,7 @@ class Ragging:
             parts.append(_flat(list(flat.arrays), flat.dtype, tuple(shapes[0, 1:].tolist())))
         else:
             assert isinstance(flat, StringLists)
-            items = [item.encode() if flat.text else item for part in flat.lists for item in part]
+            items = [as_bytes(item) for part in flat.lists for item in part]
             parts.append(strings_part(Strings(None, items, flat.text)))
         assert all(isinstance(level, Numbers) for level in splits)
         outermost = splits[0]

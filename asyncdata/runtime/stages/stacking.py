@@ -23,7 +23,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.layout import mismatch, structure_mismatch, value_leaf
+from asyncdata.memory.layout import as_bytes, mismatch, structure_mismatch, value_leaf
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, Structure, flatten, flatten_as, leaf_count
 
@@ -169,7 +169,7 @@ def _of_objects(items: list[Any], size: int) -> Stack:
     kinds = set(map(type, items))
     if kinds in ({bytes}, {str}):
         text = kinds == {str}
-        return Payloads(Leaf("table", shape=(size,), text=text), [item.encode() for item in items] if text else items)
+        return Payloads(Leaf("table", shape=(size,), text=text), _encoded(items) if text else items)
     first: Leaf | None = None
     for row, item in enumerate(items):
         texts = text_array(item)
@@ -186,8 +186,18 @@ def _of_objects(items: list[Any], size: int) -> Stack:
     if first.kind == "object":
         return Texts(first, [np.stack(items[at : at + size]) for at in range(0, len(items), size)])
     if first.kind == "table":
-        return Payloads(first, [item.encode() if isinstance(item, str) else bytes(item) for item in items])
+        return Payloads(first, _encoded(items))
     return Pieces(first, [np.asarray(item) for item in items])
+
+
+def _encoded(items: list[Any]) -> list[bytes]:
+    encoded: list[bytes] = []
+    for row, item in enumerate(items):
+        try:
+            encoded.append(as_bytes(item))
+        except UnbatchableError as error:
+            raise Misfit(row, error) from error
+    return encoded
 
 
 def batch_of(items: list[Any]) -> Column:

@@ -20,6 +20,7 @@ from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn
+from asyncdata.memory.layout import as_array, as_bytes
 from asyncdata.runtime.stages.stacking import Misfit, text_array
 
 _STRINGS: Final = (bytes, bytearray, memoryview, str)
@@ -183,15 +184,10 @@ def _empty_like(value: Values) -> Values | None:
 def _of_item(item: Any) -> Values:
     """One element."""
     if isinstance(item, _STRINGS):
-        return Strings(None, [item.encode() if isinstance(item, str) else bytes(item)], isinstance(item, str))
+        return Strings(None, [as_bytes(item)], isinstance(item, str))
     if isinstance(item, BytesArray):
         return StringLists([item.tolist()], isinstance(item[0], str))
-    try:
-        array = np.asarray(item)
-    except ValueError as error:
-        raise UnbatchableError(
-            f"a {type(item).__name__} that is no regular array cannot be batched: {error}"
-        ) from error
+    array = as_array(item)
     if array.dtype.kind in "OUS" and array.ndim == 1 and len(array):
         strings = list(item)
         if all(isinstance(string, str) for string in strings):

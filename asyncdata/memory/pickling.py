@@ -1,0 +1,40 @@
+"""Python objects on their way to another process of the pipeline, where classes of ``__main__`` are unknown by name.
+
+A worker runs none of the user's script, so a class of it (a namedtuple, a dataclass, an enum) travels by value. It is
+the script's own class again when it comes back: cloudpickle remembers which one it sent. What refers to no such class
+is pickled as always, which is several times faster.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+_PROTOCOL = 5
+
+
+def dumps(value: object) -> bytes:
+    """The pickle of an object that another process of this pipeline, or this one, will load."""
+    try:
+        pickled = pickle.dumps(value, _PROTOCOL)
+    except Exception:
+        by_value = _dumps_by_value(value)
+        if by_value is None:
+            raise
+        return by_value
+    if b"__main__" in pickled:
+        return _dumps_by_value(value) or pickled
+    return pickled
+
+
+def _dumps_by_value(value: object) -> bytes | None:
+    # Loaded in every parent, and in a worker as soon as a class or function came by value: useful nowhere else.
+    cloudpickle: Any = sys.modules.get("cloudpickle")
+    if cloudpickle is None:
+        return None
+    try:
+        pickled: bytes = cloudpickle.dumps(value, protocol=_PROTOCOL)
+    except Exception:  # noqa: BLE001 -- any __reduce__ may run here; the caller has the better error
+        return None
+    return pickled
