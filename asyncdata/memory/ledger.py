@@ -96,6 +96,8 @@ class Ledger:
         self._deferred = deferred
         self.suspicious = False
         self._room = False
+        self.has_decisions = False
+        """There may be something in ``decisions()``."""
 
     # --- accounts ------------------------------------------------------------------------------------------------
 
@@ -167,7 +169,7 @@ class Ledger:
         if account.kind is Kind.SOURCE:
             for ticket in account.queued:
                 self._queue.put(ticket)
-        if self._queue:
+        if self._queue.entries:
             self._settle(judge=waiting)  # what wakes one stage may be about to wake others
 
     # --- bytes ---------------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ class Ledger:
         sort = Sort.EXTRA if urgency > 0 and account.kind is Kind.FLOW else Sort.OWN
         ticket = Ticket(account, nbytes, urgency=urgency, owner=owner, serial=self._serial, sort=sort)
         cost = ticket.cost
-        if cost == 0 or (cost <= self.free and not self._queue and ticket.is_eligible):
+        if cost == 0 or (cost <= self.free and not self._queue.entries and ticket.is_eligible):
             self._hold(ticket, cost)
         else:
             account.queued.append(ticket)
@@ -209,7 +211,7 @@ class Ledger:
     def ask_ahead(self, account: Account, nbytes: int, *, urgency: int = 1, owner: Any = None) -> Ticket | None:
         """Asks for bytes to read ahead into: held at once, or ``None``. They may be recalled."""
         self._check(account, nbytes)
-        if self._queue or self.free - nbytes < self._slack:
+        if self._queue.entries or self.free - nbytes < self._slack:
             self._refused = True
             return None
         self._serial += 1
@@ -257,8 +259,9 @@ class Ledger:
             return
         nbytes = ticket.nbytes
         freed = self._take_off(ticket, nbytes)
-        cost = max(account.backed, account.own + nbytes) - account.firm
-        loan = cost - freed - (0 if self._queue else self.free)
+        own, backed = account.own, account.backed
+        cost = max(backed, own + nbytes) - max(backed, own)
+        loan = cost - freed - (0 if self._queue.entries else self.free)
         if loan > 0:
             source.backed -= loan
             self._lent += loan
@@ -302,15 +305,10 @@ class Ledger:
         if ticket.resting is not resting:
             ticket.resting = resting
             ticket.account.resting += ticket.nbytes if resting else -ticket.nbytes
-            if resting and self._queue:
+            if resting and self._queue.entries:
                 self._settle()
 
     # --- answers -------------------------------------------------------------------------------------------------
-
-    @property
-    def has_decisions(self) -> bool:
-        """There is something in ``decisions()``."""
-        return bool(self._granted or self._failed or self._recalls or self._room)
 
     def decisions(self) -> Decisions:
         """What was decided since the last call, for tickets that were not answered on the spot."""
@@ -321,6 +319,7 @@ class Ledger:
             self._room,
         )
         self._granted, self._failed, self._recalls, self._room = [], [], [], False
+        self.has_decisions = False
         return decided
 
     def snapshot(self) -> LedgerSnapshot:
@@ -369,9 +368,9 @@ class Ledger:
         if ticket.resting:
             account.resting -= nbytes
         if ticket.sort is Sort.OWN:
-            before = account.firm
-            account.own -= nbytes
-            return before - account.firm
+            own, backed = account.own, account.backed
+            account.own = own - nbytes
+            return max(own, backed) - max(own - nbytes, backed)
         if ticket.sort is Sort.EXTRA:
             account.extra -= nbytes
         else:
@@ -402,6 +401,7 @@ class Ledger:
         account.queued.remove(ticket)
         self._hold(ticket, cost)
         self._granted.append(ticket)
+        self.has_decisions = True
         if account.kind is not Kind.SOURCE:
             account.waiting = False  # its stage goes on as soon as it hears of the grant
 
@@ -411,6 +411,7 @@ class Ledger:
         ticket.state = State.FAILED
         ticket.error = error
         self._failed.append(ticket)
+        self.has_decisions = True
 
     def _lowered(self, account: Account) -> None:
         """After an account's use fell: its reserve may cover one of its asks, or a parked one may be eligible."""
@@ -423,12 +424,12 @@ class Ledger:
     def confirm(self) -> None:
         """Judges again after a suspicion, when everybody who was about to go on has done so; now asks may fail."""
         self.suspicious = False
-        if self._queue:
+        if self._queue.entries:
             self._settle(confirm=True)
 
     def _settle(self, *, judge: bool = True, confirm: bool = False) -> None:
         """Spends what is free: on the queue in its order, then on lent reserves; the rest is room for read-ahead."""
-        while self._queue:
+        while self._queue.entries:
             ticket = self._queue.first
             account = ticket.account
             if self._lent and self.free and self._make_good(account.rank + (ticket.sort is Sort.EXTRA)):
@@ -436,7 +437,8 @@ class Ledger:
             cost = ticket.cost
             if cost > self.free:
                 self._recalls += self._ahead.recall(cost - self.free)
-                if not judge or self._ahead or not self._is_hopeless(ticket):
+                self.has_decisions = True
+                if not judge or self._ahead or not is_hopeless(self._accounts, ticket):
                     return
                 rescued = self._borrow(account, cost) if account.kind is Kind.FLOW else self._pass_by()
                 if not rescued and self._deferred and not confirm:
@@ -451,7 +453,7 @@ class Ledger:
             self._make_good()
         if self._refused and self.free > self._slack:
             self._refused = False
-            self._room = True
+            self._room = self.has_decisions = True
 
     def _make_good(self, below_rank: int | None = None) -> bool:
         """Puts lent reserves in force again as far as bytes are free, nearest the consumer first.
@@ -471,9 +473,6 @@ class Ledger:
                 account.backed = backed
                 self._lowered(account)
         return self._lent != lent
-
-    def _is_hopeless(self, ticket: Ticket) -> bool:
-        return is_hopeless(self._accounts, ticket)
 
     def _borrow(self, account: Account, nbytes: int) -> bool:
         """Frees ``nbytes`` from unused reserves farther upstream: flow returns them without them, if all is granted."""

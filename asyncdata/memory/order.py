@@ -12,23 +12,26 @@ class AskQueue:
     """Asks that wait, the first to serve in front: nearest the consumer, waited for, urgent, early.
 
     An ask that is not eligible yet is no member; it stays with its account until ``put`` finds it eligible.
+
+    Attributes:
+        entries: The asks with their keys, in order; only this class changes it.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Key, Ticket]] = []
+        self.entries: list[tuple[Key, Ticket]] = []
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[Ticket]:
-        return (ticket for _, ticket in self._entries)
+        return (ticket for _, ticket in self.entries)
 
     @property
     def first(self) -> Ticket:
         """The next to serve; there has to be one."""
-        return self._entries[0][1]
+        return self.entries[0][1]
 
     def put(self, ticket: Ticket) -> None:
         """Puts a waiting ask where it belongs now, or takes it out if it is not eligible."""
@@ -37,12 +40,12 @@ class AskQueue:
             account = ticket.account
             sought = account.kind is Kind.SOURCE and account.waiting
             ticket.key = (account.rank, not sought, ticket.urgency, ticket.serial)
-            insort(self._entries, (ticket.key, ticket), key=_key)
+            insort(self.entries, (ticket.key, ticket), key=_key)
 
     def drop(self, ticket: Ticket) -> None:
         """Takes an ask out, if it is in."""
         if ticket.key is not None:
-            del self._entries[bisect_left(self._entries, ticket.key, key=_key)]
+            del self.entries[bisect_left(self.entries, ticket.key, key=_key)]
             ticket.key = None
 
 

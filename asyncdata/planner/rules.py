@@ -30,7 +30,9 @@ def rewrite(node: Node, options: Options, *, inner: bool = False) -> Node:
 
 
 def _apply(rule: Rule, node: Node, options: Options) -> Node:
-    inputs = tuple(_apply(rule, child, options) for child in node.inputs)
-    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
-        node = node.with_inputs(inputs)
+    former = node.inputs
+    if former:
+        inputs = tuple([_apply(rule, child, options) for child in former])
+        if any(new is not old for new, old in zip(inputs, former, strict=True)):
+            node = node.with_inputs(inputs)
     return rule(node, options)
