@@ -259,8 +259,7 @@ class Ledger:
             return
         nbytes = ticket.nbytes
         freed = self._take_off(ticket, nbytes)
-        own, backed = account.own, account.backed
-        cost = max(backed, own + nbytes) - max(backed, own)
+        cost = max(account.backed, account.own + nbytes) - max(account.backed, account.own)
         loan = cost - freed - (0 if self._queue.entries else self.free)
         if loan > 0:
             source.backed -= loan
@@ -324,8 +323,8 @@ class Ledger:
 
     def snapshot(self) -> LedgerSnapshot:
         """All accounts as they stand."""
-        accounts = tuple(account.snapshot() for account in self._accounts)
-        return LedgerSnapshot(self.limit, self.used, self.peak, self.free, accounts)
+        accounts = [account.snapshot() for account in self._accounts]
+        return LedgerSnapshot(self.limit, self.used, self.peak, self.free, tuple(accounts))
 
     def __repr__(self) -> str:
         lines = "".join(f"\n  {account!r}" for account in self._accounts)
@@ -368,9 +367,8 @@ class Ledger:
         if ticket.resting:
             account.resting -= nbytes
         if ticket.sort is Sort.OWN:
-            own, backed = account.own, account.backed
-            account.own = own - nbytes
-            return max(own, backed) - max(own - nbytes, backed)
+            account.own = (own := account.own) - nbytes
+            return max(own, account.backed) - max(account.own, account.backed)
         if ticket.sort is Sort.EXTRA:
             account.extra -= nbytes
         else:
@@ -438,7 +436,7 @@ class Ledger:
             if cost > self.free:
                 self._recalls += self._ahead.recall(cost - self.free)
                 self.has_decisions = True
-                if not judge or self._ahead or not is_hopeless(self._accounts, ticket):
+                if not judge or self._ahead or not self._is_hopeless(ticket):
                     return
                 rescued = self._borrow(account, cost) if account.kind is Kind.FLOW else self._pass_by()
                 if not rescued and self._deferred and not confirm:
@@ -473,6 +471,9 @@ class Ledger:
                 account.backed = backed
                 self._lowered(account)
         return self._lent != lent
+
+    def _is_hopeless(self, ticket: Ticket) -> bool:
+        return is_hopeless(self._accounts, ticket)
 
     def _borrow(self, account: Account, nbytes: int) -> bool:
         """Frees ``nbytes`` from unused reserves farther upstream: flow returns them without them, if all is granted."""
