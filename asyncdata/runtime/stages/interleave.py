@@ -162,7 +162,9 @@ class InterleaveStage(Stage):
 
     async def _open_ahead(self, at_least: int) -> None:
         """Prepares inner datasets; waits for input only as long as fewer than `at_least` are there."""
-        target = sum(slot is None for slot in self._slots) + self._ahead
+        target = self._slots.count(None) + self._ahead
+        if len(self._waiting) >= target:
+            return
         try:
             while len(self._waiting) < target and self._failure is None:
                 await self._pause()
