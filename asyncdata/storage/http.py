@@ -10,11 +10,12 @@ with: each read then transfers everything up to its end.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from asyncdata.errors import ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.errors import ObjectNotFoundError, StorageError, TransientStorageError, UnsupportedURLError
 from asyncdata.redaction import redact
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
@@ -35,6 +36,8 @@ KNOWN_OPTIONS: Final = frozenset({"headers", "verify_tls", "ca_file", "proxy"})
 _MAX_REMEMBERED: Final = 10_000
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _NO_HEAD: Final = frozenset({400, 403, 405, 501})
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 def open_reader(spec: ReaderSpec) -> HttpReader:
@@ -43,6 +46,10 @@ def open_reader(spec: ReaderSpec) -> HttpReader:
     unknown = set(options) - KNOWN_OPTIONS
     if unknown:
         raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
+    headers = tuple((str(name), str(value)) for name, value in dict(options.get("headers") or {}).items())
+    for name, value in headers:
+        if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
+            raise StorageError(f"the header {name!r} among the storage options has characters that cannot be sent")
     # Made for http too: a redirect may lead to https.
     tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))
     bodies = Bodies(
@@ -51,7 +58,6 @@ def open_reader(spec: ReaderSpec) -> HttpReader:
         tls_context=tls_context,
         proxies=spec.proxies_with(options.get("proxy")),
     )
-    headers = tuple((str(name), str(value)) for name, value in dict(options.get("headers") or {}).items())
     return HttpReader(bodies, headers)
 
 
@@ -82,9 +88,17 @@ class HttpReader:
 
     async def _ask_head(self, url: str) -> ObjectInfo | None:
         """What HEAD tells; None where the server does not tell the size that way."""
+        at = url
         try:
-            headers = {"Accept-Encoding": "identity", **dict(self._headers)}
-            head, _ = await self._bodies.ask("HEAD", url, headers)
+            for _ in range(MAX_REDIRECTS):
+                headers = {"Accept-Encoding": "identity", **dict(self._headers_for(at, url))}
+                head, _ = await self._bodies.ask("HEAD", at, headers, allow_redirects=False)
+                location = head.headers.get("location")
+                if head.status not in _REDIRECTS or location is None:
+                    break
+                at = join_location(at, location)
+            else:
+                raise StorageError("too many redirects")
         except StorageError as error:
             error.url = redact(url)
             raise
@@ -174,9 +188,16 @@ class HttpReader:
         """One ranged GET; redirects are followed, and a remembered one that fails is forgotten and tried from start."""
         remembered = self._moved.get(url)
         if remembered is not None:
-            answer = await self._get_at(remembered, url, start, buffer, accept, attempt)
-            if answer.head.status in {200, 206, 416}:
-                return answer
+            try:
+                answer = await self._get_at(remembered, url, start, buffer, accept, attempt)
+            except TransientStorageError:
+                self._moved.pop(url, None)  # the next attempt asks where the object is now
+                raise
+            except StorageError:
+                pass  # what is refused, because it is another version or no place to read from, may be elsewhere by now
+            else:
+                if answer.head.status in {200, 206}:
+                    return answer
             self._moved.pop(url, None)
         at = url
         for _ in range(MAX_REDIRECTS):
@@ -198,12 +219,16 @@ class HttpReader:
         accept: Callable[[ResponseHead], None],
         attempt: Attempt | None,
     ) -> Answer:
-        headers: Iterable[tuple[str, str]] = (("Accept-Encoding", "identity"),)
-        if self._headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
-            headers = (*headers, *self._headers)
+        headers = (("Accept-Encoding", "identity"), *self._headers_for(at, url))
         return await self._bodies.get(
             at, headers, start=start, buffer=buffer, accept=accept, skip_allowed=True, attempt=attempt
         )
+
+    def _headers_for(self, at: str, url: str) -> tuple[tuple[str, str], ...]:
+        """The user's headers, unless a redirect has led to another origin than that of the URL."""
+        if self._headers and parse_http_url(at)[0] == parse_http_url(url)[0]:
+            return self._headers
+        return ()
 
     def _remember(self, url: str, at: str) -> None:
         if len(self._moved) >= _MAX_REMEMBERED:

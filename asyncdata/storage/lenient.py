@@ -61,7 +61,7 @@ class LenientWire:
         self.in_body = False
         self.quiet_since = self.paced_since = 0.0
         self.seen = -1
-        self.paced_from = 0
+        self.paced_from = self.spared = 0
 
     def __repr__(self) -> str:
         return f"<LenientWire {'head' if self.awaits_head else 'body'}, {self.filled} bytes>"

@@ -62,8 +62,8 @@ def parse_retry_after(value: str | None, now: datetime | None = None) -> float |
     if value is None:
         return None
     text = value.strip()
-    if text.isascii() and text.isdigit() and len(text) <= 9:
-        return float(text)
+    if text.isascii() and text.isdigit():
+        return float(text)  # however many digits: for ever is a wish, too
     try:
         when = email.utils.parsedate_to_datetime(text)
     except (ValueError, OverflowError):

@@ -74,5 +74,12 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
 
 
 def join_location(url: str, location: str) -> str:
-    """The absolute URL that a ``Location`` header means."""
-    return urljoin(url, location)
+    """The absolute URL that a ``Location`` header means.
+
+    Raises:
+        UnsupportedURLError: It means none.
+    """
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        raise UnsupportedURLError("the server redirects to what is no URL", url=url) from None

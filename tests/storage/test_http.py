@@ -107,6 +107,107 @@ async def test_redirects_in_a_circle_end() -> None:
         await fetcher.aclose()
 
 
+async def test_a_place_that_was_remembered_and_is_gone_is_looked_up_anew() -> None:
+    """A mirror that dies costs one attempt: the next one asks the URL where the object is now."""
+    async with RawServer(honest) as lasting:
+        dying = RawServer(honest)
+        place = ""
+
+        async def moving(request: Request, peer: Peer) -> None:
+            await peer.send(f"HTTP/1.1 302 F\r\nLocation: {place}/x\r\nContent-Length: 0\r\n\r\n".encode())
+
+        async with RawServer(moving) as server:
+            fetcher = fetcher_of()
+            info = ObjectInfo(url=f"{server.url}/o", size=len(DATA))
+            buffer = bytearray(1000)
+            async with dying:
+                place = dying.url
+                await fetcher.read(info, 0, memoryview(buffer))
+            place = lasting.url
+            await fetcher.read(info, 5, memoryview(buffer))
+            assert buffer == DATA[5:1005]
+            assert sum(fetcher.stats().failures.values()) == 1
+            await fetcher.aclose()
+
+
+async def test_a_url_that_leads_elsewhere_by_now_is_read_there() -> None:
+    """``latest`` is another object than yesterday: what was remembered of it is no reason to call it changed."""
+    latest = "one"
+
+    async def moving(request: Request, peer: Peer) -> None:
+        name = request.target.removeprefix("/")
+        if name == "latest":
+            await peer.send(f"HTTP/1.1 302 F\r\nLocation: /{latest}\r\nContent-Length: 0\r\n\r\n".encode())
+            return
+        head, body = ranged(request, extra=f'ETag: "{name}"\r\n')
+        if request.line.startswith("HEAD"):
+            head, body = f'HTTP/1.1 200 OK\r\nETag: "{name}"\r\nContent-Length: {len(DATA)}\r\n\r\n'.encode(), b""
+        await peer.send(head + body)
+
+    async with RawServer(moving) as server:
+        fetcher = fetcher_of()
+        buffer = bytearray(1000)
+        old = await fetcher.stat(f"{server.url}/latest")
+        await fetcher.read(old, 0, memoryview(buffer))
+        latest = "two"
+        new = await fetcher.stat(f"{server.url}/latest")
+        await fetcher.read(new, 7, memoryview(buffer))
+        assert (old.version, new.version) == ('"one"', '"two"')
+        assert buffer == DATA[7:1007]
+        with pytest.raises(ObjectChangedError, match='"one" was listed, now it is "two"'):
+            await fetcher.read(old, 0, memoryview(buffer))
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd?Signature=hush", "gs://bucket/o", "http://", "//[::1"])
+async def test_a_redirect_to_no_web_server_is_refused_at_once(location: str) -> None:
+    """For metadata and for bodies; nothing of the place is told that may be secret."""
+
+    async def moving(request: Request, peer: Peer) -> None:
+        await peer.send(f"HTTP/1.1 302 F\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    async with RawServer(moving) as server:
+        fetcher = fetcher_of()
+        info = ObjectInfo(url=f"{server.url}/o", size=10)
+        for ask in (lambda: fetcher.stat(info.url), lambda: fetcher.read(info, 0, memoryview(bytearray(10)))):
+            with pytest.raises(StorageError) as caught:
+                await ask()
+            assert caught.value.attempts == 1
+            assert caught.value.url == info.url
+            assert "hush" not in str(caught.value)
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize(("name", "value"), [("A", "hush\u2026"), ("A", "hush\r\nX: y"), ("A B", "hush"), ("", "hush")])
+async def test_headers_that_cannot_be_sent_are_refused(name: str, value: str) -> None:
+    """When the reader is opened, and without the value."""
+    fetcher = fetcher_of(headers={name: value})
+    with pytest.raises(StorageError, match="cannot be sent") as caught:
+        await fetcher.stat("http://127.0.0.1:1/o")
+    assert "hush" not in str(caught.value)
+    await fetcher.aclose()
+
+
+async def test_metadata_asked_elsewhere_gets_no_user_header() -> None:
+    """Whatever its name: of some only the user knows that they are secrets."""
+
+    async def told(request: Request, peer: Peer) -> None:
+        await peer.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(DATA)}\r\n\r\n".encode())
+
+    async with RawServer(told) as other:
+
+        async def moving(request: Request, peer: Peer) -> None:
+            await peer.send(f"HTTP/1.1 307 F\r\nLocation: {other.url}/x\r\nContent-Length: 0\r\n\r\n".encode())
+
+        async with RawServer(moving) as server:
+            fetcher = fetcher_of(headers={"X-Api-Key": "hush", "Cookie": "hush"})
+            assert (await fetcher.stat(f"{server.url}/o")).size == len(DATA)
+            assert server.requests[0].header("x-api-key") == "hush"
+            assert "hush" not in other.requests[0].text
+            assert other.requests[0].line.startswith("HEAD")
+            await fetcher.aclose()
+
+
 async def test_user_headers_stay_with_their_origin() -> None:
     """A redirect to another host does not get the header that was meant for the first."""
     async with RawServer(honest) as other:

@@ -35,8 +35,10 @@ def test_retry_after_in_both_forms() -> None:
     assert parse_retry_after("Thu, 01 Jan 2026 00:00:30 -0000", now) == 30.0
     assert parse_retry_after("Thu, 01 Jan 2025 00:00:30 GMT", now) == 0.0
     beyond = ("Thu, 01 Jan 99999999999999999999 00:00:30 GMT", "Thu, 01 Jan 2026 00:00:30 +999999999999999999")
-    for nonsense in (None, "", "soon", "-3", "1e3", "9" * 40, "²", *beyond):
+    for nonsense in (None, "", "soon", "-3", "1e3", "²", *beyond):
         assert parse_retry_after(nonsense) is None
+    assert parse_retry_after("1000000000") == 1e9
+    assert (parse_retry_after("9" * 400) or 0) > 1e300
     later = datetime.now(UTC) + timedelta(hours=1)
     assert 3500 < (parse_retry_after(later.strftime("%a, %d %b %Y %H:%M:%S GMT")) or 0) < 3700
 

@@ -10,10 +10,11 @@ import asyncio
 import dataclasses
 import functools
 import random
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, TypeAlias, TypeVar
 
-from asyncdata.errors import ObjectNotFoundError, TransientStorageError
+from asyncdata.errors import ObjectNotFoundError, StorageError, TransientStorageError
 from asyncdata.options import RetryOptions
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.gcs.names import NameSpace, Question
@@ -29,6 +30,8 @@ LISTERS: Final = 16
 """Requests of one glob at a time."""
 
 _TRIES: Final = 4
+_MOST_EMPTY: Final = 1000
+"""Pages in a row without a name, behind each of which there is another one."""
 
 Ask: TypeAlias = Callable[[str, str], Awaitable[tuple[int, Mapping[str, str], bytes]]]
 """(status, headers, body) of a metadata request at a URL, on behalf of what the user asked for."""
@@ -120,12 +123,26 @@ class Globbing:
     ) -> None:
         """Asks a question; the ones that its answer raises are asked by tasks of their own, but for one."""
         at: Question | None = question
+        last, fruitless = "", 0
         while at is not None:
             page = await self._tried(functools.partial(self._page, listing, at))
             if page.token is not None and page.token == at.token:
                 raise read_failed("a page of a listing names itself as the next one", FailureCause.MALFORMED)
-            kept, more = space.answered(at, page.names, page.token)
-            behind = page.names[kept] if kept < len(page.names) else None
+            if not page.sent_in_order and (page.token or at.token or at.start or at.end):
+                # Where it goes on would be a guess, and what lies between the pages would be missing.
+                raise StorageError("the server lists names in no order", url=self._pattern)
+            if at.token is None:
+                last, fruitless = "", 0
+            if page.names and page.names[-1] > last:
+                last, fruitless = page.names[-1], 0
+            else:
+                fruitless += 1
+            if page.token is not None and fruitless > (0 if page.names else _MOST_EMPTY):
+                raise StorageError("the pages of a listing lead nowhere", url=self._pattern)
+            # A server that does not know the bounds begins at its first name: what lies before is another span's.
+            names = page.names[bisect_left(page.names, at.start) :]
+            kept, more = space.answered(at, names, page.token)
+            behind = names[kept] if kept < len(names) else None
             for name, info in page.items:
                 if behind is not None and name >= behind:
                     break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -134,11 +135,13 @@ class Page:
         items: Name and info of each object, in order.
         names: All names and common prefixes, in order: where the listing has come to.
         token: Of the next page; None behind the last one.
+        sent_in_order: Whether the server had put them so, as one must that tells where it has come to.
     """
 
     items: list[tuple[str, ObjectInfo]]
     names: list[str]
     token: str | None
+    sent_in_order: bool = True
 
 
 def parse_page(body: bytes, bucket: str, scheme: str) -> Page:
@@ -151,10 +154,18 @@ def parse_page(body: bytes, bucket: str, scheme: str) -> Page:
     if not all(isinstance(item.get("name"), str) for item in items):
         raise read_failed("a listing of objects without names", FailureCause.MALFORMED)
     infos = [(item["name"], _info_of(item, f"{scheme}://{bucket}/{item['name']}")) for item in items]
-    names = [name for name, _ in infos]
+    sent = [name for name, _ in infos]
+    names = sorted(sent)
+    in_order = names == sent
+    if not in_order:
+        infos.sort(key=operator.itemgetter(0))
     if prefixes:
         names = sorted([*names, *map(str, prefixes)])
-    return Page(infos, names, str(token) if token else None)
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise StorageError("a listing with a name that is no text") from None
+    return Page(infos, names, str(token) if token else None, in_order)
 
 
 def parse_stat(body: bytes, url: str) -> ObjectInfo:
@@ -174,12 +185,18 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 
 def _info_of(item: Mapping[str, Any], url: str) -> ObjectInfo:
     try:
-        size, generation = int(item["size"]), str(int(item["generation"]))
+        size, generation = _whole_number(item["size"]), str(_whole_number(item["generation"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         raise read_failed("metadata without size or generation", FailureCause.MALFORMED, url=url) from None
     if size < 0:
         raise read_failed(f"metadata with a size of {size}", FailureCause.MALFORMED, url=url)
     return ObjectInfo(url=url, size=size, version=generation, crc32c=_parse_crc(item.get("crc32c")))
+
+
+def _whole_number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"{type(value).__name__} is no whole number")
+    return int(value)
 
 
 def crc_of(head: ResponseHead) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import Final, Protocol
 
 from asyncdata.errors import AccessDeniedError, StorageError, UnsupportedURLError
+from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.threads import ThreadJobs
 
 _GOOGLE: Final = "asyncdata.storage.gcs.google_tokens"
@@ -22,6 +24,9 @@ REFRESH_BEFORE_S: Final = 300.0
 AHEAD_AGAIN_AFTER_S: Final = 10.0
 """A renewal ahead of time that failed, or brought the same token, is not tried again sooner."""
 MAX_REFUSALS: Final = 3
+LONGEST_FETCH_S: Final = 60.0
+"""Nobody waits longer for a token. Its thread cannot be interrupted; the next one to wait waits for the same fetch."""
+_HEADER: Final = re.compile(r"[\x20-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ class Tokens:
         self._fetching: asyncio.Task[Token] | None = None
         self._refusals = 0
         self._refused: Token | None = None
-        self._ahead_at = -math.inf
+        self._ahead_at = self._got_at = -math.inf
         self.fetches = 0
         """Tokens that were asked for."""
 
@@ -110,7 +115,8 @@ class Tokens:
             left = token.expires_at - self._now()
             if left > REFRESH_BEFORE_S:
                 return token
-            if left > 0:
+            # A token that has expired when it comes is as good as any other that would be fetched for this request.
+            if left > 0 or abs(self._now() - self._got_at) < AHEAD_AGAIN_AFTER_S:
                 if abs(self._now() - self._ahead_at) >= AHEAD_AGAIN_AFTER_S:
                     self._ahead_at = self._now()
                     self._start()
@@ -147,7 +153,13 @@ class Tokens:
 
     async def _fetched(self) -> Token:
         # Shielded: one caller's cancellation must not take the token from the others.
-        return await asyncio.shield(self._start())
+        try:
+            async with asyncio.timeout(LONGEST_FETCH_S):
+                return await asyncio.shield(self._start())
+        except TimeoutError:
+            raise read_failed(
+                f"the token server gave no token within {LONGEST_FETCH_S:g} s", FailureCause.CONNECT_TIMEOUT
+            ) from None
 
     def _start(self) -> asyncio.Task[Token]:
         if self._fetching is None or self._fetching.done():
@@ -162,7 +174,10 @@ class Tokens:
             return ANONYMOUS
         self.fetches += 1
         try:
-            self._token = await self._jobs.run(source.fetch)
+            token = await self._jobs.run(source.fetch)
+            if _HEADER.fullmatch(token.header) is None:
+                raise AccessDeniedError("the token server gave a token that cannot be sent")
+            self._token, self._got_at = token, self._now()
         except StorageError:
             raise
         except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets

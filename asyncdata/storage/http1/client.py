@@ -36,7 +36,11 @@ def build_get(origin: Origin, target: str, headers: Iterable[tuple[str, str]], s
     head = "\r\n".join(lines)
     if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
         raise ValueError("a line break inside a request line or header")
-    return f"{head}\r\n\r\n".encode("latin-1")
+    try:
+        return f"{head}\r\n\r\n".encode("latin-1")
+    except UnicodeEncodeError:
+        # Its own error would carry the whole head about, secrets and all.
+        raise ValueError("a character inside a request line or header that cannot be sent") from None
 
 
 class RangeClient:

@@ -116,6 +116,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         # For the watchdog: since when, and from which byte of the body on, its pace is looked at.
         self.paced_since = 0.0
         self.paced_from = 0
+        self.spared = 0
 
     def __repr__(self) -> str:
         return f"<RangeConnection {self.phase.value}, {self._at} of {self._end} bytes, exchange {self.exchanges}>"
@@ -172,14 +173,21 @@ class RangeConnection(asyncio.BufferedProtocol):
             StorageError: What ``accept`` or the framing refused.
         """
         if self._transport is None or not self.is_clean:
+            if not self.exchanges:
+                # Not kept, but new: a server that hangs up on everybody is not to be called again at once.
+                raise read_failed("the server closed a new connection", FailureCause.CONNECTION_LOST)
             raise StaleConnectionError("the connection is closed")
+        if self.exchanges and self.has_input():
+            # Bytes nobody asked for, or an end: an answer to the next request would begin in the middle of these.
+            self.close()
+            raise StaleConnectionError("the server closed a kept connection, or went on sending")
         loop = asyncio.get_running_loop()
         self.exchanges += 1
         self.phase = Phase.HEAD
         self._start, self._buffer, self._accept = start, buffer, accept
         self._head_size = self._interim_bytes = self._at = self._end = 0
         self._wanted, self._total, self._answer_head = False, None, None
-        self.quiet_since, self.seen = loop.time(), -1
+        self.quiet_since, self.seen, self.spared = loop.time(), -1, 0
         if attempt is not None:
             self._attempt, attempt.wire, attempt.asked_at = attempt, self, self.quiet_since
         waiter: asyncio.Future[Answer] = loop.create_future()

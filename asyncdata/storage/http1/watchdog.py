@@ -6,7 +6,9 @@ Limits are those of the attempt, or else of the pool. A head has to be complete 
 never falls silent, but drips, ends by its pace.
 
 A stall is declared only when the kernel holds nothing for the connection: a starved process, whose loop ran late, has
-its bytes waiting in the socket and is not at fault. `overdue` and `too_slow` are the pure part.
+its bytes waiting in the socket and is not at fault. It has read them by the next look; where there are more at every
+look and nothing comes of them, they are a flood of what is no answer, and that ends as silence does. `overdue` and
+`too_slow` are the pure part.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from asyncdata.storage.failures import FailureCause, ReadFailedError, read_faile
 
 LOOKS_PER_LIMIT: Final = 4
 _LONGEST_INTERVAL_S: Final = 0.25
+_MOST_SPARED: Final = 3
+"""Looks in a row at which bytes in the kernel excuse a connection that is overdue."""
 
 
 def overdue(*, in_body: bool, quiet_s: float, limits: ReadLimits) -> FailureCause | None:
@@ -44,12 +48,14 @@ class Watched(Protocol):
         seen: Progress at the last look; -1 before the first.
         paced_since: Since when the body's pace is looked at.
         paced_from: The progress then.
+        spared: How often it was overdue, or too slow, but had bytes in the kernel, since it was neither.
     """
 
     quiet_since: float
     seen: int
     paced_since: float
     paced_from: int
+    spared: int
 
     @property
     def limits(self) -> ReadLimits | None:
@@ -130,16 +136,18 @@ class Watchdog:
                 continue
             quiet_s = now - connection.quiet_since
             cause = overdue(in_body=not connection.awaits_head, quiet_s=quiet_s, limits=limits)
-            if cause is not None and not connection.has_input():
+            if cause is not None and _is_at_fault(connection):
                 connection.fail(_silence(cause, limits))
 
     def _check_pace(self, connection: Watched, now: float, limits: ReadLimits) -> None:
         """Ends a body that comes, but too slowly; a stretch begins with the body, and anew after each look at it."""
         if not connection.in_body or not limits.least_bytes_per_s:
+            connection.spared = 0
             return
         elapsed_s = now - connection.paced_since
         received = connection.progress - connection.paced_from
-        if too_slow(received=received, elapsed_s=elapsed_s, limits=limits) and not connection.has_input():
+        slow = too_slow(received=received, elapsed_s=elapsed_s, limits=limits)
+        if slow and _is_at_fault(connection):
             connection.fail(
                 read_failed(
                     f"the body came at {received / elapsed_s:.0f} bytes/s, less than {limits.least_bytes_per_s:.0f}",
@@ -148,6 +156,16 @@ class Watchdog:
             )
         elif elapsed_s >= limits.idle_s:
             connection.paced_since, connection.paced_from = now, connection.progress
+            if not slow:
+                connection.spared = 0
+
+
+def _is_at_fault(connection: Watched) -> bool:
+    """Whether an exchange that is overdue ends: nothing of it has arrived unseen, or that was so too often."""
+    if not connection.has_input():
+        return True
+    connection.spared += 1
+    return connection.spared > _MOST_SPARED
 
 
 def _silence(cause: FailureCause, limits: ReadLimits) -> ReadFailedError:

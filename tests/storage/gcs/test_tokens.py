@@ -136,6 +136,47 @@ async def test_failures_hide_what_they_are_about() -> None:
         assert (await tokens.get()).header.startswith("Bearer")
 
 
+@pytest.mark.parametrize("lasts_s", [0.0, -5.0, 3.0])
+async def test_tokens_that_are_born_expired_are_not_fetched_for_every_read(lasts_s: float) -> None:
+    """A token server that says nothing of use about the time is asked every few seconds, not a thousand times."""
+    source = Source(lasts_s=lasts_s)
+    async with tokens_of(source, source) as tokens:
+        for _ in range(1000):
+            await tokens.get()
+        assert tokens.fetches <= 2
+        source.now += 11.0
+        assert (await tokens.get()).header == f"Bearer {source.now}"
+
+
+async def test_a_token_server_that_drips_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the token gets an error that is tried again, while its thread goes on."""
+    monkeypatch.setattr("asyncdata.storage.gcs.tokens.LONGEST_FETCH_S", 0.05)
+    source = Source()
+    source.go.clear()
+    async with tokens_of(source, source) as tokens:
+        for _ in range(2):
+            with pytest.raises(TransientStorageError, match="no token within"):
+                await tokens.get()
+        source.go.set()
+        monkeypatch.undo()
+        assert (await tokens.get()).header == "Bearer 1000.0"
+        assert tokens.fetches == 1
+
+
+@pytest.mark.parametrize("text", ["hush\r\nX: y", "hush\u2026", "hush\x00", ""])
+async def test_a_token_that_cannot_be_sent_is_refused(text: str) -> None:
+    """At once, and none of it is shown."""
+
+    class Odd:
+        def fetch(self) -> Token:
+            return Token(text, None)
+
+    async with tokens_of(Odd()) as tokens:
+        with pytest.raises(AccessDeniedError, match="cannot be sent") as caught:
+            await tokens.get()
+        assert "hush" not in repr(caught.value)
+
+
 async def test_anonymous_access_asks_nobody() -> None:
     """No token, no fetch."""
     async with tokens_of(None) as tokens:

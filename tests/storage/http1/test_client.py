@@ -35,6 +35,15 @@ def test_nothing_can_break_out_of_its_line(bad: str) -> None:
         build_get(Origin("h", 80, False), "/", (("A", bad),), 0, 1)
 
 
+def test_what_cannot_be_sent_is_not_told() -> None:
+    """The error carries none of the head, of which some is secret."""
+    with pytest.raises(ValueError, match="cannot be sent") as caught:
+        build_get(Origin("h", 80, False), "/", (("Authorization", "Bearer hush\u2026"),), 0, 1)
+    assert "hush" not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert type(caught.value) is ValueError
+
+
 @pytest.mark.parametrize("tls", [False, True])
 async def test_many_ranges_at_a_time_arrive_whole(tmp_path: Path, tls: bool) -> None:
     """Over HTTP and TLS, with few connections, in pieces of every size."""

@@ -212,6 +212,22 @@ async def test_bytes_after_a_body_end_the_connection() -> None:
         assert buffer == DATA[:1000]
 
 
+async def test_a_second_answer_to_one_request_is_not_taken_for_the_next() -> None:
+    """What a server sends beyond a body lies before the next answer; it looks like one, and is none."""
+
+    async def twice(request: Request, peer: Peer) -> None:
+        head, body = ranged(request)
+        await peer.send((head + body) * 2)
+
+    async with connected(twice) as client:
+        buffer = bytearray(100_000)
+        assert (await client.get(0, memoryview(buffer))).filled == 100_000
+        assert buffer == DATA[:100_000]
+        with pytest.raises(StaleConnectionError):
+            await client.get(0, memoryview(buffer))
+        assert not client.connection.is_clean
+
+
 @pytest.mark.parametrize(
     ("text", "aside", "clean"),
     [
@@ -294,6 +310,15 @@ async def test_a_fresh_connection_that_is_closed_has_failed() -> None:
 
     async with connected(never) as client:
         with pytest.raises(ReadFailedError) as caught:
+            await client.get(0, memoryview(bytearray(10)))
+        assert caught.value.cause is FailureCause.CONNECTION_LOST
+
+
+async def test_a_connection_that_is_closed_before_its_first_request_has_failed() -> None:
+    """As stale it would be replaced at once, again and again, by a server that hangs up on everybody."""
+    async with connected(honest) as client:
+        client.connection.close()
+        with pytest.raises(ReadFailedError, match="a new connection") as caught:
             await client.get(0, memoryview(bytearray(10)))
         assert caught.value.cause is FailureCause.CONNECTION_LOST
 

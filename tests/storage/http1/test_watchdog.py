@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncdata.errors import StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.http1.client import RangeClient
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
-from asyncdata.storage.http1.watchdog import overdue
+from asyncdata.storage.http1.watchdog import Watchdog, overdue
 from asyncdata.storage.urls import Origin
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, ranged
 
@@ -111,3 +112,59 @@ async def test_a_starved_loop_does_not_blame_the_server() -> None:
     buffer = bytearray(300_000)
     assert (await get(prompt, buffer)).filled == 300_000
     assert buffer == DATA[:300_000]
+
+
+class Flooded:
+    """An exchange of which the kernel always holds bytes; these add to its progress, or do not."""
+
+    def __init__(self, *, awaits_head: bool, per_look: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self.quiet_since, self.seen = now, -1
+        self.paced_since, self.paced_from, self.spared = now, 0, 0
+        self.limits: ReadLimits | None = None
+        self.awaits_head = awaits_head
+        self.in_body = not awaits_head
+        self.ended: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
+        self._came, self._per_look = 0, per_look
+
+    @property
+    def progress(self) -> int:
+        """Looked at once or twice per look."""
+        self._came += self._per_look
+        return self._came
+
+    def release_low_water(self) -> bool:
+        """There is no mark."""
+        return False
+
+    def has_input(self) -> bool:
+        """More of it."""
+        return True
+
+    def fail(self, error: StorageError) -> None:
+        """The end."""
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+
+@pytest.mark.parametrize(
+    ("awaits_head", "per_look", "cause"),
+    [
+        (True, 0, FailureCause.FIRST_BYTE_TIMEOUT),
+        (False, 0, FailureCause.IDLE_TIMEOUT),
+        (False, 1, FailureCause.SLOW),
+    ],
+)
+async def test_a_flood_of_what_is_no_answer_ends(awaits_head: bool, per_look: int, cause: FailureCause) -> None:
+    """Bytes in the kernel excuse a late process; they do not excuse a server whose bytes come to nothing, for ever."""
+    flooded = Flooded(awaits_head=awaits_head, per_look=per_look)
+    limits = TimeoutOptions(first_byte_s=0.05, idle_s=0.05, floor_s=0.05, least_bytes_per_s=10_000)
+    watchdog = Watchdog(limits, lambda: [flooded])
+    watchdog.wake()
+    try:
+        async with asyncio.timeout(60):
+            error = await flooded.ended
+    finally:
+        watchdog.close()
+    assert isinstance(error, ReadFailedError)
+    assert error.cause is cause
