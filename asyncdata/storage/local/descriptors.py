@@ -36,6 +36,7 @@ class Descriptors:
         self._max_idle = max_idle
         self._lock = threading.Lock()
         self._files: OrderedDict[tuple[str, str], _OpenFile] = OrderedDict()
+        self._idle = 0
 
     def __len__(self) -> int:
         return len(self._files)
@@ -51,7 +52,7 @@ class Descriptors:
             with self._lock:
                 file = self._files.get((path, version))
                 if file is not None:
-                    file.users += 1
+                    self._use(file)
                     self._files.move_to_end((path, version))
         if file is None:
             file, version = self._open(path)
@@ -66,6 +67,11 @@ class Descriptors:
             for file in self._files.values():
                 os.close(file.descriptor)
             self._files.clear()
+            self._idle = 0
+
+    def _use(self, file: _OpenFile) -> None:
+        self._idle -= not file.users
+        file.users += 1
 
     def _open(self, path: str) -> tuple[_OpenFile, str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -78,7 +84,7 @@ class Descriptors:
             known = self._files.get((path, version))
             if known is not None:  # another thread was faster
                 os.close(descriptor)
-                known.users += 1
+                self._use(known)
                 return known, version
             file = _OpenFile(descriptor, users=1)
             self._files[path, version] = file
@@ -87,6 +93,8 @@ class Descriptors:
     def _done(self, file: _OpenFile) -> None:
         with self._lock:
             file.users -= 1
-            idle = [key for key, item in self._files.items() if item.users == 0]
-            for key in idle[: max(0, len(idle) - self._max_idle)]:
-                os.close(self._files.pop(key).descriptor)
+            self._idle += not file.users
+            if self._idle > self._max_idle:
+                oldest = next(key for key, item in self._files.items() if not item.users)
+                os.close(self._files.pop(oldest).descriptor)
+                self._idle -= 1
