@@ -37,7 +37,7 @@ class Elements(Handle):
         setup: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         vectorized: bool = False,
     ) -> Dataset:
-        """``map_func(element)`` for every element; a tuple element becomes several arguments.
+        """``map_func(element)`` for every element; a tuple becomes several arguments, a namedtuple is one.
 
         Args:
             map_func: A plain function, or an ``async def`` one, which is awaited on the pipeline's loop.

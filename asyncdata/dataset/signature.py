@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from asyncdata import arguments
-from asyncdata.memory.structure import flatten, flatten_as, unflatten
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.structure import LEAF, DictOf, Structure, TupleOf, flatten, flatten_as, unflatten
 from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
 from asyncdata.runtime.stages.generator import is_async_generator
 
@@ -88,9 +89,21 @@ class _Conversion:
     def convert(self, element: Any) -> Any:
         """One element."""
         leaves: list[Any] = []
-        if not flatten_as(self._structure, element, leaves):
+        if not flatten_as(self._structure, _listed(self._structure, element), leaves):
             raise TypeError(f"the generator yielded {element!r}, which does not nest like its signature")
         return unflatten(self._structure, map(_convert, leaves, self._specs))
+
+
+def _listed(structure: Structure, element: Any) -> Any:
+    """The element with a list for every tuple that stands where the signature says one array."""
+    if structure is LEAF:
+        return list(element) if isinstance(element, tuple) else element
+    if isinstance(element, tuple) and isinstance(structure, TupleOf) and len(element) == len(structure.children):
+        return tuple(map(_listed, structure.children, element))
+    if isinstance(element, dict) and isinstance(structure, DictOf) and element.keys() == set(structure.keys):
+        children = dict(zip(structure.keys, structure.children, strict=True))
+        return {key: _listed(child, element[key]) for key, child in children.items()}
+    return element
 
 
 class _Converted(_Conversion):
@@ -109,13 +122,38 @@ class _ConvertedLater(_Conversion):
 def _convert(leaf: Any, spec: Any) -> Any:
     if isinstance(spec, BytesSpec) and isinstance(leaf, str):
         return leaf.encode()
+    if isinstance(spec, BytesSpec | StrSpec) and (isinstance(leaf, list) or _is_text_array(leaf)):
+        return _texts(leaf, spec)
+    if isinstance(spec, BytesSpec) and not isinstance(leaf, bytes | bytearray | memoryview | BytesArray):
+        raise TypeError(f"the generator yielded {arguments.shown(leaf)}; its signature says {spec}")
     if not isinstance(spec, ArraySpec) or spec.dtype is None:
         return leaf
     if spec.dtype.kind in "biu" and (found := np.asarray(leaf)).dtype.kind in "fc" and found.size:
         raise TypeError(f"the generator yielded {arguments.shown(leaf)}; its signature says {spec.dtype.name}")
-    array = np.asarray(leaf, spec.dtype)
-    if spec.shape is not None and not _fits(array.shape, spec.shape):
-        raise TypeError(f"the generator yielded an array of shape {array.shape}; its signature says {spec.shape}")
+    with np.errstate(over="ignore"):  # beyond float32: inf
+        array = np.asarray(leaf, spec.dtype)
+    return _shaped(array, spec.shape)
+
+
+def _is_text_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OSU"
+
+
+def _texts(leaf: Any, spec: BytesSpec | StrSpec) -> Any:
+    """Byte strings or texts as an array of objects: in one of numpy's they lose trailing zeros."""
+    array = np.array(leaf, object)
+    items = array.reshape(-1)
+    for index, item in enumerate(items):
+        if isinstance(spec, BytesSpec) and isinstance(item, str):
+            items[index] = item.encode()
+        elif not isinstance(item, str | bytes):
+            raise TypeError(f"the generator yielded {arguments.shown(leaf)}; its signature says {spec}")
+    return _shaped(array, spec.shape)
+
+
+def _shaped(array: Any, said: tuple[int | None, ...] | None) -> Any:
+    if said is not None and not _fits(array.shape, said):
+        raise TypeError(f"the generator yielded an array of shape {array.shape}; its signature says {said}")
     return array[()] if array.ndim == 0 else array
 
 

@@ -30,8 +30,8 @@ def function_name(function: Callable[..., Any]) -> str:
 class UserFunction:
     """A function of one element, called where the pipeline runs.
 
-    A tuple element is unpacked into the arguments. An exception keeps its type and traceback and gains a note with the
-    stage and the element's provenance.
+    A tuple is unpacked into the arguments, a namedtuple is one. An exception keeps its type and traceback and gains a
+    note with the stage and the element's provenance.
 
     Args:
         function: The user's function.
@@ -65,7 +65,7 @@ class UserFunction:
         return answer
 
     def _call(self, element: Element, origin: Rows, convert: Callable[[Any], Any] | None) -> Any:
-        arguments = element if isinstance(element, tuple) else (element,)
+        arguments = element if type(element) is tuple else (element,)
         try:
             if self._keys is None:
                 value = self._function(*arguments)

@@ -134,7 +134,7 @@ def _call_each(
                 if program.rng and program.rng[position]:
                     assert rows.origin is not None
                     kwargs["rng"] = generator(task.keys, rows.origin[row], program.depth + position)
-                value = function(*value, **kwargs) if isinstance(value, tuple) else function(value, **kwargs)
+                value = function(*value, **kwargs) if type(value) is tuple else function(value, **kwargs)
             results.add(value)
         except GrantDeniedError:
             raise

@@ -78,3 +78,36 @@ def test_what_is_not_as_said_is_an_error() -> None:
         D.from_generator(lambda: [1], (int, int), ((), (), ()))
     with pytest.raises(TypeError, match="ArraySpec"):
         D.from_generator(lambda: [1], output_signature="int")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said", "want"),
+    [
+        ([(1, 2), (3, 4)], np.int32, [[1, 2], [3, 4]]),
+        ([((1, 2), 3)], (np.int32, np.int32), [([1, 2], 3)]),
+        ([{"b": 1, "a": (2, 3)}], {"a": np.int64, "b": np.int64}, [{"a": [2, 3], "b": 1}]),
+        ([["a", b"b\0"], ("c",)], bytes, [[b"a", b"b\0"], [b"c"]]),
+        ([[["a", "b"]]], str, [[["a", "b"]]]),
+        ([np.array(["a", "bc"]), np.array([b"d"])], bytes, [[b"a", b"bc"], [b"d"]]),
+        ([[1e300, 1.0]], np.float32, [[float("inf"), 1.0]]),
+    ],
+)
+def test_what_nests_deeper_than_the_signature_is_an_array(rows: list[Any], said: Any, want: list[Any]) -> None:
+    """Tuples and lists where one leaf is said, of numbers and of texts; numbers that float32 does not hold are inf."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(part) for key, part in value.items()}
+        return tuple(map(plain, value)) if isinstance(value, tuple) else value.tolist()
+
+    assert [plain(element) for element in D.from_generator(lambda: rows, said)] == want
+
+
+def test_texts_are_checked_too() -> None:
+    """Their shape, and that they are texts."""
+    with pytest.raises(TypeError, match="an array of shape"):
+        list(D.from_generator(lambda: [["a"]], output_signature=BytesSpec((2,))))
+    with pytest.raises(TypeError, match="its signature says BytesSpec"):
+        list(D.from_generator(lambda: [["a", 1]], bytes))
+    with pytest.raises(TypeError, match="its signature says BytesSpec"):
+        list(D.from_generator(lambda: [1], bytes))

@@ -146,7 +146,7 @@ class AsyncMapStage(Stage):
             self._news.set()
 
     async def _run(self, call: _Call, element: Any) -> None:
-        arguments = element if isinstance(element, tuple) else (element,)
+        arguments = element if type(element) is tuple else (element,)
         try:
             if self._keys is None:
                 call.value = await self._function(*arguments, *self._resources)

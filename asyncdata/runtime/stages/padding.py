@@ -114,9 +114,11 @@ def arranged(structure: Structure, given: Any, what: str) -> Iterable[Any]:
 
 
 def as_shape(given: Any) -> Shape:
-    """A shape as the user writes it: None, or numbers with None or -1 for unknown ones."""
+    """A shape as the user writes it: None, or numbers with None or -1 for unknown ones; a number for one axis."""
     if given is None:
         return None
+    if isinstance(given, int | np.integer):
+        given = (given,)
     try:
         extents = [extent if extent is None else operator.index(extent) for extent in given]
         shape = tuple(None if extent is None or extent < 0 else extent for extent in extents)

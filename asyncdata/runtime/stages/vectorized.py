@@ -56,7 +56,7 @@ class VectorizedMapStage(Stage):
 
     def _call(self, element: Any, origin: Rows) -> tuple[Structure, tuple[Column, ...]]:
         try:
-            value = self._function(*element) if isinstance(element, tuple) else self._function(element)
+            value = self._function(*element) if type(element) is tuple else self._function(element)
             leaves, structure = flatten(value)
             named = zip(leaves, leaf_names(structure), strict=True)
             return structure, tuple(_column_of(leaf, name, len(origin)) for leaf, name in named)
