@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -263,7 +264,9 @@ def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return status_error(error.status, "so says the proxy")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return StorageError(f"the certificate of {error.host} is not trusted")
+        reason = error.certificate_error
+        why = f": {reason.verify_message}" if isinstance(reason, ssl.SSLCertVerificationError) else ""
+        return StorageError(f"the certificate of {error.host}:{error.port} is not trusted{why}")
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         cause = FailureCause.CONNECT_TIMEOUT
     elif isinstance(error, TimeoutError):

@@ -1,11 +1,16 @@
-"""Blocking jobs in a few threads, such that a cancelled caller still leaves no job writing behind its back."""
+"""Blocking jobs in a few threads, such that a cancelled caller still leaves no job writing behind its back.
+
+`run_apart` is for what writes nowhere, and may hang for ever in a library that knows no limit of time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,6 +46,38 @@ class ThreadJobs:
         if self._running:
             await asyncio.wait(set(self._running))
         self._executor.shutdown(wait=True)
+
+
+async def run_apart(job: Callable[[], T], name: str) -> T:
+    """Runs a job in a thread of its own; a cancelled caller leaves it to itself, and so does the interpreter's exit.
+
+    Args:
+        job: Writes nowhere that anybody else uses.
+        name: Of the thread.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((result, error))
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = job()
+        except BaseException as caught:  # noqa: BLE001 -- raised where it is awaited
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and everybody who waited
+            loop.call_soon_threadsafe(settle, result, error)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    result, error = await done
+    thread.join()  # it has nothing left to do
+    if error is not None:
+        raise error
+    return cast("T", result)
 
 
 async def until_done(future: asyncio.Future[T]) -> None:

@@ -25,7 +25,6 @@ from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.reader import ReaderSpec
-from asyncdata.storage.threads import ThreadJobs
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
@@ -74,8 +73,7 @@ class GcsReader:
         """Pages and objects that globs asked for."""
         self._endpoint = endpoint
         self._user_project = user_project
-        self._jobs = ThreadJobs(1, "asyncdata-gcs")
-        self._tokens = Tokens(source, self._jobs)
+        self._tokens = Tokens(source)
         self._media_url = functools.lru_cache(maxsize=4096)(self._build_media_url)
 
     def __repr__(self) -> str:
@@ -200,7 +198,6 @@ class GcsReader:
     async def aclose(self) -> None:
         """Closes connections and the token thread."""
         await self._tokens.aclose()
-        await self._jobs.aclose()
         await self._bodies.aclose()
 
     def _build_media_url(self, url: str, version: str | None) -> str:

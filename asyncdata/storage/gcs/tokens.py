@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from asyncdata.errors import AccessDeniedError, StorageError, UnsupportedURLError
 from asyncdata.storage.failures import FailureCause, read_failed
-from asyncdata.storage.threads import ThreadJobs
+from asyncdata.storage.threads import run_apart
 
 _GOOGLE: Final = "asyncdata.storage.gcs.google_tokens"
 REFRESH_BEFORE_S: Final = 300.0
@@ -25,7 +25,9 @@ AHEAD_AGAIN_AFTER_S: Final = 10.0
 """A renewal ahead of time that failed, or brought the same token, is not tried again sooner."""
 MAX_REFUSALS: Final = 3
 LONGEST_FETCH_S: Final = 60.0
-"""Nobody waits longer for a token. Its thread cannot be interrupted; the next one to wait waits for the same fetch."""
+"""A thread that fetches a token cannot be interrupted. Later than this it is left to itself, and another one tried."""
+CLOSE_S: Final = 2.0
+"""The same, when the reader is closed."""
 _HEADER: Final = re.compile(r"[\x20-\x7e]+")
 
 
@@ -85,18 +87,15 @@ class Tokens:
 
     Args:
         source: Where tokens come from; None for anonymous access.
-        jobs: The threads that fetch them.
         now: Unix time.
     """
 
     def __init__(
         self,
         source: TokenSource | None,
-        jobs: ThreadJobs,
         now: Callable[[], float] = lambda: datetime.now(UTC).timestamp(),
     ) -> None:
         self._source = source
-        self._jobs = jobs
         self._now = now
         self._token = ANONYMOUS if source is None else None
         self._fetching: asyncio.Task[Token] | None = None
@@ -146,20 +145,16 @@ class Tokens:
         return self._refusals > MAX_REFUSALS
 
     async def aclose(self) -> None:
-        """Waits for a fetch in progress; its outcome does not matter any more."""
+        """Waits for a fetch in progress, but not for long; its outcome does not matter any more."""
         if self._fetching is not None:
+            await asyncio.wait([self._fetching], timeout=CLOSE_S)
+            self._fetching.cancel()
             await asyncio.wait([self._fetching])
             self._retrieve(self._fetching)
 
     async def _fetched(self) -> Token:
         # Shielded: one caller's cancellation must not take the token from the others.
-        try:
-            async with asyncio.timeout(LONGEST_FETCH_S):
-                return await asyncio.shield(self._start())
-        except TimeoutError:
-            raise read_failed(
-                f"the token server gave no token within {LONGEST_FETCH_S:g} s", FailureCause.CONNECT_TIMEOUT
-            ) from None
+        return await asyncio.shield(self._start())
 
     def _start(self) -> asyncio.Task[Token]:
         if self._fetching is None or self._fetching.done():
@@ -173,14 +168,19 @@ class Tokens:
         if source is None:
             return ANONYMOUS
         self.fetches += 1
+        limit = asyncio.timeout(LONGEST_FETCH_S)
         try:
-            token = await self._jobs.run(source.fetch)
+            async with limit:
+                token = await run_apart(source.fetch, "asyncdata-token")
             if _HEADER.fullmatch(token.header) is None:
                 raise AccessDeniedError("the token server gave a token that cannot be sent")
             self._token, self._got_at = token, self._now()
         except StorageError:
             raise
         except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
+            if limit.expired():
+                what = f"the token server gave no token within {LONGEST_FETCH_S:g} s"
+                raise read_failed(what, FailureCause.CONNECT_TIMEOUT) from None
             raise AccessDeniedError(f"getting an access token failed ({type(error).__name__})") from None
         return self._token
 

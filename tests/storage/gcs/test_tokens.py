@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from asyncdata.errors import AccessDeniedError, TransientStorageError, UnsupportedURLError
 from asyncdata.storage.gcs.google_tokens import GoogleTokens
 from asyncdata.storage.gcs.tokens import ANONYMOUS, MAX_REFUSALS, Token, Tokens, TokenSource, choose_source
-from asyncdata.storage.threads import ThreadJobs
 
 
 class Source:
@@ -39,14 +38,12 @@ class Source:
 
 @asynccontextmanager
 async def tokens_of(source: TokenSource | None, now: Source | None = None) -> AsyncIterator[Tokens]:
-    """Tokens with their thread."""
-    jobs = ThreadJobs(1, "test-tokens")
-    tokens = Tokens(source, jobs, (lambda: now.now) if now else (lambda: 0.0))
+    """Tokens that are closed."""
+    tokens = Tokens(source, (lambda: now.now) if now else (lambda: 0.0))
     try:
         yield tokens
     finally:
         await tokens.aclose()
-        await jobs.aclose()
 
 
 async def test_one_fetch_serves_all_waiters() -> None:
@@ -148,19 +145,33 @@ async def test_tokens_that_are_born_expired_are_not_fetched_for_every_read(lasts
         assert (await tokens.get()).header == f"Bearer {source.now}"
 
 
-async def test_a_token_server_that_drips_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for the token gets an error that is tried again, while its thread goes on."""
+async def test_a_token_server_that_hangs_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who wait get an error that is tried again; the next fetch is another one, and closing waits for none."""
     monkeypatch.setattr("asyncdata.storage.gcs.tokens.LONGEST_FETCH_S", 0.05)
-    source = Source()
-    source.go.clear()
-    async with tokens_of(source, source) as tokens:
-        for _ in range(2):
-            with pytest.raises(TransientStorageError, match="no token within"):
-                await tokens.get()
-        source.go.set()
-        monkeypatch.undo()
-        assert (await tokens.get()).header == "Bearer 1000.0"
-        assert tokens.fetches == 1
+    monkeypatch.setattr("asyncdata.storage.gcs.tokens.CLOSE_S", 0.05)
+    source, hanging = Source(), Source()
+    hanging.go.clear()
+    try:
+        async with tokens_of(hanging, source) as tokens:
+            outcomes = await asyncio.gather(*(tokens.get() for _ in range(5)), return_exceptions=True)
+            assert {str(outcome) for outcome in outcomes} == {"the token server gave no token within 0.05 s"}
+            assert all(isinstance(outcome, TransientStorageError) for outcome in outcomes)
+            assert tokens.fetches == 1
+            monkeypatch.setattr("asyncdata.storage.gcs.tokens.LONGEST_FETCH_S", 60.0)
+            tokens._source = source
+            assert (await tokens.get()).header == "Bearer 1000.0"
+            tokens._source = hanging
+            source.now = 99_999.0
+            waiting = asyncio.create_task(tokens.get())
+            await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                await tokens.aclose()
+            assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError)
+    finally:
+        hanging.go.set()
+        for thread in threading.enumerate():
+            if thread.name == "asyncdata-token":
+                thread.join()
 
 
 @pytest.mark.parametrize("text", ["hush\r\nX: y", "hush\u2026", "hush\x00", ""])
