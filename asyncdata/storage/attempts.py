@@ -75,6 +75,8 @@ class Attempts:
         self._hedger.forget(racing)
         if racing.resends:
             self.counters.resent(racing.resends)
+        if racing.skipped:
+            self.counters.skipped(racing.skipped)
         self.counters.ended()
         self._gate.leave(ticket)
         if self._window is not None and self._window.limit != self._gate.limit:

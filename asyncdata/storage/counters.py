@@ -26,7 +26,8 @@ class FetchStats:
         resends: Requests sent again at once because the server had closed a kept connection; not among the retries.
         hedges: Second attempts at silent reads; among the requests.
         hedges_won: Those that were ahead. Many betray a server, or a network, that stalls.
-        wasted_bytes: Bytes received and thrown away.
+        wasted_bytes: Bytes received and thrown away: what second attempts had twice, and what servers without ranges
+            send before what was asked for.
         failures: Failed attempts by cause.
         timeouts: Those of them that were time limits, by kind.
         backoff_s: Seconds spent waiting between attempts, summed over reads.
@@ -139,6 +140,10 @@ class FetchCounters:
     def wasted(self, size: int) -> None:
         """Bytes that were booked as received are thrown away."""
         self._bytes -= size
+        self._wasted += size
+
+    def skipped(self, size: int) -> None:
+        """Bytes came that were never wanted."""
         self._wasted += size
 
     def failed(self, error: TransientStorageError) -> None:

@@ -80,6 +80,7 @@ class LenientWire:
         _wire.reset(self._token)
         task, self._task = self._task, None
         self._attempt.wire, self._attempt.received = None, self.filled
+        self._attempt.skipped += self.received - self.filled
         ended = self._error
         if ended is None or task is None:
             return

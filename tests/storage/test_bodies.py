@@ -234,6 +234,24 @@ async def test_connections_of_the_other_way_are_kept_too() -> None:
         assert server.connections <= 3
 
 
+async def test_what_a_server_without_ranges_sends_in_vain_is_counted() -> None:
+    """Bytes that were kept and those that were thrown away are together what came, whatever the server did."""
+
+    async def whole(request: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA))
+        for at in range(0, len(DATA), 1 << 16):
+            await peer.send(DATA[at : at + (1 << 16)])
+
+    async with RawServer(whole) as server, fetching() as fetcher:
+        for number in range(1, 4):
+            await read(fetcher, f"{server.url}/o", len(DATA) // 2 * number // 2, 1000)
+        stats = fetcher.stats()
+        assert stats.bytes == 3000
+        before = sum(len(DATA) // 2 * number // 2 for number in range(1, 4))
+        # What the last piece had beside the wanted bytes was received, too.
+        assert before <= stats.wasted_bytes < before + 3 * (1 << 20)
+
+
 async def test_a_cancelled_read_by_aiohttp_lets_go_of_its_buffer() -> None:
     """At any moment."""
 

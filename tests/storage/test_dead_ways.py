@@ -14,6 +14,7 @@ import pytest
 from asyncdata.errors import TransientStorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher
+from asyncdata.storage.http1.dial import dial
 from asyncdata.types import ObjectInfo
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, ranged
 
@@ -149,3 +150,25 @@ async def test_a_tunnel_that_is_never_finished_ends_by_the_limit_of_connects(say
     finally:
         proxy.close()
         await proxy.wait_closed()
+
+
+async def test_names_that_are_unknown_for_a_while_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that fails is waited for like any other; what failed is counted, and the read succeeds."""
+    failures = 5
+
+    async def failing(host: str, port: int) -> socket.socket:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return await dial(host, port)
+
+    async def named(request: Request, peer: Peer) -> None:
+        await peer.send(b"".join(ranged(request, extra=GENERATION)))
+
+    monkeypatch.setattr("asyncdata.storage.http1.pool.dial", failing)
+    async with RawServer(named) as server, fetching(Options(retry=QUICK, hedge=NO_HEDGES), server.url) as fetcher:
+        buffer = bytearray(1000)
+        await fetcher.read(INFO, 0, memoryview(buffer))
+        assert buffer == DATA[:1000]
+        assert fetcher.stats().failures == {FailureCause.CONNECT: 5}
