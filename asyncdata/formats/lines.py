@@ -28,7 +28,8 @@ class LineFramer:
     """See the module's docstring.
 
     Args:
-        skip_blank: Leave lines of white space out, and count lines apart from records.
+        skip_blank: For JSON: leave lines of white space out, count lines apart from records, and leave carriage
+            returns where they are, for there they are white space, and two numbers must not become one.
     """
 
     structure: Structure = LEAF
@@ -87,9 +88,10 @@ class LineFramer:
         rows = np.empty((len(ends), 2), np.int64)
         rows[:, 0] = starts
         np.subtract(ends, starts, out=rows[:, 1])
-        returns = np.flatnonzero(array[start : int(ends[-1])] == _CR)
-        if len(returns):
-            _leave_out_returns(view, rows, ends, returns + start)
+        if not self._skip_blank:
+            returns = np.flatnonzero(array[start : int(ends[-1])] == _CR)
+            if len(returns):
+                _leave_out_returns(view, rows, ends, returns + start)
         lines = np.arange(line, line + len(ends))
         kept = slice(None) if not self._skip_blank else np.flatnonzero(_not_blank(view, array, rows))
         after = min(int(ends[-1]) + 1, stop)

@@ -146,16 +146,23 @@ class ParquetFooter:
         first_row = 0
         filtered = set(columns_of(self._filters))
         for number, group in enumerate(groups):
-            chunks = [chunk for chunk in group.chunks if chunk.path[0] in self._read_names]
+            if not group.rows:
+                continue  # its columns may lie nowhere
+            chunks = [chunk for chunk in group.chunks if self._is_read(chunk)]
             bounds = {chunk.path[0]: self._bounds(chunk) for chunk in chunks if chunk.path[0] in filtered}
             ranges = tuple(sorted(self._range(chunk, number, end) for chunk in chunks))
-            if group.rows and may_pass(self._filters, bounds):
+            if may_pass(self._filters, bounds):
                 nbytes = sum(max(0, chunk.uncompressed) for chunk in chunks)
                 at_a_time = max(1, min(_MOST_ROWS, _DECODE_BYTES * group.rows // max(1, nbytes)))
                 decoded = nbytes * min(at_a_time, group.rows) // group.rows
                 found.append(RowGroup(number, first_row, group.rows, ranges, at_a_time, decoded))
             first_row += group.rows
         return found
+
+    def _is_read(self, chunk: ColumnChunk) -> bool:
+        """Whether pyarrow reads it for these names, which it takes for paths: ``a`` means the column ``a.b`` as well."""
+        parts = ".".join(chunk.path).split(".")
+        return any(".".join(parts[:length]) in self._read_names for length in range(1, len(parts) + 1))
 
     def _range(self, chunk: ColumnChunk, number: int, end: int) -> tuple[int, int]:
         if not len(MAGIC) <= chunk.start <= chunk.stop <= end:
@@ -183,6 +190,7 @@ class ParquetFooter:
 
         Raises:
             BrokenFrameError: They are not what the footer promises.
+            DataError: A filter compares a column with a value of another kind.
         """
         done = 0
         try:
@@ -194,6 +202,8 @@ class ParquetFooter:
             for batch in batches:
                 done += batch.num_rows
                 yield self._decoded(batch)
+        except DataError:
+            raise
         except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about damaged pages
             raise self._damaged(group, done, f"is damaged ({_said(error)})") from None
         if done != group.rows:
@@ -202,7 +212,7 @@ class ParquetFooter:
     def _decoded(self, batch: Any) -> Decoded:
         rows, kept = batch.num_rows, None
         if self._filters:
-            mask = passing(batch, self._filters, self._arrow)
+            mask = self._passing(batch)
             kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
             if len(kept) == rows:
                 kept = None
@@ -212,6 +222,13 @@ class ParquetFooter:
         for name in self._names:
             add_leaves(batch.column(batch.schema.get_field_index(name)), leaves, self._arrow)
         return Decoded(rows, kept, leaves)
+
+    def _passing(self, batch: Any) -> Any:
+        try:
+            return passing(batch, self._filters, self._arrow)
+        except Exception as error:  # noqa: BLE001 -- whatever pyarrow raises about values that it cannot compare
+            message = f"the filters do not fit the types of their columns ({_said(error)})"
+            raise DataError(message, url=self._url, version=self._version) from None
 
     def _damaged(self, group: RowGroup, done: int, what: str) -> BrokenFrameError:
         start = group.ranges[0][0] if group.ranges else 0

@@ -84,7 +84,7 @@ def may_pass(filters: Filters, bounds: Mapping[str, Bounds | None]) -> bool:
 
 
 def _may_hold(operator: str, value: Any, bounds: Bounds | None) -> bool:
-    if bounds is None or operator in ("!=", "not in"):
+    if bounds is None or operator in ("!=", "not in") or (operator == "in" and None in value):
         return True
     if bounds.all_null:
         return False

@@ -44,7 +44,7 @@ Leaves: TypeAlias = "list[Packed | npt.NDArray[Any] | list[Any]]"
 
 
 def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
-    """Which rows pass: a condition on a missing value does not hold."""
+    """Which rows pass: a condition on a missing value does not hold, unless it is one of those that are listed."""
     compute = arrow.compute
     tests = {
         "=": compute.equal,
@@ -61,7 +61,7 @@ def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
         for column, operator, value in alternative:
             values = batch.column(batch.schema.get_field_index(column))
             if operator in tests:
-                holds = tests[operator](values, arrow.scalar(value))
+                holds = tests[operator](values, _scalar(value, values.type, arrow))
             else:
                 holds = compute.is_in(values, value_set=arrow.array(list(value), type=values.type))
                 holds = compute.invert(holds) if operator == "not in" else holds
@@ -70,6 +70,16 @@ def passing(batch: Any, filters: Filters, arrow: Any) -> Any:
         if held is not None:
             passes = held if passes is None else compute.or_(passes, held)
     return passes
+
+
+def _scalar(value: Any, kind: Any, arrow: Any) -> Any:
+    """The value of a condition: an integer of the column's type if it fits, since int64 and uint64 have no other."""
+    if arrow.types.is_integer(kind) and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return arrow.scalar(value, kind)
+        except (arrow.ArrowInvalid, OverflowError):
+            pass
+    return arrow.scalar(value)
 
 
 def stored_value(raw: bytes | None, physical: int, kind: Any, arrow: Any) -> Any:

@@ -13,7 +13,7 @@ from tests.formats.framers import check_any_chunking, outcome
 VALUES: list[Any] = [{"a": 1, "b": [1.5, None, True]}, {}, [], "ä\n", 7, {"nested": {"deep": [{"x": "\0"}]}}, 2**70]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n \n"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r\r\n\r\n", "\n\n \n"])
 @pytest.mark.parametrize("final", ["", "\n"])
 def test_each_line_is_a_value(end: str, final: str) -> None:
     """Values of any kind, with LF or CRLF, blank lines between them, with and without a last line end."""
@@ -31,6 +31,8 @@ def test_each_line_is_a_value(end: str, final: str) -> None:
         (b"\0", "no JSON text"),
         (b"[" * 100_000, "nested too deeply"),
         (b"9" * 5000, "no JSON text"),
+        (b"1\r2", "Extra data"),
+        (b'"a\rb"', "control character"),
     ],
 )
 def test_a_bad_line_is_named(line: bytes, message: str) -> None:

@@ -193,6 +193,52 @@ def test_rows_as_pyarrow_filters_them() -> None:
         assert [int(row["row"]) for row in rows(data, ["row"], alternatives)] == expected
 
 
+def test_missing_values_among_those_that_are_listed() -> None:
+    """They pass in every row group, whatever its statistics say, as for pyarrow."""
+    values = [1, None, 3, None, None, None, 7, 8]
+    data = stored(pa.table({"x": pa.array(values, pa.int64()), "row": range(8)}), row_group_size=2)
+    for operator in ("in", "not in"):
+        for listed in ([None], [3, None], [None, 100], []):
+            filters = [("x", operator, listed)]
+            expected = pq.read_table(io.BytesIO(data), filters=filters)["row"].to_pylist()
+            assert [int(row["row"]) for row in rows(data, ["row"], filters)] == expected
+
+
+def test_large_unsigned_integers_are_compared() -> None:
+    """Those beyond int64, with numbers that are written as usual."""
+    data = stored(pa.table({"x": pa.array([2**63 + 1, 1, 2**64 - 1, 5], pa.uint64())}))
+    assert [int(row["x"]) for row in rows(data, None, [("x", ">", 3)])] == [2**63 + 1, 2**64 - 1, 5]
+    assert [int(row["x"]) for row in rows(data, None, [("x", "<=", 2**63 + 1)])] == [2**63 + 1, 1, 5]
+
+
+def test_a_value_of_another_kind_is_no_damage() -> None:
+    """The error speaks of the filters, not of the file."""
+    with pytest.raises(DataError, match="filters do not fit the types") as raised:
+        rows(stored(pa.table({"x": ["a"]})), None, [("x", "<", 5)])
+    assert not isinstance(raised.value, BrokenFrameError)
+
+
+def test_a_file_without_rows_is_whole() -> None:
+    """Its columns may lie nowhere; an empty row group among others too."""
+    empty = pa.table({"x": pa.array([], pa.int64()), "y": pa.array([], pa.string())})
+    assert rows(stored(empty)) == []
+    assert rows(stored(empty, row_group_size=3), ["y"], [("x", ">", 1)]) == []
+    file = io.BytesIO()
+    with pq.ParquetWriter(file, pa.schema({"x": pa.int64()})) as writer:
+        for values in ([], [1], [], [2, 3], []):
+            writer.write_table(pa.table({"x": pa.array(values, pa.int64())}))
+    assert [int(row["x"]) for row in rows(file.getvalue())] == [1, 2, 3]
+
+
+def test_names_with_dots() -> None:
+    """Whatever else pyarrow takes them for."""
+    data = stored(pa.table({"a.b": [1, 2], "a": [{"b": 3}, {"b": 4}], "c.d": [5, 6], "c": [7, 8]}))
+    assert rows(data, ["a.b"]) == [{"a.b": 1}, {"a.b": 2}]
+    assert rows(data, ["a"]) == [{"a": {"b": 3}}, {"a": {"b": 4}}]
+    assert rows(data, ["c"]) == [{"c": 7}, {"c": 8}]
+    assert rows(data, ["c.d"]) == [{"c.d": 5}, {"c.d": 6}]
+
+
 def test_few_rows_at_a_time_where_they_are_large() -> None:
     """About 4 MB are decoded together, whatever the rows' size."""
     data = stored(pa.table({"x": [random.Random(n).randbytes(1 << 20) for n in range(9)]}), compression="none")
