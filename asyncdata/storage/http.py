@@ -126,6 +126,10 @@ class HttpReader:
             if answer.head.status == 416:
                 beyond = answer.head.content_range
                 size = beyond.total if beyond is not None else None
+                if size is not None and size == info.size:
+                    raise read_failed(
+                        f"the server refuses a range of the {size} bytes there are", FailureCause.MALFORMED
+                    )
                 raise object_resized(info, size, start=start, found=version_of(answer.head))
             self._require_body(answer, info.url)
             if answer.filled < len(buffer):

@@ -27,7 +27,7 @@ from yarl import URL
 
 from asyncdata.errors import StorageError
 from asyncdata.storage.attempt import Attempt, ReadLimits
-from asyncdata.storage.failures import FailureCause, RangeIgnoredError, ReadFailedError, read_failed
+from asyncdata.storage.failures import EncodedBodyError, FailureCause, RangeIgnoredError, ReadFailedError, read_failed
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.descriptors import holds_input
 from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
@@ -183,15 +183,20 @@ async def receive(
             accept(head)
             if head.status not in {200, 206}:
                 return Answer(head, 0, None, await _read_aside(wire, response))
+            _check_coding(head)
             skip, total = _place(head, start, len(buffer), skip_allowed=skip_allowed)
             if skip:
                 wire.skips()
+            sent = head.content_range if head.status == 206 else None
+            promised = None if sent is None or sent.stop is None else sent.stop - start
             async for piece in response.content.iter_any():
                 fresh = memoryview(piece)[max(0, skip - wire.received) :][: len(buffer) - wire.filled]
                 buffer[wire.filled : wire.filled + len(fresh)] = fresh
                 wire.filled += len(fresh)
                 wire.received += len(piece)
-                if total is not None and wire.filled == min(len(buffer), max(0, total - start)):
+                if promised is not None and wire.received > promised:
+                    raise read_failed("the body is longer than its Content-Range", FailureCause.MALFORMED)
+                if promised is None and total is not None and wire.filled == min(len(buffer), max(0, total - start)):
                     break
             return Answer(head, wire.filled, wire.received if total is None else total, b"")
 
@@ -281,6 +286,13 @@ def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
     else:
         cause = FailureCause.MALFORMED
     return read_failed(f"the request failed ({type(error).__name__})", cause, filled=filled)
+
+
+def _check_coding(head: ResponseHead) -> None:
+    """Refuses a body that is compressed for the way: its bytes would be taken for those of the object."""
+    coding = head.headers.get("transfer-encoding", "").strip().lower()
+    if coding not in {"", "chunked", "identity"}:
+        raise EncodedBodyError(f"the server sends the body as {coding[:40]!r}")
 
 
 def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -> tuple[int, int | None]:

@@ -84,6 +84,24 @@ async def compressed(request: Request, peer: Peer) -> None:
     await peer.send(body)
 
 
+async def coded_for_the_way(request: Request, peer: Peer) -> None:
+    """A transfer coding that nobody asked for; the range is that of the object."""
+    head, body = answer(request, content_length="", transfer_encoding="gzip, chunked")
+    packed = gzip.compress(body)
+    await peer.send(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(packed), packed))
+
+
+async def more_than_promised(request: Request, peer: Peer) -> None:
+    """More chunks than the range has bytes."""
+    head, body = answer(request, content_length="", transfer_encoding="chunked")
+    await peer.send(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 4, body + b"more"))
+
+
+async def a_page_to_log_in(request: Request, peer: Peer) -> None:
+    """What stands between here and there answers in its place."""
+    await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n<html>please log in.")
+
+
 BOTH = ("gs", "http")
 LIES: dict[str, tuple[Script, type[StorageError], str, tuple[str, ...]]] = {
     "no Content-Range": (lie(content_range=""), TransientStorageError, "Content-Range", BOTH),
@@ -100,6 +118,9 @@ LIES: dict[str, tuple[Script, type[StorageError], str, tuple[str, ...]]] = {
     "200 for 206": (whole, RangeIgnoredError, "200", ("gs",)),
     "transcoded": (transcoded, EncodedBodyError, "re-encoded", ("gs",)),
     "compressed": (compressed, EncodedBodyError, "gzip", BOTH),
+    "coded for the way": (coded_for_the_way, EncodedBodyError, "gzip", BOTH),
+    "more than promised": (more_than_promised, TransientStorageError, "longer", BOTH),
+    "a page to log in": (a_page_to_log_in, TransientStorageError, "200 with 20 bytes", ("gs",)),
     "half a head": (half_a_head, TransientStorageError, "head", BOTH),
     "no body": (nothing, TransientStorageError, "body", BOTH),
 }
@@ -147,6 +168,33 @@ async def test_a_lie_is_a_typed_error(name: str, way: str, tmp_path: Path) -> No
                 assert isinstance(caught.value, kind), repr(caught.value)
                 assert caught.value.url == listed[scheme].url
                 assert isinstance(caught.value, TransientStorageError) == (kind is TransientStorageError)
+        finally:
+            await fetcher.aclose()
+
+
+@pytest.mark.parametrize("opening", [False, True])
+async def test_a_page_to_log_in_is_no_beginning_of_an_object(opening: bool) -> None:
+    """Nothing of it is kept, though it fits: the next attempt begins at the first byte."""
+
+    async def at_first(request: Request, peer: Peer) -> None:
+        if len(server.requests) == 1:
+            await a_page_to_log_in(request, peer)
+        elif "alt=media" not in request.target:
+            text = b'{"size": "%d", "generation": "%s"}' % (len(DATA), GENERATION.encode())
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+        else:
+            await peer.send(b"".join(answer(request)))
+
+    async with RawServer(at_first) as server:
+        fetcher, listed = fetcher_of(server)
+        try:
+            buffer = bytearray(SIZE)
+            if opening:
+                info, filled = await fetcher.open_read(listed["gs"].url, memoryview(buffer))
+                assert (info, filled) == (listed["gs"], SIZE)
+            else:
+                await fetcher.read(listed["gs"], 0, memoryview(buffer))
+            assert buffer == DATA[:SIZE]
         finally:
             await fetcher.aclose()
 

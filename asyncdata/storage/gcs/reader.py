@@ -161,7 +161,8 @@ class GcsReader:
         try:
             answer = await self._get(unknown, 0, buffer, attempt, note)
         except ReadFailedError as error:
-            error.info = seen[-1] if seen else None
+            # What came of no known generation is no beginning to go on from.
+            error.info = seen[-1] if seen and seen[-1].version is not None else None
             raise
         status = answer.head.status
         if status == 416:

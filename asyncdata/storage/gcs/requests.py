@@ -225,6 +225,7 @@ def check_media_head(head: ResponseHead, info: ObjectInfo, start: int) -> None:
     Raises:
         ObjectChangedError: Another generation.
         EncodedBodyError: The server compressed or decompressed the body.
+        ReadFailedError: A whole answer of another size: it is not from GCS, but from something on the way to it.
     """
     if head.status not in {200, 206}:
         return
@@ -237,6 +238,11 @@ def check_media_head(head: ResponseHead, info: ObjectInfo, start: int) -> None:
     if "gunzipped" in headers.get("x-guploader-response-body-transformations", "") or stored != coding:
         raise EncodedBodyError(
             f"the server re-encoded the body (stored as {stored}, sent as {coding}); its ranges mean nothing"
+        )
+    if head.status == 200 and not head.is_chunked and info.size >= 0 and head.content_length not in {None, info.size}:
+        raise read_failed(
+            f"the server answered 200 with {head.content_length} bytes for an object of {info.size}",
+            FailureCause.MALFORMED,
         )
     range_sent = head.content_range if head.status == 206 else None
     total = range_sent.total if range_sent is not None else None
