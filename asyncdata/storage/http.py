@@ -46,7 +46,10 @@ def open_reader(spec: ReaderSpec) -> HttpReader:
     unknown = set(options) - KNOWN_OPTIONS
     if unknown:
         raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
-    headers = tuple((str(name), str(value)) for name, value in dict(options.get("headers") or {}).items())
+    given = options.get("headers") or {}
+    if not isinstance(given, Mapping):
+        raise StorageError("the storage option 'headers' must be a dict of names and values")
+    headers = tuple((str(name), str(value)) for name, value in given.items())
     for name, value in headers:
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
             raise StorageError(f"the header {name!r} among the storage options has characters that cannot be sent")
@@ -132,6 +135,9 @@ class HttpReader:
                     )
                 raise object_resized(info, size, start=start, found=version_of(answer.head))
             self._require_body(answer, info.url)
+            if answer.head.status == 200 and info.size >= 0 and answer.total not in {None, info.size}:
+                # Without a length in its head it is only now that one sees: it was another object, or a page about it.
+                raise object_resized(info, answer.total, start=start, found=version_of(answer.head))
             if answer.filled < len(buffer):
                 raise read_failed(
                     f"the server sent {answer.filled} of {len(buffer)} bytes",

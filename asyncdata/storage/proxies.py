@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.redaction import redact
@@ -84,6 +85,14 @@ def check_proxy(value: object) -> str | None:
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in {"http", "https"} or not rest.strip("/"):
         raise UnsupportedURLError("a proxy must be http://host:port", url=redact(text))
+    try:
+        parts = urlsplit(text)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        # What is no URL cannot be shown without its password. A slash in that has to be written %2F.
+        raise UnsupportedURLError("the proxy is no URL: it must be http://host:port or http://user:password@host:port")
     return text
 
 

@@ -188,6 +188,39 @@ async def test_headers_that_cannot_be_sent_are_refused(name: str, value: str) ->
     await fetcher.aclose()
 
 
+async def test_a_whole_answer_without_length_is_measured() -> None:
+    """Another object, or a page to log in, is no beginning of the listed one, though nothing but its end tells."""
+
+    async def page(request: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nlog in\r\n0\r\n\r\n")
+
+    async with RawServer(page) as server:
+        fetcher = fetcher_of()
+        info = ObjectInfo(url=f"{server.url}/o", size=len(DATA))
+        with pytest.raises(ObjectChangedError, match=f"{len(DATA)} bytes were listed, now it has 6"):
+            await fetcher.read(info, 0, memoryview(bytearray(1000)))
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"headers": "Authorization: hush"}, "'headers' must be a dict"),
+        ({"ca_file": "/nowhere/ca.pem"}, "'ca_file' names no file of certificates: /nowhere/ca.pem"),
+        ({"ca_file": __file__}, "'ca_file' names no file of certificates"),
+        ({"proxy": "http://me:hu/sh@h:1"}, "the proxy is no URL"),
+        ({"proxy": "http://me:hush@h:port"}, "the proxy is no URL"),
+    ],
+)
+async def test_options_that_cannot_work_are_named(options: dict[str, str], words: str) -> None:
+    """Before anything is opened, and without a secret."""
+    fetcher = fetcher_of(**options)
+    with pytest.raises(StorageError, match=words) as caught:
+        await fetcher.stat("http://127.0.0.1:1/o")
+    assert "hu" not in str(caught.value)
+    await fetcher.aclose()
+
+
 async def test_metadata_asked_elsewhere_gets_no_user_header() -> None:
     """Whatever its name: of some only the user knows that they are secrets."""
 
