@@ -84,7 +84,8 @@ class HttpReader:
         """HEAD; where the server does not tell the size that way, the first bytes."""
         parse_http_url(url)
         info = await self._ask_head(url)
-        if info is None:
+        if info is None or not info.size:
+            # Servers that make their answers on demand say 0 of what they have not made.
             probe = bytearray(1)
             info, _ = await self.open_read(url, memoryview(probe))
         return info

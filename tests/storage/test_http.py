@@ -188,6 +188,25 @@ async def test_headers_that_cannot_be_sent_are_refused(name: str, value: str) ->
     await fetcher.aclose()
 
 
+async def test_a_size_of_nothing_is_looked_at_twice() -> None:
+    """A server that says 0 to HEAD, whatever it has, is asked for a byte; an object that is empty stays so."""
+
+    async def lazy(request: Request, peer: Peer) -> None:
+        if request.line.startswith("HEAD"):
+            await peer.send(b'HTTP/1.1 200 OK\r\nETag: "v1"\r\nContent-Length: 0\r\n\r\n')
+        elif request.target == "/empty":
+            await peer.send(b"HTTP/1.1 416 No\r\nContent-Range: bytes */0\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await peer.send(b"".join(ranged(request, extra='ETag: "v1"\r\n')))
+
+    async with RawServer(lazy) as server:
+        fetcher = fetcher_of()
+        for name, size in (("full", len(DATA)), ("empty", 0)):
+            url = f"{server.url}/{name}"
+            assert await fetcher.stat(url) == ObjectInfo(url=url, size=size, version='"v1"')
+        await fetcher.aclose()
+
+
 async def test_a_whole_answer_without_length_is_measured() -> None:
     """Another object, or a page to log in, is no beginning of the listed one, though nothing but its end tells."""
 
