@@ -105,6 +105,8 @@ def _classes(folders: Iterable[str], class_names: Sequence[str] | None) -> list[
         return known
     if not set(class_names) <= set(known):
         raise ValueError(f"class_names {list(class_names)} are not among the folders of the directory: {known}")
+    if len(set(class_names)) < len(class_names):
+        raise ValueError(f"class_names {list(class_names)} name a folder twice")
     return list(class_names)
 
 

@@ -160,7 +160,7 @@ class ParquetFooter:
         return found
 
     def _is_read(self, chunk: ColumnChunk) -> bool:
-        """Whether pyarrow reads it for these names, which it takes for paths: ``a`` means the column ``a.b`` as well."""
+        """Whether pyarrow reads it for these names, which it takes for paths: ``a`` means the column ``a.b`` too."""
         parts = ".".join(chunk.path).split(".")
         return any(".".join(parts[:length]) in self._read_names for length in range(1, len(parts) + 1))
 

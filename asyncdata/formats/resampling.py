@@ -141,10 +141,13 @@ def crop_box(height: int, width: int, target_height: int, target_width: int) -> 
 
 
 def pad_box(height: int, width: int, target_height: int, target_width: int) -> tuple[int, int, int, int]:
-    """Height and width that an image is resized to, to fit into the target, and the offsets where it is put."""
+    """Height and width that an image is resized to, to fit into the target, and the offsets where it is put.
+
+    A very long or very high image keeps a pixel of its other side.
+    """
     tall, wide = np.float32(height), np.float32(width)
     ratio = max(wide / np.float32(target_width), tall / np.float32(target_height))
     new_tall, new_wide = tall / ratio, wide / ratio
     top = max(0, int(np.floor((np.float32(target_height) - new_tall) / 2)))
     left = max(0, int(np.floor((np.float32(target_width) - new_wide) / 2)))
-    return int(np.floor(new_tall)), int(np.floor(new_wide)), top, left
+    return max(1, int(np.floor(new_tall))), max(1, int(np.floor(new_wide))), top, left

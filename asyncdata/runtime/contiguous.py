@@ -164,7 +164,9 @@ class Contiguous:
     @property
     def _comes_at_once(self) -> bool:
         remaining = self.remaining
-        return self._at_once and not self.offset and remaining is not None and remaining > self._chunks.data_bytes
+        if not self._at_once or self._chunk is not None or self.offset:
+            return False  # not one record; or its first bytes came before its size was known
+        return remaining is not None and remaining > self._chunks.data_bytes
 
     @property
     def _fits_in_front(self) -> bool:

@@ -190,6 +190,7 @@ def test_a_file_that_is_no_image(folder: Path) -> None:
         ({"labels": [1] * 7, "class_names": ["cat"]}, "class_names"),
         ({"labels": None, "class_names": ["cat"]}, "class_names"),
         ({"class_names": ["cow"]}, "cow"),
+        ({"class_names": ["cat", "dog", "cat"]}, "twice"),
         ({"label_mode": "float"}, "label_mode"),
         ({"label_mode": "binary"}, "exactly 2"),
         ({"color_mode": "cmyk"}, "color_mode"),

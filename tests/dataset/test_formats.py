@@ -184,6 +184,19 @@ def test_large_elements_in_little_memory(tmp_path: Path) -> None:
     assert [bytes(item) for batch in batches for item in batch] == lines
 
 
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_whole_files_around_the_size_of_a_chunk(compression: str, listed: bool) -> None:
+    """One element, whether the size is known before the first bytes are here, or comes with them."""
+    fs = fsspec.filesystem("memory")
+    source = random.Random(4)
+    for size in (0, 1, 65_535, 65_536, 65_537, 131_072, 200_001, 1_000_000):
+        content = source.randbytes(size)
+        fs.pipe("/whole/x", PACK[compression or None](content))
+        names: Any = ad.Dataset.list_files("memory://whole/*", shuffle=False) if listed else "memory://whole/x"
+        assert list(ad.FileDataset(names, compression_type=compression)) == [content]
+
+
 def test_files_from_a_bucket_in_bad_weather() -> None:
     """Small reads, resets and 503s: every format still gives all of it, in order."""
     faults = (

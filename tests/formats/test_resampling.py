@@ -57,6 +57,8 @@ def test_boxes() -> None:
     assert crop_box(1, 1, 300, 2) == (slice(0, 1), slice(0, 1))
     assert pad_box(10, 20, 5, 5) == (2, 5, 1, 0)
     assert pad_box(20, 10, 40, 40) == (40, 20, 0, 10)
+    assert pad_box(1, 1000, 8, 8) == (1, 8, 3, 0)
+    assert pad_box(1000, 1, 8, 8) == (8, 1, 0, 3)
 
 
 def test_unknown_kernels() -> None:
