@@ -48,11 +48,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def __init__(self, plan: Node, epoch: int) -> None:
         self.epoch = epoch
         self._pid = os.getpid()
-        running = run(plan, epoch)
-        self._running: Running | None = running
-        self._finalizer = weakref.finalize(self, running.signal)
-        # At exit Runtimes are closed as a whole, and waited for.
-        self._finalizer.atexit = False
         self._lock = threading.Lock()
         self._delivery: Delivery | None = None
         self._row = 0
@@ -61,6 +56,11 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
+        running = run(plan, epoch)
+        self._finalizer = weakref.finalize(self, running.signal)
+        # At exit Runtimes are closed as a whole, and waited for.
+        self._finalizer.atexit = False
+        self._running: Running | None = running
 
     def __iter__(self) -> PipelineIterator:
         return self
@@ -171,7 +171,11 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _let_go(self, running: Running) -> None:
         """It has ended; what it counted stays."""
         self._stats = running.stats()
+        self._forget()
+
+    def _forget(self) -> None:
         self._running = None
+        self._finalizer.detach()
 
     def close(self) -> None:
         """Ends the iteration; returns when no task, thread, process or memory of it is left. Idempotent.
@@ -199,7 +203,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         try:
             yield
         except CloseTimeoutError:
-            self._running = None
+            self._forget()
             raise
 
     def _begin_close(self) -> Running | None:
@@ -207,10 +211,10 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         running = self._running
         self._closed = True
         self._delivery = None
-        if running is not None:
-            self._finalizer.detach()
-            if os.getpid() != self._pid:
-                self._running = running = None
+        if running is not None and os.getpid() != self._pid:
+            self._forget()
+            return None
+        # Until it has ended the finalizer stays: whoever closes may be interrupted, and never come back.
         return running
 
     def __enter__(self) -> Self:

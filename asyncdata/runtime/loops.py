@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,13 +28,22 @@ _STACK_LIMIT: Final = 50
 class LoopThread:
     """One thread, one event loop, one TaskGroup.
 
+    The loop is made and closed in its thread, where Ctrl-C cannot come between; whoever starts the thread may be
+    interrupted at any moment, and has but to call `end`.
+
     Args:
         name: The thread's name.
+
+    Attributes:
+        loop: The loop, from `start` on.
     """
+
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._asked_to_stop = False
+        self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
         self._group: asyncio.TaskGroup | None = None
         self._started = threading.Event()
@@ -43,11 +53,27 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Starts the thread; returns when the loop runs."""
+        """Starts the thread; returns when the loop runs.
+
+        Raises:
+            OSError: Descriptors have run out.
+        """
         self._thread.start()
         self._started.wait()
+        if self._failure is not None:
+            raise self._failure
 
     def _run(self) -> None:
+        with _standard_descriptors_in_use():
+            self._live()
+
+    def _live(self) -> None:
+        try:
+            self.loop = uvloop.new_event_loop()
+        except BaseException as error:  # noqa: BLE001 -- raised by `start`
+            self._failure = error
+            self._started.set()
+            return
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_until_complete(self._main())
@@ -67,6 +93,8 @@ class LoopThread:
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._started.set()
+            if self._asked_to_stop:
+                self._stop.set()
             await self._stop.wait()
 
     async def _end_foreign_tasks(self) -> None:
@@ -128,15 +156,21 @@ class LoopThread:
             if self._stop is not None:
                 self._stop.set()
 
-        with contextlib.suppress(RuntimeError):  # closed already
-            self.call(set_stop)
+        # Whoever does not see yet that the loop runs has said so before the loop looks.
+        self._asked_to_stop = True
+        if self._started.is_set() and self._failure is None:
+            with contextlib.suppress(RuntimeError):  # closed already
+                self.call(set_stop)
 
     def join(self) -> None:
-        """Waits for the thread to end; closes the loop of one that was never started."""
-        if self._thread.ident is None:
-            self.loop.close()
-        else:
+        """Waits for the thread to end, if it was started."""
+        if self._thread.ident is not None:
             self._thread.join()
+
+    def end(self) -> None:
+        """Stops the loop and waits for its thread, whether it was started, is being started, or has ended."""
+        self.stop()
+        self.join()
 
     def answers(self, timeout_s: float) -> bool:
         """Whether the loop does anything at all within a time: it may be stuck in user code. From another thread."""
@@ -162,6 +196,25 @@ class LoopThread:
             return found  # no procfs: what the loop watches stays open in the child
         found.update(int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:"))
         return found
+
+
+@contextlib.contextmanager
+def _standard_descriptors_in_use() -> Generator[None]:
+    """Keeps a loop from being given the numbers 0 to 2 in a process that was started without them.
+
+    libuv ends the process when it closes a descriptor of its own with such a number.
+    """
+    opened: list[int] = []
+    try:
+        for descriptor in range(3):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        yield
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 async def _settle(coroutine: Coroutine[Any, Any, T], result: concurrent.futures.Future[T]) -> None:

@@ -102,8 +102,12 @@ class RunningHere(Running):
             edge=self.edge,
             ended=self.gone.set,
         )
-        runtime.start()
-        runtime.run(self._pipeline.run(), refused=self._refused)
+        try:
+            runtime.start()
+            runtime.run(self._pipeline.run(), refused=self._refused)
+        except BaseException:
+            self.signal()  # interrupted: nobody will close it
+            raise
 
     def _refused(self) -> None:
         self.edge.finish(PipelineClosedError("the Runtime was closed before the pipeline could start"))
@@ -113,7 +117,7 @@ class RunningHere(Running):
         """See `Running`."""
         self.runtime.post(self.edge.close)
         if self.owns_runtime:
-            self.runtime.begin_close()
+            self.runtime.abandon()
 
     def close(self) -> None:
         """See `Running`."""

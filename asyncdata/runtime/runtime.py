@@ -84,7 +84,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._state = "new"
         self._token: contextvars.Token[Runtime | None] | None = None
-        self._closing = [None]  # one token: whoever pops it closes
+        self._closing = [None]  # empty once it is closing
         self._closed = threading.Event()
         self._pool: WorkerPool | None = None
         self._pool_started: asyncio.Task[None] | None = None
@@ -97,15 +97,23 @@ class Runtime:
     # --- life --------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.start()
-        self._token = _active.set(self)
-        return self
+        try:
+            self.start()
+            self._token = _active.set(self)
+            return self
+        except BaseException:
+            self.abandon()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
-        self.close()
+        try:
+            self._leave()
+            self.close()
+        except BaseException:
+            self.abandon()
+            raise
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -140,31 +148,43 @@ class Runtime:
                 self._state = "open"
                 enlist(self)
                 return
-            with contextlib.ExitStack() as undo:
-                self._stage = LoopThread("asyncdata-stages")
-                undo.callback(self._stage.join)
-                self._io_thread = LoopThread("asyncdata-io")
-                undo.callback(self._io_thread.join)
-                space = max(_LEAST_SPACE, _SPACE_FACTOR * self.options.memory_limit_bytes)
-                self.arena = Arena(-(-space // GRANULE) * GRANULE)
-                undo.callback(self.arena.close)
-                self._stage.start()
-                undo.callback(self._stage.stop)
-                self._io_thread.start()
-                undo.callback(self._io_thread.stop)
-                aside = hedge_bytes(self.options)
-                self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
-                self.returns = Returns(self._stage.loop.call_soon_threadsafe)
-                self.io = self._stage.submit(self._make_io(aside)).result()
-                undo.pop_all()
+            self._io_thread = LoopThread("asyncdata-io")
             self._io_thread.after_end(self._gone)
+            self._stage = LoopThread("asyncdata-stages")
             self._stage.after_end(self._io_thread.stop)
-            self._state = "open"
-            enlist(self)
+            with contextlib.ExitStack() as undo:
+                # Ctrl-C may come at any moment.
+                undo.callback(self._undo_start)
+                self._stage.start()
+                self._io_thread.start()
+                self._stage.submit(self._furnish()).result()
+                self._state = "open"
+                enlist(self)
+                undo.pop_all()
 
-    async def _make_io(self, hedge_memory: int) -> Io:
-        fetcher = Fetcher(self.options, read_environment(), hedge_memory=hedge_memory)
-        return Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
+    async def _furnish(self) -> None:
+        """Makes what has no thread of its own; on the stage loop, where nothing interrupts it."""
+        space = max(_LEAST_SPACE, _SPACE_FACTOR * self.options.memory_limit_bytes)
+        aside = hedge_bytes(self.options)
+        self.arena = Arena(-(-space // GRANULE) * GRANULE)
+        self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
+        self.returns = Returns(self._stage.loop.call_soon_threadsafe)
+        fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside)
+        self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
+
+    def _undo_start(self) -> None:
+        self._state = "new"
+        discharge(self)
+        self._stage.end()
+        self._io_thread.end()
+        if hasattr(self, "arena"):
+            self.arena.close()
+            del self.arena
+
+    def abandon(self) -> None:
+        """Whoever started it was interrupted and will not close it: it ends by itself. Takes no lock."""
+        if self._state != "new":
+            self.begin_close()
 
     def check_process(self) -> None:
         """Raises in a process that inherited the Runtime through fork."""
@@ -278,19 +298,21 @@ class Runtime:
         """
         if os.getpid() != self._pid:
             return
-        try:
-            self._closing.pop()
-        except IndexError:
+        if not self._closing:
             return
         self._state = "closing"
+        # Done is noted last: whoever is interrupted in between leaves it to the next one.
         if self.loader is not None:
             self.loader.begin_close()
+            self._closing.clear()
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended by itself
             self._stage.call(self._begin_shut_down)
 
     def _begin_shut_down(self) -> None:
-        self._stage.spawn(self._shut_down())
+        if self._closing:
+            self._closing.clear()
+            self._stage.spawn(self._shut_down())
 
     async def _shut_down(self) -> None:
         errors: list[BaseException] = []
@@ -344,7 +366,9 @@ class Runtime:
             )
 
     def _gone(self) -> None:
-        """The last thread's last act."""
+        """The last thread's last act, unless it never was of use."""
+        if self._state == "new":
+            return
         self.arena.close()
         self.budgets.end()
         # What views the arena keeps it; the Runtime, which may be kept for long, does not.
@@ -385,7 +409,7 @@ class Runtime:
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls a function on the stage loop soon, if that still runs; from any thread, takes no lock."""
-        if os.getpid() == self._pid:
+        if os.getpid() == self._pid and self._state != "new":
             with contextlib.suppress(RuntimeError):
                 self._stage.call(function)
 

@@ -57,6 +57,35 @@ def test_the_interpreter_ends_inside_asyncio_run() -> None:
     assert (code, out, err) == (0, "read\n", "")
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_process_without_standard_descriptors(executor: str) -> None:
+    """As some schedulers start them: nothing of a pipeline takes the place of what is missing."""
+    code, out, err = run(f"""
+        inner = os.fork()
+        if inner == 0:
+            os.closerange(0, 3)
+            os.execv(sys.executable, [sys.executable, "-c", '''
+        import numpy as np
+        import asyncdata as ad
+
+        async def awaited(x):
+            return np.full(50, x)
+
+        kind = "{executor}"
+        count = None if kind == "inline" else 2
+        dataset = ad.Dataset.range(20)
+        if kind == "async":
+            dataset = dataset.map(awaited, 2)
+        else:
+            dataset = dataset.map(lambda x: np.full(50, x), count, executor=kind)
+        for epoch in range(2):
+            assert len(list(dataset)) == 20
+        '''.replace(chr(10) + "        ", chr(10))])
+        say(str(os.waitpid(inner, 0)[1]))
+    """)
+    assert (code, out, err) == (0, "0\n", "")
+
+
 def test_an_unhandled_error_is_all_that_is_printed() -> None:
     """The traceback names the user's line once, and nothing else is written."""
     code, _, err = run("""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import errno
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import uvloop
 
 from asyncdata.runtime.loops import LoopThread, describe_tasks
 
@@ -116,11 +118,35 @@ def test_a_loop_that_has_ended_says_so() -> None:
     assert thread.answers(0.1)
 
 
-def test_a_thread_that_was_never_started_is_closed_by_join() -> None:
-    """Its loop holds descriptors all the same."""
+def test_a_thread_that_was_never_started_has_nothing_to_close() -> None:
+    """There is no loop yet; whoever was interrupted before the start may end it all the same."""
     thread = LoopThread("test-loop")
+    thread.end()
+    assert not hasattr(thread, "loop")
+
+
+def test_a_thread_that_is_told_to_end_while_it_starts_ends() -> None:
+    """Whether its loop runs already or not."""
+    thread = LoopThread("test-loop")
+    thread.stop()
+    thread.start()
     thread.join()
     assert thread.loop.is_closed()
+    thread.end()
+
+
+def test_a_loop_that_cannot_be_made_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Descriptors may have run out; the thread has ended then."""
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(uvloop, "new_event_loop", refuse)
+    thread = LoopThread("test-loop")
+    with pytest.raises(OSError, match="Too many"):
+        thread.start()
+    thread.end()
+    assert not thread.is_alive()
 
 
 def test_what_user_code_left_behind_ends_with_the_loop() -> None:

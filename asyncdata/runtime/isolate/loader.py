@@ -102,8 +102,12 @@ class Loader:
             undo.pop_all()
         self.outbox = Outbox(self._control)
         self._inquiry = Inquiry(self._control, self.outbox)
-        self._thread.start()
-        self._started.wait()
+        try:
+            self._thread.start()
+            self._started.wait()
+        except BaseException:
+            self.begin_close()  # interrupted: the thread goes on, and puts everything back
+            raise
         if self._start_error is not None:
             self._thread.join()
             raise self._start_error
