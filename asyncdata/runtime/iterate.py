@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Generator, Iterator
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.observe.snapshot import PipelineStats
@@ -144,6 +144,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         state = "closed" if running is None or self._closed else "at its end" if self._ended else "open"
         where = "" if running is None or running.loader_pid is None else f", in process {running.loader_pid}"
         return f"<PipelineIterator of epoch {self.epoch}, {state}{where}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an iterator cannot be copied or pickled; the Dataset it came from can")
 
     def _usable(self) -> Running:
         running = self._running

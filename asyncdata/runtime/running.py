@@ -123,6 +123,8 @@ class RunningHere(Running):
         """See `Running`."""
         self.edge.close()
         if self.owns_runtime:
+            if self.runtime.on_own_thread():
+                self.signal()  # what follows is an error, for it cannot wait here
             self.runtime.close()
         else:
             self.runtime.wait_for_pipeline(self.gone)

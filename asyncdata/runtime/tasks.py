@@ -179,6 +179,9 @@ class Job:
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
             if isinstance(error, WorkerDiedError):
                 error.stage = self._label
+                first, last = self.block.origin[part.start], self.block.origin[part.start + part.count - 1]
+                names = [self._sources.name_element(origin) for origin in (first, last)[: part.count]]
+                annotate(error, f"in {self._label}, {' to '.join(names)}")
             part.error = error
         finally:
             part.ended = True

@@ -224,7 +224,9 @@ def test_workers_that_keep_dying_end_the_pipeline_with_an_error() -> None:
             list(ad.Dataset.range(10).map(suicide, 2))
         except ad.WorkerDiedError as error:
             say(str(error))
+            say(error.__notes__[0])
     """)
     assert "map(suicide)" in out
+    assert "element 0 of range" in out
     assert "SIGKILL" in out
     assert code == 0, err

@@ -20,6 +20,9 @@ _HERE_ONLY: Final = {
     "test_a_thread_stuck_in_user_code_is_reported_and_left",
     "test_the_stage_thread_stuck_in_inline_user_code_is_reported_and_left",
     "test_an_async_function_that_refuses_to_be_cancelled_is_reported",
+    "test_an_iterator_closed_by_its_own_function_ends",
+    # The loader's log is that of another process.
+    "test_what_a_generator_raises_as_it_is_closed_is_logged",
     "test_an_object_replaced_after_it_was_listed",
     "test_an_object_replaced_or_deleted_while_it_is_read",
 }

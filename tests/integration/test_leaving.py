@@ -7,7 +7,10 @@ view and not when a collector happens to run.
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import itertools
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -365,6 +368,56 @@ def test_an_async_function_that_refuses_to_be_cancelled_is_reported() -> None:
         for loop, gate in gates:
             loop.call_soon_threadsafe(gate.set)
     assert "stubborn" in str(caught.value)
+
+
+def test_an_iterator_closed_by_its_own_function_ends(gone: Callable[[], None]) -> None:
+    """It cannot wait for itself, and says so; all is put back nevertheless."""
+    holder: list[ad.PipelineIterator] = []
+    held, errors = threading.Event(), []
+
+    def close_it(x: int) -> int:
+        held.wait()
+        try:
+            holder[0].close()
+        except RuntimeError as error:
+            errors.append(str(error))
+        return x
+
+    holder.append(ad.Dataset.range(3).map(close_it).iterator())
+    held.set()
+    with pytest.raises(ad.PipelineClosedError):
+        list(holder[0])
+    gone()
+    assert errors
+    assert "code that it runs" in errors[0]
+
+
+@pytest.mark.parametrize("leave", ["break", "close"])
+def test_what_a_generator_raises_as_it_is_closed_is_logged(leave: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody is there to hear it."""
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            raise _BoomError("while leaving")
+
+    before = snapshot()
+    iterator = ad.Dataset.from_generator(numbers).iterator()
+    next(iterator)
+    if leave == "close":
+        iterator.close()
+    del iterator
+    assert not wait_until_gone(before)
+    assert any("while leaving" in record.getMessage() for record in caplog.records)
+
+
+def test_iterators_are_not_copied() -> None:
+    """Two of them would share what one owns."""
+    with ad.Dataset.range(3).iterator() as iterator:
+        for take in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                take(iterator)
 
 
 def test_what_user_code_left_on_the_loop_ends_with_it(gone: Callable[[], None]) -> None:
