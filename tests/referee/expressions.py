@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import numpy as np
 import asyncdata as ad
 
 MOST = 100
+Pair = namedtuple("Pair", "p q")  # noqa: PYI024 -- any types
 WIDER = "wider: "
 
 
@@ -42,6 +44,11 @@ def _dicts() -> Iterator[Any]:
         yield {"a": i, "b": np.ones(i, np.float32)}
 
 
+def _fails() -> Iterator[Any]:
+    yield 1
+    raise ValueError
+
+
 NAMES: dict[str, Any] = {
     "AUTOTUNE": ad.AUTOTUNE,
     "D": ad.Dataset,
@@ -64,6 +71,7 @@ NAMES: dict[str, Any] = {
     "gen0": lambda: iter(()),
     "gen3": lambda: iter((1, 2, 3)),
     "gend": _dicts,
+    "genfail": _fails,
     "genf": lambda: iter((1.5, 2.0)),
     "genn": lambda count: iter(range(count)),
     "genp": _pairs,
@@ -72,6 +80,7 @@ NAMES: dict[str, Any] = {
     "i32": np.int32,
     "i64": np.int64,
     "np": np,
+    "nt": Pair,
     "result": Result,
     "rows32": len,
     "size32": len,

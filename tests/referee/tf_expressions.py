@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 MOST = 100
+Pair = namedtuple("Pair", "p q")  # noqa: PYI024 -- any types
 
 
 class Result:
@@ -32,6 +34,11 @@ def _pairs() -> Any:
 def _dicts() -> Any:
     for i in range(3):
         yield {"a": i, "b": np.ones(i, np.float32)}
+
+
+def _fails() -> Any:
+    yield 1
+    raise ValueError
 
 
 NAMES: dict[str, Any] = {
@@ -56,6 +63,7 @@ NAMES: dict[str, Any] = {
     "gen0": lambda: iter(()),
     "gen3": lambda: iter((1, 2, 3)),
     "gend": _dicts,
+    "genfail": _fails,
     "genf": lambda: iter((1.5, 2.0)),
     "genn": lambda count: iter(range(count)),
     "genp": _pairs,
@@ -64,6 +72,7 @@ NAMES: dict[str, Any] = {
     "i32": lambda x: tf.cast(x, tf.int32),
     "i64": lambda x: tf.cast(x, tf.int64),
     "np": np,
+    "nt": Pair,
     "result": Result,
     "rows32": lambda x: tf.shape(x)[0],
     "size32": tf.size,
