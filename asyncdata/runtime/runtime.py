@@ -424,31 +424,26 @@ class Runtime:
     @property
     def num_workers(self) -> int:
         """Worker processes there are, or will be."""
-        chosen = self.options.num_workers
-        return usable_cpus() if chosen == AUTOTUNE else chosen
+        return usable_cpus() if self.options.num_workers == AUTOTUNE else self.options.num_workers
 
     @property
     def num_threads(self) -> int:
         """Threads for user functions there are, or will be."""
-        chosen = self.options.num_threads
-        return 2 * usable_cpus() if chosen == AUTOTUNE else chosen
+        return 2 * usable_cpus() if self.options.num_threads == AUTOTUNE else self.options.num_threads
 
     @property
     def pool(self) -> WorkerPool:
         """The worker processes; made, not started, by the first use."""
         if self._pool is None:
+            arena, limit_s = self.arena, self.options.close_timeout_s
             self._pool = WorkerPool(
-                arena_fd=self.arena.fd,
-                arena_bytes=self.arena.nbytes,
-                num_workers=self.num_workers,
-                close_timeout_s=self.options.close_timeout_s,
+                arena_fd=arena.fd, arena_bytes=arena.nbytes, num_workers=self.num_workers, close_timeout_s=limit_s
             )
         return self._pool
 
     def pool_stats(self) -> PoolStats | None:
         """Counters of the worker processes; None when there are none yet."""
-        pool = self._pool
-        return None if pool is None else pool.stats()
+        return None if self._pool is None else self._pool.stats()
 
     async def start_pool(self) -> None:
         """Starts the worker processes once; returns when they are started."""
@@ -471,8 +466,7 @@ class Runtime:
     def threads(self) -> Threads:
         """Threads for user functions, generators and decompression; started by the first call."""
         if self._threads is None:
-            count = self.num_threads
-            self._threads = Threads(ThreadPool(count, close_timeout_s=self.options.close_timeout_s))
+            self._threads = Threads(ThreadPool(self.num_threads, close_timeout_s=self.options.close_timeout_s))
         return self._threads
 
     def drop_inherited(self, nowhere: int) -> None:
