@@ -9,8 +9,9 @@
               extra ``fast``
 
 Every cell is a process of its own on one core, which counts its own CPU time, all threads: a round of the one, a round
-of the other, medians of several. The first two rounds of each touch memory for the first time, and are not counted. No
-worker processes: one core has no use for them, and all work is counted.
+of the other, medians of several. A round is two seconds of passes, of which the first second is not counted: the caches
+are the other's then. The last column compares the very first passes. No worker processes: one core has no use for them,
+and all work is counted.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from benchmarks.formats_cost import parsing
 from benchmarks.launch import find_python
 from benchmarks.servers import REPOSITORY, here
 
-ROUNDS: Final = 9
-_WARM: Final = 2
+ROUNDS: Final = 5
+_ROUND_S: Final = 2.0
+_WARM_S: Final = 1.0
 _MIB: Final = 1 << 20
 
 
@@ -87,7 +89,18 @@ class Side:
         )
         self._expected = work["elements"]
 
-    def round_s(self) -> float:
+    def round_s(self) -> tuple[float, float]:
+        """CPU seconds of a pass: of the first one of a round, and of one in its second half."""
+        began = time.perf_counter()
+        first = last = self.pass_s()
+        counted = []
+        while (begun_s := time.perf_counter() - began) < _ROUND_S:
+            last = self.pass_s()
+            if begun_s >= _WARM_S:
+                counted.append(last)
+        return first, statistics.fmean(counted or [last])
+
+    def pass_s(self) -> float:
         """CPU seconds of one pass."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -123,32 +136,36 @@ def compare(title: str, work: dict[str, Any], python: str | None, rounds: int) -
     sides = {"asyncdata": Side([sys.executable, "-m", "benchmarks.elements", "--serve"], work)}
     if python is not None:
         sides["tf.data"] = Side([python, str(REPOSITORY / "benchmarks" / "peers" / "tf_elements.py")], work)
+    each: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     try:
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(_WARM + rounds):
+        # The first two touch memory that was never used before.
+        for side in sides.values():
+            if side.pass_s() < _ROUND_S:
+                side.pass_s()
+        for _ in range(rounds):
             for name, side in sides.items():
-                spent = side.round_s()
-                if number >= _WARM:
-                    times[name].append(spent / work["elements"] * 1e6)
+                each[name].append(side.round_s())
     finally:
         for side in sides.values():
             side.close()
-    ours = statistics.median(times["asyncdata"])
-    if "tf.data" not in times:
-        print(f"| {title} | {ours:.2f} | | | |", flush=True)
+    us = {name: statistics.median(spent for _, spent in times) / work["elements"] * 1e6 for name, times in each.items()}
+    if "tf.data" not in us:
+        print(f"| {title} | {us['asyncdata']:.2f} | | | | |", flush=True)
         return
-    theirs = statistics.median(times["tf.data"])
-    ratios = [one / other for one, other in zip(times["asyncdata"], times["tf.data"], strict=True)]
+    pairs = list(zip(each["asyncdata"], each["tf.data"], strict=True))
+    ratios = [own[1] / other[1] for own, other in pairs]
+    first = statistics.median(own[0] / other[0] for own, other in pairs)
     print(
-        f"| {title} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} | {min(ratios):.2f}-{max(ratios):.2f} |",
+        f"| {title} | {us['asyncdata']:.2f} | {us['tf.data']:.2f} | {us['asyncdata'] / us['tf.data']:.2f} "
+        f"| {min(ratios):.2f}-{max(ratios):.2f} | {first:.2f} |",
         flush=True,
     )
 
 
 def table(python: str | None, *, quick: bool, only: str) -> None:
     """All rows."""
-    print("CPU us per element, one core; x: part of tf.data's, and its range over the rounds\n")
-    print("| pipeline | asyncdata | tf.data | x | range |\n|---|---|---|---|---|")
+    print("CPU us per element, one core; x: part of tf.data's, its range over the rounds, and of the first passes\n")
+    print("| pipeline | asyncdata | tf.data | x | range | first passes |\n|---|---:|---:|---:|---:|---:|")
     rounds = 2 if quick else ROUNDS
     shape = {"cycle": 8, "block": 1, "shards": 64}
     for elements, shuffle, batch in ((1_000_000, 1024, 64), (1_000_000, 10_000, 256), (10_000_000, 10_000, 1024)):
@@ -156,7 +173,7 @@ def table(python: str | None, *, quick: bool, only: str) -> None:
             continue
         work = {**shape, "kind": "range", "elements": elements, "shuffle": shuffle, "batch": batch}
         title = f"range {elements // 1_000_000}M, interleave(8), shuffle({shuffle}), map, batch({batch}), prefetch"
-        compare(title, work, python, rounds)
+        compare(title, work, python, rounds if elements <= 1_000_000 else 1)
     for size, count in ((100, 400_000), (1000, 200_000), (10_000, 32_000), (100_000, 3200)):
         if only not in "records":
             continue
