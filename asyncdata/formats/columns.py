@@ -434,7 +434,7 @@ def _finish(array: ByteArray, raw: dict[int, Any], good: Mask, wanted: Sequence[
             return Group(picked[:0], {}), np.zeros(len(good), np.bool_)
         numbers = ragged.values
         assert isinstance(numbers, np.ndarray)
-        values[slot] = numbers.reshape(-1, *item.shape) if item.count >= 0 else ragged
+        values[slot] = numbers.reshape(len(picked), *item.shape) if item.count >= 0 else ragged
     return Group(picked, values), good
 
 

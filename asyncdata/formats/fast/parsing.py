@@ -24,6 +24,8 @@ _BASIS: Final = 0xCBF29CE484222325
 _PRIME: Final = 0x100000001B3
 _MIX: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
+_FEW: Final = np.ndarray((2,), "<u8", bytes(16), 1, (1,))
+"""Words at two odd places, for arrays that are too short to have any."""
 
 
 class FastReader:
@@ -55,6 +57,7 @@ class FastReader:
         good = np.empty(len(rows), np.bool_)
         rows = np.ascontiguousarray(rows)
         array = np.ascontiguousarray(array)
+        words, usable = _words(array)
         locate(array, rows, self._keys, self._bounds, self._table, self._kinds, begins, ends, numbers, good)
         fixed: dict[int, npt.NDArray[Any]] = {}
         counts: dict[int, IntArray] = {}
@@ -69,12 +72,12 @@ class FastReader:
                     _check_strings(item, counts[slot], begins[slot], good)
             elif item.kind == "int64":
                 out = np.empty((len(rows), item.count), np.int64)
-                integers(array, begins[slot], ends[slot], item.count, self._defaults[slot], out, good)
-                fixed[slot] = out.reshape(-1, *item.shape)
+                integers(array, words, usable, begins[slot], ends[slot], item.count, self._defaults[slot], out, good)
+                fixed[slot] = out.reshape(len(rows), *item.shape)
             else:
                 raw = np.empty((len(rows), 4 * item.count), np.uint8)
                 floats(array, begins[slot], ends[slot], item.count, self._defaults[slot], raw, good)
-                fixed[slot] = raw.view("<f4").astype(np.float32, copy=False).reshape(-1, *item.shape)
+                fixed[slot] = raw.view("<f4").astype(np.float32, copy=False).reshape(len(rows), *item.shape)
         picked = np.flatnonzero(good)
         every = len(picked) == len(rows)
         values: dict[int, Values] = {}
@@ -90,6 +93,15 @@ class FastReader:
                 return [], np.arange(len(rows))
             values[slot] = lists
         return [Group(picked, values)], np.flatnonzero(~good)
+
+
+def _words(array: ByteArray) -> tuple[npt.NDArray[np.uint64], int]:
+    """The eight bytes from every position on, as the kernels take them, and from how many of them on there are ten."""
+    if len(array) < 10:
+        return _FEW, 0
+    words: npt.NDArray[np.uint64] = np.ndarray((len(array) - 7,), "<u8", array, strides=(1,))
+    words.flags.writeable = False
+    return words, len(array) - 9
 
 
 def _numbers(item: Wanted, found: IntArray, begins: IntArray, good: Mask) -> npt.NDArray[Any]:
@@ -123,7 +135,9 @@ def _lists(array: ByteArray, places: tuple[IntArray, IntArray, IntArray], item: 
     total = int(splits[-1])
     if item.kind == "int64":
         integers = np.empty(total, np.int64)
-        return Ragged(integers, splits) if fill_integers(array, begins, ends, splits, integers) else None
+        return (
+            Ragged(integers, splits) if fill_integers(array, *_words(array), begins, ends, splits, integers) else None
+        )
     if item.kind == "float32":
         raw = np.empty(4 * total, np.uint8)
         fill_floats(array, begins, ends, splits, raw)
