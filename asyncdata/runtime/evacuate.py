@@ -18,13 +18,13 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
 
-_THIN: Final = ((1 / 2, 3 / 4), (1 / 4, 1 / 8))
+_SHORT: Final = 1 / 2
+_THIN: Final = ((_SHORT, 3 / 4), (1 / 4, 1 / 8))
 """Beyond which part of the limit slabs are thin that are live to less than which part; the shorter memory is, the more
 copying is worth."""
 _MOST_BYTES: Final = 4 << 20
-_SHORT: Final = 1 / 2
 _MOST_MOVES: Final = 8
-"""Of so many bytes, beyond that part of the limit; one otherwise."""
+"""Of so many bytes, where memory is short; one otherwise."""
 
 
 class Evacuator:

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.formats.tfrecord import FRAME_BYTES
 from tests.integration.shards import shard_bytes
-
-FRAME = 16  # of a record: 8 bytes length, 4 + 4 bytes of checksums
 
 
 def test_any_bit_turned_over(tmp_path: Path, samples: Callable[[int, int], int]) -> None:
     """Whichever it is: the records before are as they were, and the error names the one it is in."""
     payloads = [b"alpha", b"", b"gamma" * 5, b"d"]
     whole = shard_bytes(payloads)
-    begins = [sum(len(payload) + FRAME for payload in payloads[:index]) for index in range(len(payloads))]
+    begins = [sum(len(payload) + FRAME_BYTES for payload in payloads[:index]) for index in range(len(payloads))]
     path = tmp_path / "bad"
     with ad.Runtime(ad.Options(num_workers=0, memory_limit_bytes=32 << 20)):
         for bit in range(0, 8 * len(whole), samples(7, 1)):

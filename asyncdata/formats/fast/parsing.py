@@ -7,7 +7,7 @@ records at once. Lists of any length are counted first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ _MIX: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 _FEW: Final = np.ndarray((2,), "<u8", bytes(16), 1, (1,))
 """Words at two odd places, for arrays that are too short to have any."""
+
+
+Words: TypeAlias = tuple[npt.NDArray[np.uint64], int]
 
 
 class FastReader:
@@ -57,7 +60,7 @@ class FastReader:
         good = np.empty(len(rows), np.bool_)
         rows = np.ascontiguousarray(rows)
         array = np.ascontiguousarray(array)
-        words, usable = _words(array)
+        words = _words(array)
         locate(array, rows, self._keys, self._bounds, self._table, self._kinds, begins, ends, numbers, good)
         fixed: dict[int, npt.NDArray[Any]] = {}
         counts: dict[int, IntArray] = {}
@@ -72,7 +75,7 @@ class FastReader:
                     _check_strings(item, counts[slot], begins[slot], good)
             elif item.kind == "int64":
                 out = np.empty((len(rows), item.count), np.int64)
-                integers(array, words, usable, begins[slot], ends[slot], item.count, self._defaults[slot], out, good)
+                integers(array, *words, begins[slot], ends[slot], item.count, self._defaults[slot], out, good)
                 fixed[slot] = out.reshape(len(rows), *item.shape)
             else:
                 raw = np.empty((len(rows), 4 * item.count), np.uint8)
@@ -88,14 +91,14 @@ class FastReader:
             begin, end, sizes = begins[slot], ends[slot], counts[slot]
             if not every:
                 begin, end, sizes = begin[picked], end[picked], sizes[picked]
-            lists = _lists(array, (begin, end, sizes), item, fills)
+            lists = _lists(array, words, (begin, end, sizes), item, fills)
             if lists is None:
                 return [], np.arange(len(rows))
             values[slot] = lists
         return [Group(picked, values)], np.flatnonzero(~good)
 
 
-def _words(array: ByteArray) -> tuple[npt.NDArray[np.uint64], int]:
+def _words(array: ByteArray) -> Words:
     """The eight bytes from every position on, as the kernels take them, and from how many of them on there are ten."""
     if len(array) < 10:
         return _FEW, 0
@@ -126,7 +129,9 @@ def _check_strings(item: Wanted, counts: IntArray, begins: IntArray, good: Mask)
     good &= right
 
 
-def _lists(array: ByteArray, places: tuple[IntArray, IntArray, IntArray], item: Wanted, fills: Sequence[Any]) -> Any:
+def _lists(
+    array: ByteArray, words: Words, places: tuple[IntArray, IntArray, IntArray], item: Wanted, fills: Sequence[Any]
+) -> Any:
     """The values of counted lists; None if one of them is damaged after all."""
     begins, ends, counts = places
     fill_integers, fill_floats, fill_strings = fills
@@ -135,9 +140,7 @@ def _lists(array: ByteArray, places: tuple[IntArray, IntArray, IntArray], item: 
     total = int(splits[-1])
     if item.kind == "int64":
         integers = np.empty(total, np.int64)
-        return (
-            Ragged(integers, splits) if fill_integers(array, *_words(array), begins, ends, splits, integers) else None
-        )
+        return Ragged(integers, splits) if fill_integers(array, *words, begins, ends, splits, integers) else None
     if item.kind == "float32":
         raw = np.empty(4 * total, np.uint8)
         fill_floats(array, begins, ends, splits, raw)

@@ -31,9 +31,10 @@ from asyncdata.types import Element
 
 _PREFETCHED_BYTES: Final = 32 << 20
 _PREFETCHED_PART: Final = 16
-_PREFETCHED_USUAL_PART: Final = 8
 """What an autotuned `prefetch` makes ahead, as long as it is more than 8 elements: so many bytes, and this part of the
 limit at the most."""
+_PREFETCHED_USUAL_PART: Final = 8
+"""8 elements are made ahead where they are no more than this part of the limit."""
 _MAX_PARALLEL_OPENS: Final = 64
 
 
