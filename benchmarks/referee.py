@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pytest", "-rs", "-q", "tests/fake_gcs/clients"]
     failed = subprocess.run(command, cwd=REPOSITORY, check=False).returncode or failed
     # TensorFlow's answers, where it is installed, to as many pipelines as a long run draws.
-    command = [sys.executable, "-m", "pytest", "-rs", "-q", "-o", "faulthandler_timeout=7200", "tests/referee"]
+    command = [sys.executable, "-m", "pytest", "-rs", "-q", "-o", "faulthandler_timeout=7200"]
+    command += ["--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal", "tests/referee"]
     environment = {**os.environ, "ASYNCDATA_SOAK": "1"}
     return subprocess.run(command, cwd=REPOSITORY, env=environment, check=False).returncode or failed
 
