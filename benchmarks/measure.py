@@ -7,6 +7,7 @@ children that ended is counted through their parent, so that a replaced worker p
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -119,15 +120,31 @@ class Sampler(Generic[T]):
         self._thread.join()
 
 
-def in_turn(rounds: int, runs: Mapping[str, Callable[[], T]], note: Callable[[str], None]) -> dict[str, list[T]]:
+def in_turn(
+    rounds: int, runs: Mapping[str, Callable[[], T]], note: Callable[[str], None], limit_s: float = math.inf
+) -> dict[str, list[T]]:
     """Measures each of `runs` once per round: A B A B, so that a machine that drifts meets all alike.
 
     Every other round goes backwards, so that nobody always runs behind the same neighbour.
+
+    Args:
+        rounds: At most so many.
+        runs: By name, what is measured.
+        note: Called before every run with what is about to run.
+        limit_s: Rounds are left out that would end later than this if they took as long as the longest before them; the
+            first one is always made.
     """
     results: dict[str, list[T]] = {name: [] for name in runs}
     names = list(runs)
+    began = last = time.monotonic()
+    longest = 0.0
     for index in range(rounds):
+        if index and last - began + longest > limit_s:
+            note(f"no time for more than {index} of {rounds} rounds")
+            break
         for name in names if index % 2 == 0 else reversed(names):
             note(f"round {index + 1} of {rounds}: {name}")
             results[name].append(runs[name]())
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
     return results

@@ -3,7 +3,7 @@
     python -m benchmarks.page [name …] [-- options for the benchmark]
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end of NAME -->``; everything in between is replaced by what
-the command prints.
+the command prints. A plot is drawn beside the page and shown below its table.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from benchmarks.servers import REPOSITORY, here
@@ -25,7 +26,14 @@ COMMANDS: Final = {
     "listing": ("listing",),
     "demo": ("demo",),
     "elements": ("elements",),
+    "remote": ("remote",),
+    "window": ("window", "--plot", "docs/explanation/window.png"),
+    "stragglers": ("stragglers",),
+    "latency_hiding": ("latency_hiding", "--plot", "docs/explanation/latency-hiding.png"),
 }
+NOT_YET: Final = "Not measured yet."
+"""Stands where a table will."""
+
 _WIDTH: Final = 120
 
 
@@ -33,13 +41,17 @@ def measure(name: str, options: Sequence[str]) -> str:
     """What stands below the mark: the command, and its output from the conditions on."""
     module, *usual = COMMANDS[name]
     words = ["-m", f"benchmarks.{module}", *usual]
-    done = subprocess.run([sys.executable, *words, *options], stdout=subprocess.PIPE, text=True, check=True, env=here())
+    done = subprocess.run(
+        [sys.executable, *words, *options], stdout=subprocess.PIPE, text=True, check=True, env=here(), cwd=REPOSITORY
+    )
     lines = done.stdout.splitlines()
     begin = next(number for number, line in enumerate(lines) if "; seed " in line)
     said = [
         line if line.startswith("|") else textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
         for line in (f"`python {' '.join(words)}`: {lines[begin]}", *lines[begin + 1 :])
     ]
+    if "--plot" in usual:
+        said += ["", f"![{name}]({Path(usual[-1]).name})"]
     return "\n".join(said).rstrip()
 
 

@@ -10,8 +10,9 @@ stalls   1 of 100 answers waits 2 s before its first byte
 errors   1 of 20 answers is 503
 hang     one body stops half-way and never goes on
 
-Faults are counted out, not drawn. Each run is a process of its own, every record's number is checked, and what is
-compared is measured in turn. A reader that has not finished a `hang` after 20 s beyond its clear epoch is stopped.
+Faults are counted out, not drawn. Each run is a process of its own, every record's number is checked, and readers and
+weathers are measured in turn: five rounds, or as many as end within ten minutes (see *runs*). Others than this library
+meet the `hang` once, and who has not finished 20 s after the time of a clear epoch is stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,52 +57,73 @@ _PEERS: Final = {
     "PyTorch + gcsfs": ("torch_gcsfs.py", ("torch", "gcsfs", "cv2")),
 }
 _FINISH_S: Final = 20.0
+_START_S: Final = 10.0
+"""For a reader to start and to read all there is, where that was not measured."""
+
+_LIMIT_S: Final = 540.0
+"""For all rounds; on a slow machine there are fewer of them."""
+
 _FULL: Final = Shards(kind="raw", shards=64, records=400)
 _QUICK: Final = Shards(kind="raw", shards=4, records=40)
-_HEAD: Final = ("weather", "reader", "first batch s", "MB/s", "CPU s/GB", "x clear", "x asyncdata")
-
-
-@contextlib.contextmanager
-def weather(name: str, root: Path, shards: Shards) -> Iterator[Server]:
-    """A server behind the link with these faults; it knows the checksums of its objects already."""
-    with fake_gcs(root, {**_LINK, "rules": []}) as server:
-        for number in range(shards.shards):
-            touch(f"{server.url}/storage/v1/b/{shards.name}/o/shard-{number:05d}.tfrecord?alt=media")
-        server.change_profile({**_LINK, "rules": _RULES[name]})
-        yield server
+_HEAD: Final = ("weather", "reader", "first batch s", "MB/s", "CPU s/GB", "x clear", "x asyncdata", "runs")
 
 
 def run_all(
-    name: str, root: Path, shards: Shards, peers: Mapping[str, str], rounds: int, note: Callable[[str], None]
-) -> dict[str, list[Epoch]]:
-    """Every reader in turn under one weather; a reader that does not finish has no epoch."""
+    weathers: Sequence[str],
+    root: Path,
+    shards: Shards,
+    peers: Mapping[str, str],
+    rounds: int,
+    note: Callable[[str], None],
+) -> dict[str, dict[str, list[Epoch]]]:
+    """Weather to reader to epochs, all of them in turn; a reader that does not finish has no epoch."""
+    took_s: dict[str, float] = {}
 
-    def once(reader: str) -> Epoch | None:
-        # A server for each run: faults are counted from its first request.
-        with weather(name, root, shards) as server:
-            work = Work(
-                kind=shards.kind,
-                shards=shards.shards,
-                records=shards.records,
-                pattern=f"gs://{shards.name}/shard-*.tfrecord",
-                endpoint=server.url,
-                deterministic=reader == "asyncdata, deterministic",
-                batch=64,
-            )
-            if reader not in _PEERS:
-                return run_here(work)[0]
-            try:
-                limit_s = _FINISH_S + 10.0 if name == "hang" else None
-                return run_peer(peers[reader], _PEERS[reader][0], work, timeout_s=limit_s)
-            except subprocess.TimeoutExpired:
-                return None
+    def once(name: str, reader: str, server: Server) -> Epoch | None:
+        # Other weather begins to count its requests anew.
+        server.change_profile({**_LINK, "rules": _RULES[name]})
+        work = Work(
+            kind=shards.kind,
+            shards=shards.shards,
+            records=shards.records,
+            pattern=f"gs://{shards.name}/shard-*.tfrecord",
+            endpoint=server.url,
+            deterministic=reader == "asyncdata, deterministic",
+            batch=64,
+        )
+        if reader not in _PEERS:
+            return run_here(work)[0]
+        limit_s = took_s.get(reader, _START_S) + _FINISH_S if name == "hang" else None
+        began = time.monotonic()
+        try:
+            return run_peer(peers[reader], _PEERS[reader][0], work, timeout_s=limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        except subprocess.CalledProcessError:
+            note(f"{reader} failed")
+            return None
+        finally:
+            if name == "clear":
+                took_s[reader] = time.monotonic() - began
 
-    readers = ["asyncdata", "asyncdata, deterministic", *peers]
-    runs = {reader: functools.partial(once, reader) for reader in readers}
-    return {
-        reader: [epoch for epoch in epochs if epoch is not None]
-        for reader, epochs in in_turn(1 if name == "hang" else rounds, runs, note).items()
-    }
+    # One server for all: its files are read, and their checksums formed, once.
+    with fake_gcs(root, {**_LINK, "rules": []}) as server:
+        for number in range(shards.shards):
+            touch(f"{server.url}/storage/v1/b/{shards.name}/o/shard-{number:05d}.tfrecord?alt=media")
+        # Peers that hang are waited for, once.
+        often: dict[str, Callable[[], Epoch | None]] = {}
+        waiting: dict[str, Callable[[], Epoch | None]] = {}
+        for reader in ("asyncdata", "asyncdata, deterministic", *peers):
+            for name in weathers:
+                run = functools.partial(once, name, reader, server)
+                (waiting if reader in peers and name == "hang" else often)[f"{name}, {reader}"] = run
+        measured = in_turn(rounds, often, note, _LIMIT_S - len(waiting) * (_FINISH_S + _START_S))
+        measured |= in_turn(1, waiting, note)
+    found: dict[str, dict[str, list[Epoch]]] = {name: {} for name in weathers}
+    for title, epochs in measured.items():
+        name, _, reader = title.partition(", ")
+        found[name][reader] = [epoch for epoch in epochs if epoch is not None]
+    return found
 
 
 def rate(epoch: Epoch) -> float:
@@ -114,14 +137,15 @@ def rows(name: str, results: Mapping[str, list[Epoch]], clear: Mapping[str, list
     own = [rate(epoch) for epoch in results["asyncdata"]]
     for reader, epochs in results.items():
         if not epochs:
-            lines.append([name, reader, *["-"] * (len(_HEAD) - 3), f"not finished {_FINISH_S:.0f} s later"])
+            how = f"not finished {_FINISH_S:.0f} s later" if name == "hang" else "failed"
+            lines.append([name, reader, *["-"] * (len(_HEAD) - 4), how, "0"])
             continue
         rates = [rate(epoch) for epoch in epochs]
-        against = [rate(epoch) for epoch in clear.get(reader, ())]
-        share = f"{statistics.median(rates) / statistics.median(against):.2f}" if against else "-"
-        if name == "hang" and against:
-            calm = statistics.median(epoch.wall_s for epoch in clear[reader])
-            share += f" ({epochs[0].wall_s - calm:+.1f} s)"
+        calm = clear.get(reader, ())
+        share = ratio_cell(rates, [rate(epoch) for epoch in calm])
+        if name == "hang" and calm:
+            longer = statistics.median(hung.wall_s - epoch.wall_s for hung, epoch in zip(epochs, calm, strict=False))
+            share += f" ({longer:+.1f} s)"
         lines.append(
             [
                 name,
@@ -131,6 +155,7 @@ def rows(name: str, results: Mapping[str, list[Epoch]], clear: Mapping[str, list
                 median_cell([epoch.cpu_s / (epoch.records * RAW_BYTES / 1e9) for epoch in epochs]),
                 share,
                 ratio_cell(rates, own),
+                str(len(epochs)),
             ]
         )
     return lines
@@ -145,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="a few seconds; the figures mean nothing")
     parser.add_argument("--only", nargs="+", choices=list(_RULES), default=list(_RULES), help="weathers (default: all)")
-    parser.add_argument("--rounds", type=int, help="measurements of each (default: 5)")
+    parser.add_argument("--rounds", type=int, help="measurements of each, at most (default: 5)")
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
     where = f"(default: this interpreter, else {PEERS_PYTHON.relative_to(REPOSITORY)})"
     parser.add_argument("--peers", metavar="PYTHON", help=f"interpreter that has the other readers {where}")
@@ -158,17 +183,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def note(text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
 
-    lines: list[list[str]] = []
-    clear: dict[str, list[Epoch]] = {}
     with contextlib.ExitStack() as stack:
         root = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncdata-bench-")))
         start = conditions()
+        note(f"writing {shards.shards} shards")
         write_shards(root.absolute(), shards)
-        for name in options.only:
-            note(name)
-            results = run_all(name, root.absolute(), shards, peers, rounds, note)
-            clear = results if name == "clear" else clear
-            lines += rows(name, results, clear)
+        results = run_all(options.only, root.absolute(), shards, peers, rounds, note)
+    lines = [line for name in options.only for line in rows(name, results[name], results.get("clear", {}))]
     missing = [reader for reader in _PEERS if reader not in peers]
     print(f"{start}\n\n{markdown(_HEAD, lines)}")
     if missing:

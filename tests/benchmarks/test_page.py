@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.page import COMMANDS, PAGE, replaced
+from benchmarks.page import COMMANDS, NOT_YET, PAGE, replaced
 
 
 def test_a_table_is_replaced_and_nothing_else() -> None:
@@ -29,7 +29,7 @@ def test_a_table_that_is_not_there_is_an_error() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_page_has_every_table(name: str) -> None:
-    """Every command has its place on the page, with a measured table in it."""
+    """Every command has its place on the page, with a measured table in it or the word that there is none yet."""
     page = PAGE.read_text(encoding="utf-8")
     block = page.partition(f"<!-- table: {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
-    assert block.count("\n|") >= 4
+    assert block.strip() == NOT_YET or block.count("\n|") >= 4
