@@ -6,6 +6,7 @@ Connections are opened, slabs touched and the first ranges compared with the fil
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import mmap
 import os
@@ -30,6 +31,8 @@ from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.http1 import connection
 from asyncdata.types import ObjectInfo
 from benchmarks.bare_client import BareClient
+from benchmarks.body_paths import Buffered, PathClient, Reader
+from benchmarks.body_paths import Path as BodyPath
 from benchmarks.conditions import SEED
 
 Range = tuple[str, int]
@@ -99,6 +102,23 @@ class Asyncdata:
     async def aclose(self) -> None:
         """See `AsyncClient`."""
         await self._fetcher.aclose()
+
+
+class Bare:
+    """One of the two paths on which a body can come, and nothing else."""
+
+    def __init__(self, path: type[BodyPath], task: Task) -> None:
+        self._client = PathClient(path, task.endpoint, _context(task.ca_file))
+        self._bucket = task.bucket
+
+    async def get(self, name: str, start: int, slab: memoryview) -> bytes | None:
+        """Received in place."""
+        await self._client.get(_target(self._bucket, name), start, slab)
+        return None
+
+    async def aclose(self) -> None:
+        """See `AsyncClient`."""
+        await self._client.aclose()
 
 
 class Aiohttp:
@@ -172,7 +192,12 @@ def _without_low_water(task: Task) -> Asyncdata:
 
 
 CLIENTS: Final[dict[str, tuple[Callable[[Task], AsyncClient], bool]]] = {
+    "buffered": (functools.partial(Bare, Buffered), True),
+    "reader": (functools.partial(Bare, Reader), True),
     "asyncdata": (Asyncdata, True),
+    "asyncdata on asyncio": (Asyncdata, False),
+    "buffered on asyncio": (functools.partial(Bare, Buffered), False),
+    "reader on asyncio": (functools.partial(Bare, Reader), False),
     "asyncdata without SO_RCVLOWAT": (_without_low_water, True),
     "aiohttp": (Aiohttp, False),
     "gcsfs": (Gcsfs, False),

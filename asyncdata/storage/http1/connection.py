@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from asyncdata.storage.failures import FailureCause, ReadFailedError, Unreadable
 from asyncdata.storage.http1.descriptors import holds_input
 from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES, join_chunks, plan_body
 from asyncdata.storage.http1.head import MAX_HEAD_BYTES, MalformedHeadError, ResponseHead, parse_head
+from asyncdata.storage.http1.tls_transport import TlsTransport
 
 LOW_WATER_BYTES: Final = 256 << 10
 HEAD_BUFFER_BYTES: Final = 4 << 10
@@ -77,6 +79,11 @@ class StaleConnectionError(StorageError):
     """A kept connection turned out to be closed before one byte of the answer came; the request was not answered."""
 
 
+def _nothing(timeout: float) -> object:  # noqa: ARG001 -- as poll has it
+    """Looks at a socket that is not there yet."""
+    return None
+
+
 class RangeConnection(asyncio.BufferedProtocol):
     """See the module's text. One exchange at a time; every method runs on the connection's loop."""
 
@@ -84,6 +91,8 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
+        self._tls: TlsTransport | None = None
+        self._look: Callable[[float], object] = _nothing
         self._margin = 0
         self._head = bytearray(HEAD_BUFFER_BYTES)
         self._head_view = memoryview(self._head)
@@ -177,7 +186,7 @@ class RangeConnection(asyncio.BufferedProtocol):
                 # Not kept, but new: a server that hangs up on everybody is not to be called again at once.
                 raise read_failed("the server closed a new connection", FailureCause.CONNECTION_LOST)
             raise StaleConnectionError("the connection is closed")
-        if self.exchanges and self.has_input():
+        if self.exchanges and self._look(0) and not self._is_housekeeping():
             # Bytes nobody asked for, or an end: an answer to the next request would begin in the middle of these.
             self.close()
             raise StaleConnectionError("the server closed a kept connection, or went on sending")
@@ -232,8 +241,16 @@ class RangeConnection(asyncio.BufferedProtocol):
         self.release_low_water()
 
     def has_input(self) -> bool:
-        """Whether the kernel holds bytes or an end for this connection, whatever the low-water mark."""
-        return holds_input(self.fileno())
+        """Whether the kernel, or OpenSSL, holds bytes or an end for this connection, whatever the low-water mark."""
+        tls = self._tls
+        return (tls is not None and tls.pending() > 0) or holds_input(self.fileno())
+
+    def _is_housekeeping(self) -> bool:
+        """Whether what has arrived on an idle connection is TLS's own: a ticket for a session, a change of keys."""
+        if self._tls is None:
+            return False
+        self._tls.receive()
+        return self.is_clean
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 when closed."""
@@ -248,7 +265,11 @@ class RangeConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._socket = transport.get_extra_info("socket")
-        self._margin = TLS_MARGIN_BYTES if transport.get_extra_info("sslcontext") is not None else 0
+        if isinstance(transport, TlsTransport):
+            self._tls, self._margin = transport, TLS_MARGIN_BYTES
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        self._look = poll.poll
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 -- the signature is asyncio's
         """The rest of the body, or room for a head; called by the event loop before each receive."""

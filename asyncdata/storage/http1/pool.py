@@ -19,6 +19,7 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.http1.connection import RangeConnection
 from asyncdata.storage.http1.dial import dial
+from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.urls import Origin
 
@@ -176,18 +177,18 @@ class ConnectionPool:
         limits = attempt.limits if attempt is not None else None
         limit_s = self._limits.connect_s if limits is None else limits.connect_s
         began = loop.time()
+        tls = self._tls_for(origin)
         lane.open += 1
         connection = RangeConnection(self._lost)
         self._origins[connection] = origin
         try:
             async with asyncio.timeout(limit_s):
-                # From here on the socket is the event loop's: closed by anybody else it would be another's number soon.
-                await loop.create_connection(
-                    lambda: connection,
-                    sock=await dial(origin.host, origin.port),
-                    ssl=self._tls_context if origin.tls else None,
-                    server_hostname=origin.host if origin.tls else None,
-                )
+                sock = await dial(origin.host, origin.port)
+                # From here on the socket is the transport's: closed by anybody else it would be another's number soon.
+                if tls is not None:
+                    await open_tls(connection, sock, tls, origin.host)
+                else:
+                    await loop.create_connection(lambda: connection, sock=sock)
         except BaseException as error:
             # An event loop may close a half-made connection without a word: the books do not wait for it.
             connection.close()
@@ -212,6 +213,11 @@ class ConnectionPool:
         if attempt is not None:
             attempt.connect_s = loop.time() - began
         return connection
+
+    def _tls_for(self, origin: Origin) -> ssl.SSLContext | None:
+        if origin.tls and self._tls_context is None:
+            raise RuntimeError("an encrypted origin for a pool without a TLS context")
+        return self._tls_context if origin.tls else None
 
     def _lost(self, connection: RangeConnection) -> None:
         origin = self._origins.pop(connection, None)

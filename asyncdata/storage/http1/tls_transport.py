@@ -1,0 +1,262 @@
+"""TLS without a copy: OpenSSL reads from the socket and decrypts into what the protocol's ``get_buffer`` returns.
+
+The event loops' own TLS receives into memory of its own, hands that to OpenSSL through memory, and copies. Here the
+loop only says when the socket is readable::
+
+    readable ─▶ get_buffer ─▶ SSL_read, a record at a time, until full or nothing is left ─▶ buffer_updated ─▶ …
+
+What always holds: after ``abort`` nothing writes into a buffer any more, and ``connection_lost`` follows exactly once,
+from the loop; only then the socket is closed, long after the loop has forgotten its number. One connection takes at
+most `TURN_BYTES` per turn of the loop, so that all others have theirs. What OpenSSL has decrypted already is out of the
+kernel's sight: it is never left there without a turn that fetches it.
+
+Not an asyncio transport for everything: it is for a ``BufferedProtocol`` that writes little and reads much. Nothing is
+told about full write buffers, and closing sends no ``close_notify``, for requests say themselves where they end. That
+an end *comes* without one, as from many servers, is an end like any other: the protocol knows how much has to come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+TURN_BYTES: Final = 1 << 20
+_RECORD_BYTES: Final = 16 << 10
+"""The most one record holds; a buffer that is larger is filled by several before the protocol is told."""
+
+
+class TlsTransport(asyncio.Transport):
+    """See the module's text; made by `open_tls`. Every method runs on the loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: ssl.SSLSocket, protocol: asyncio.BufferedProtocol
+    ) -> None:
+        super().__init__({"socket": sock, "sslcontext": sock.context, "peername": sock.getpeername()})
+        self._loop = loop
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._protocol = protocol
+        # What lies beneath ssl.SSLSocket has the same methods; the layer above costs two calls for each record.
+        beneath: Any = getattr(sock, "_sslobj", None) or sock
+        self._read: Callable[[int, memoryview], int] = beneath.read
+        self._pending = beneath.pending
+        self._send = beneath.write
+        self._unsent: deque[bytes] = deque()
+        self.closing = False
+        """It is closed, or about to be; the same as `is_closing`, without a call."""
+        self._reading = False
+        # A key update or a renegotiation may turn one into the other for a moment.
+        self._write_waits_to_read = False
+
+    def __repr__(self) -> str:
+        state = "closing" if self.closing else "open"
+        return f"<TlsTransport {state}, {self._descriptor}, {sum(map(len, self._unsent))} bytes unsent>"
+
+    def start(self) -> None:
+        """Begins to read."""
+        if not self.closing:
+            self._reading = True
+            self._loop.add_reader(self._descriptor, self.receive)
+
+    def is_closing(self) -> bool:
+        """It is closed, or about to be."""
+        return self.closing
+
+    def close(self) -> None:
+        """The same as `abort`: nothing is sent that would not be asked for again."""
+        self._close(None)
+
+    def abort(self) -> None:
+        """Stops at once; ``connection_lost`` follows in a later turn of the loop."""
+        self._close(None)
+
+    def pending(self) -> int:
+        """Bytes that are decrypted and not yet delivered."""
+        return 0 if self.closing else self._pending()
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:  # noqa: C901 -- one loop: what is called here is called for every record
+        """Takes what has arrived; called by the loop when the socket is readable."""
+        protocol, read = self._protocol, self._read
+        left = TURN_BYTES
+        more = True
+        while more and not self.closing:
+            buffer = cast("memoryview", protocol.get_buffer(-1))
+            size = len(buffer)
+            # Into a long buffer record after record; a short one is for a head, and what follows belongs elsewhere.
+            most = min(size, left) if size > _RECORD_BYTES else 1
+            filled = 0
+            error: Exception | None = None
+            ended = False
+            try:
+                while True:
+                    count = read(size - filled, buffer[filled:] if filled else buffer)
+                    filled += count
+                    if not count or filled >= most:
+                        ended = not count
+                        break
+            except ssl.SSLWantReadError:
+                more = False
+            except ssl.SSLWantWriteError:
+                more = False
+                self._pause_reading()
+            except ssl.SSLEOFError:
+                ended = True
+            except OSError as broken:
+                error = broken
+            if filled:
+                try:
+                    protocol.buffer_updated(filled)
+                except Exception as bug:  # noqa: BLE001 -- reported, and the connection is not used again
+                    self._report(bug)
+                    error = bug
+            if error is not None or ended:
+                self._end(error)
+                return
+            left -= filled
+            if more and (filled == size or left <= 0):
+                # The kernel tells of what it has; of what is left of a record only OpenSSL knows.
+                more = self._pending() > 0
+                if more and left <= 0:
+                    self._loop.call_soon(self._go_on)
+                    more = False
+        if self._write_waits_to_read:
+            self._write_waits_to_read = False
+            self._flush()
+
+    def _go_on(self) -> None:
+        if self._reading:
+            self.receive()
+
+    def _pause_reading(self) -> None:
+        """OpenSSL has to send before it can go on: a readable socket would call again and again meanwhile."""
+        self._reading = False
+        self._loop.remove_reader(self._descriptor)
+        self._loop.add_writer(self._descriptor, self._writable)
+
+    def _end(self, error: Exception | None) -> None:
+        if error is None and not self.closing:
+            self._protocol.eof_received()
+        self._close(error)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Sends; what the socket does not take now is kept and sent when it does."""
+        if self.closing:
+            return
+        self._unsent.append(bytes(data))
+        if len(self._unsent) == 1:
+            self._flush()
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._descriptor)
+        self._flush()
+        if not self._reading and not self.closing:
+            self.start()
+            self.receive()
+
+    def _flush(self) -> None:
+        """Sends what there is. OpenSSL wants a piece that it could not send offered again as it was."""
+        while self._unsent and not self.closing:
+            try:
+                sent = self._send(self._unsent[0])
+            except ssl.SSLWantWriteError:
+                self._loop.add_writer(self._descriptor, self._writable)
+                return
+            except ssl.SSLWantReadError:
+                self._write_waits_to_read = True
+                return
+            except OSError as error:
+                self._close(error)
+                return
+            first = self._unsent.popleft()
+            if sent < len(first):
+                self._unsent.appendleft(first[sent:])
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _close(self, error: Exception | None) -> None:
+        if self.closing:
+            return
+        self.closing = True
+        self._reading = False
+        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
+        self._loop.call_soon(self._lost, error)
+
+    def _lost(self, error: Exception | None) -> None:
+        self._unsent.clear()
+        try:
+            self._protocol.connection_lost(error)
+        finally:
+            self._socket.close()
+
+    def _report(self, bug: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "a protocol failed", "exception": bug, "transport": self, "protocol": self._protocol}
+        )
+
+
+async def open_tls(
+    protocol: asyncio.BufferedProtocol, sock: socket.socket, context: ssl.SSLContext, hostname: str
+) -> TlsTransport:
+    """Shakes hands on a connected socket, which is the transport's from now on; cancelled, it leaves no socket.
+
+    Raises:
+        ssl.SSLCertVerificationError: The server's certificate is not to be trusted.
+        OSError: Anything else that went wrong, ``ssl.SSLError`` among it.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        secured = context.wrap_socket(sock, server_hostname=hostname, do_handshake_on_connect=False)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        await _shake_hands(loop, secured)
+        transport = TlsTransport(loop, secured, protocol)
+        protocol.connection_made(transport)
+    except BaseException:
+        secured.close()
+        raise
+    transport.start()
+    return transport
+
+
+async def _shake_hands(loop: asyncio.AbstractEventLoop, secured: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            secured.do_handshake()
+        except ssl.SSLWantReadError:
+            await _ready(loop, loop.add_reader, loop.remove_reader, secured.fileno())
+        except ssl.SSLWantWriteError:
+            await _ready(loop, loop.add_writer, loop.remove_writer, secured.fileno())
+        else:
+            return
+
+
+async def _ready(
+    loop: asyncio.AbstractEventLoop,
+    add: Callable[..., None],
+    remove: Callable[[int], bool],
+    descriptor: int,
+) -> None:
+    waiter: asyncio.Future[None] = loop.create_future()
+    add(descriptor, _resolve, waiter)
+    try:
+        await waiter
+    finally:
+        remove(descriptor)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
