@@ -137,6 +137,9 @@ class HttpReader:
                 raise object_resized(info, size, start=start, found=version_of(answer.head))
             self._require_body(answer, info.url)
             if answer.head.status == 200 and info.size >= 0 and answer.total not in {None, info.size}:
+                if answer.total is not None and answer.total < info.size and _ends_with_connection(answer.head):
+                    # Broken off, or a page about the object: nothing of it is kept.
+                    raise _cut(answer.total, info.size)
                 # Without a length in its head it is only now that one sees: it was another object, or a page about it.
                 raise object_resized(info, answer.total, start=start, found=version_of(answer.head))
             if answer.filled < len(buffer):
@@ -175,6 +178,7 @@ class HttpReader:
             self._require_body(answer, url)
             if answer.total is None:
                 raise StorageError("the server does not tell the object's size")
+            await self._check_end(answer, answer.total, url)
             info = ObjectInfo(url=url, size=answer.total, version=version_of(answer.head))
             if answer.filled < min(info.size, len(buffer)):
                 raise read_failed("the body is too short", FailureCause.SHORT_BODY, filled=answer.filled)
@@ -183,6 +187,19 @@ class HttpReader:
                 error.info = seen[-1] if seen else None
             raise _located(error, unknown, 0) from None
         return info, answer.filled
+
+    async def _check_end(self, answer: Answer, received: int, url: str) -> None:
+        """Asks HEAD for the size, where the end of the body proves nothing; there may be no telling."""
+        if not _ends_with_connection(answer.head):
+            return
+        try:
+            told = await self._ask_head(url)
+        except TransientStorageError:
+            raise
+        except StorageError:
+            return  # some URLs are signed for GET only
+        if told is not None and received < told.size:
+            raise _cut(received, told.size)
 
     async def aclose(self) -> None:
         """Closes every connection."""
@@ -259,6 +276,15 @@ def version_of(head: ResponseHead) -> str | None:
 
 def _is_identity(head: ResponseHead) -> bool:
     return head.headers.get("content-encoding", "identity").strip().lower() in {"", "identity"}
+
+
+def _ends_with_connection(head: ResponseHead) -> bool:
+    """Whether a whole body goes until the connection ends: one that is broken off looks like one that is complete."""
+    return head.status == 200 and head.content_length is None and not head.is_chunked
+
+
+def _cut(received: int, size: int) -> ReadFailedError:
+    return read_failed(f"the server ended the body after {received} of {size} bytes", FailureCause.SHORT_BODY)
 
 
 def _check_identity(head: ResponseHead) -> None:

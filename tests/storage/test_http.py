@@ -4,7 +4,7 @@ import pytest
 
 from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
 from asyncdata.options import Environment, Options, RetryOptions
-from asyncdata.storage import EncodedBodyError, Fetcher
+from asyncdata.storage import EncodedBodyError, FailureCause, Fetcher
 from asyncdata.types import ObjectInfo
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, honest, ranged
 
@@ -218,6 +218,35 @@ async def test_a_whole_answer_without_length_is_measured() -> None:
         info = ObjectInfo(url=f"{server.url}/o", size=len(DATA))
         with pytest.raises(ObjectChangedError, match=f"{len(DATA)} bytes were listed, now it has 6"):
             await fetcher.read(info, 0, memoryview(bytearray(1000)))
+        await fetcher.aclose()
+
+
+@pytest.mark.parametrize("way", ["listed", "opened", "refused"])
+async def test_a_body_that_only_its_connection_ends_is_compared_with_the_size(way: str) -> None:
+    """Broken off it looks complete: what was listed, or HEAD, tells; nothing is kept, and it is asked for anew."""
+
+    async def cut_once(request: Request, peer: Peer) -> None:
+        if request.line.startswith("HEAD"):
+            status = b"403 No" if way == "refused" else b"200 OK"
+            await peer.send(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(DATA)))
+        else:
+            bodies.append(DATA[: 3000 if len(bodies) < 2 else None])
+            await peer.send(b"HTTP/1.0 200 OK\r\n\r\n" + bodies[-1])
+        peer.close()
+
+    bodies: list[bytes] = []
+    async with RawServer(cut_once) as server:
+        fetcher = fetcher_of()
+        url, buffer = f"{server.url}/o", bytearray(1000 if way == "listed" else 5000)
+        if way == "listed":
+            await fetcher.read(ObjectInfo(url=url, size=len(DATA)), 0, memoryview(buffer))
+        else:
+            info, filled = await fetcher.open_read(url, memoryview(buffer))
+            # Where nobody tells the size, the end of the connection is believed.
+            assert (info.size, filled) == ((3000, 3000) if way == "refused" else (len(DATA), 5000))
+            del buffer[filled:]
+        assert buffer == DATA[: len(buffer)]
+        assert fetcher.stats().failures == ({} if way == "refused" else {FailureCause.SHORT_BODY: 1})
         await fetcher.aclose()
 
 
