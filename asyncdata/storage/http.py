@@ -137,7 +137,7 @@ class HttpReader:
                 raise object_resized(info, size, start=start, found=version_of(answer.head))
             self._require_body(answer, info.url)
             if answer.head.status == 200 and info.size >= 0 and answer.total not in {None, info.size}:
-                if answer.total is not None and answer.total < info.size and _ends_with_connection(answer.head):
+                if answer.total < info.size and _ends_with_connection(answer.head):
                     # Broken off, or a page about the object: nothing of it is kept.
                     raise _cut(answer.total, info.size)
                 # Without a length in its head it is only now that one sees: it was another object, or a page about it.

@@ -244,7 +244,7 @@ async def test_a_body_that_only_its_connection_ends_is_compared_with_the_size(wa
             info, filled = await fetcher.open_read(url, memoryview(buffer))
             # Where nobody tells the size, the end of the connection is believed.
             assert (info.size, filled) == ((3000, 3000) if way == "refused" else (len(DATA), 5000))
-            del buffer[filled:]
+            buffer = buffer[:filled]
         assert buffer == DATA[: len(buffer)]
         assert fetcher.stats().failures == ({} if way == "refused" else {FailureCause.SHORT_BODY: 1})
         await fetcher.aclose()
