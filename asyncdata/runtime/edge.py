@@ -2,10 +2,12 @@
 
     pump (stage loop) ── put ──▶ [ bounded buffer ] ── pop ──▶ consumer: a thread, or a task on any loop
 
-The pump fills, waits at `capacity` elements, and is woken when the consumer takes. The consumer waits on a condition
-(threads) or a future of its own loop (tasks), and takes in a step of its own, so that a cancelled wait takes nothing.
-At the end and on errors what is buffered is delivered first. `close` drops the buffer: it is called by the consumer's
-side when it goes, from any thread.
+The pump fills, waits at `capacity` elements, and is woken when the consumer takes. The consumer waits at a gate
+(threads) or for a future of its own loop (tasks), and takes in a step of its own, so that a cancelled wait takes
+nothing. At the end and on errors what is buffered is delivered first. `close` drops the buffer: it is called by the
+consumer's side when it goes, from any thread.
+
+The lock is one of C's, which ``with`` takes and gives back in one step each: Ctrl-C never leaves it locked.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from asyncdata.runtime.delivery import Delivery
+from asyncdata.runtime.gate import Gate
 
 
 class Exit(Protocol):
@@ -53,14 +56,15 @@ class Edge:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
         self._buffer: deque[Delivery] = deque()
         self._rows = 0
         self._ended = False
         self._error: BaseException | None = None
         self._closed = False
         self._waiters: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
-        self._waiting = 0
+        self._gates: list[Gate] = []
+        self._waiting: set[object] = set()
         self._stage_loop: asyncio.AbstractEventLoop | None = None
         self._room: asyncio.Event | None = None
         self._starving: Callable[[bool], None] | None = None
@@ -77,7 +81,7 @@ class Edge:
         self._room = asyncio.Event()
         self._starving = starving
         self._left = left
-        with self._condition:
+        with self._lock:
             self._stage_loop = loop
         # The consumer may have begun to wait before there was anybody to be told.
         self._tell_starving()
@@ -93,7 +97,7 @@ class Edge:
         """Offers a delivery; waits while the buffer is full. False when the consumer is gone."""
         assert self._room is not None
         while True:
-            with self._condition:
+            with self._lock:
                 if self._closed:
                     return False
                 if self._rows < self._capacity or not self._buffer:
@@ -111,7 +115,7 @@ class Edge:
         """Returns when there is room for one more delivery; False when the consumer is gone."""
         assert self._room is not None
         while True:
-            with self._condition:
+            with self._lock:
                 if self._closed:
                     return False
                 if self._rows < self._capacity:
@@ -125,7 +129,7 @@ class Edge:
 
     def finish(self, error: BaseException | None) -> bool:
         """No more deliveries; from any thread. The first call decides, later ones return False."""
-        with self._condition:
+        with self._lock:
             if self._ended:
                 return False
             self._ended = True
@@ -139,7 +143,9 @@ class Edge:
         return True
 
     def _wake(self) -> None:
-        self._condition.notify_all()
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.open()
         waiters, self._waiters = self._waiters, {}
         for waiter, loop in waiters.items():
             try:
@@ -151,38 +157,40 @@ class Edge:
 
     def wait(self) -> None:
         """Returns when `pop` has an answer; for a thread."""
-        with self._condition:
-            if self._is_ready():
-                return
-            self._begin_waiting()
-            try:
-                while not self._is_ready():
-                    self._condition.wait()
-            finally:
-                self._end_waiting()
+        me = object()
+        try:
+            while True:
+                gate = Gate()
+                with self._lock:
+                    if self._is_ready():
+                        return
+                    self._begin_waiting(me)
+                    self._gates.append(gate)
+                gate.wait()
+        finally:
+            with self._lock:
+                self._end_waiting(me)
 
     async def wait_async(self) -> None:
         """Returns when `pop` has an answer; for a task on any loop."""
+        me = object()
         loop = asyncio.get_running_loop()
-        with self._condition:
-            if self._is_ready():
-                return
-            self._begin_waiting()
         try:
             while True:
-                with self._condition:
+                with self._lock:
                     if self._is_ready():
                         return
+                    self._begin_waiting(me)
                     waiter: asyncio.Future[None] = loop.create_future()
                     self._waiters[waiter] = loop
                 try:
                     await waiter
                 finally:
-                    with self._condition:
+                    with self._lock:
                         self._waiters.pop(waiter, None)
         finally:
-            with self._condition:
-                self._end_waiting()
+            with self._lock:
+                self._end_waiting(me)
 
     def _is_ready(self) -> bool:
         return bool(self._buffer) or self._ended or self._closed
@@ -193,7 +201,7 @@ class Edge:
         Raises:
             BaseException: What the pipeline raised; once, afterwards it is simply at its end.
         """
-        with self._condition:
+        with self._lock:
             if self._buffer:
                 delivery = self._buffer.popleft()
                 self._rows -= len(delivery)
@@ -207,24 +215,26 @@ class Edge:
                     del error  # its traceback leads back to this frame
             return self._ended or self._closed, None
 
-    def _begin_waiting(self) -> None:
-        self.waits += 1
-        self._waiting += 1
-        self._call_stage(self._tell_starving)
-
-    def _end_waiting(self) -> None:
-        self._waiting -= 1
-        if not self._buffer:
-            # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
+    def _begin_waiting(self, waiter: object) -> None:
+        if waiter not in self._waiting:
+            self.waits += 1
+            self._waiting.add(waiter)
             self._call_stage(self._tell_starving)
+
+    def _end_waiting(self, waiter: object) -> None:
+        if waiter in self._waiting:
+            self._waiting.discard(waiter)
+            if not self._buffer:
+                # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
+                self._call_stage(self._tell_starving)
 
     def _set_room(self) -> None:
         if self._room is not None:
             self._room.set()
 
     def _tell_starving(self) -> None:
-        with self._condition:
-            starving = self._waiting > 0 and not self._buffer
+        with self._lock:
+            starving = bool(self._waiting) and not self._buffer
         if self._starving is not None:
             self._starving(starving)
 
@@ -237,7 +247,7 @@ class Edge:
 
     def close(self) -> None:
         """The consumer is gone: drops what is buffered and lets the pump end. Idempotent, from any thread."""
-        with self._condition:
+        with self._lock:
             self._closed = True
             self._error = None
             dropped = list(self._buffer)

@@ -23,7 +23,7 @@ from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.plan.node import Node
 from asyncdata.runtime.delivery import Delivery
-from asyncdata.runtime.running import Running, run
+from asyncdata.runtime.running import Running, prepare
 from asyncdata.types import Element
 
 _NOTHING: Final = object()
@@ -56,10 +56,18 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
-        running = run(plan, epoch)
+        running = prepare(plan, epoch)
+        # First of all: whoever is interrupted from here on need not do anything more.
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
+        try:
+            running.start()
+        except BaseException:
+            self._finalizer()
+            if running.owns_runtime:
+                running.runtime.close()
+            raise
         self._running: Running | None = running
 
     def __iter__(self) -> PipelineIterator:

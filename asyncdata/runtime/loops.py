@@ -12,13 +12,14 @@ import concurrent.futures
 import contextlib
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import uvloop
+
+from asyncdata.runtime.gate import Gate, GuardedThread
 
 T = TypeVar("T")
 
@@ -46,22 +47,27 @@ class LoopThread:
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._started = threading.Event()
+        self._started = Gate()
         self._after: list[Callable[[], None]] = []
         # A daemon, so that an iterator which nobody closed cannot keep the interpreter from reaching its exit
         # handlers; there the Runtime closes it properly.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = GuardedThread(self._run, name, self._fail)
 
     def start(self) -> None:
         """Starts the thread; returns when the loop runs.
 
         Raises:
             OSError: Descriptors have run out.
+            RuntimeError: Threads have.
         """
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
             raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._started.open()
 
     def _run(self) -> None:
         with _standard_descriptors_in_use():
@@ -71,8 +77,7 @@ class LoopThread:
         try:
             self.loop = uvloop.new_event_loop()
         except BaseException as error:  # noqa: BLE001 -- raised by `start`
-            self._failure = error
-            self._started.set()
+            self._fail(error)
             return
         asyncio.set_event_loop(self.loop)
         try:
@@ -83,7 +88,7 @@ class LoopThread:
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
-            self._started.set()
+            self._started.open()
             callbacks, self._after = self._after, []
             for callback in callbacks:
                 callback()
@@ -92,7 +97,7 @@ class LoopThread:
         self._stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             self._group = group
-            self._started.set()
+            self._started.open()
             if self._asked_to_stop:
                 self._stop.set()
             await self._stop.wait()
@@ -106,7 +111,7 @@ class LoopThread:
 
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
-        return threading.current_thread() is self._thread  # identifiers are used again
+        return self._thread.is_current()
 
     def is_alive(self) -> bool:
         """Whether the thread has not ended."""
@@ -145,6 +150,24 @@ class LoopThread:
             raise
         return result
 
+    def perform(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine on the loop, from another thread that Ctrl-C may interrupt; returns when it has ended."""
+        ended = Gate()
+        errors: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                await coroutine
+            except BaseException as error:  # noqa: BLE001 -- raised below
+                errors.append(error)
+            finally:
+                ended.open()
+
+        self.call(lambda: self.spawn(run()))
+        ended.wait()
+        if errors:
+            raise errors.pop()
+
     def after_end(self, callback: Callable[[], None]) -> None:
         """Registers something to do in the thread when its loop is closed, just before it ends."""
         self._after.append(callback)
@@ -158,14 +181,13 @@ class LoopThread:
 
         # Whoever does not see yet that the loop runs has said so before the loop looks.
         self._asked_to_stop = True
-        if self._started.is_set() and self._failure is None:
+        if self._started.is_open and self._failure is None:
             with contextlib.suppress(RuntimeError):  # closed already
                 self.call(set_stop)
 
     def join(self) -> None:
         """Waits for the thread to end, if it was started."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
 
     def end(self) -> None:
         """Stops the loop and waits for its thread, whether it was started, is being started, or has ended."""
@@ -174,9 +196,9 @@ class LoopThread:
 
     def answers(self, timeout_s: float) -> bool:
         """Whether the loop does anything at all within a time: it may be stuck in user code. From another thread."""
-        answered = threading.Event()
+        answered = Gate()
         try:
-            self.call(answered.set)
+            self.call(answered.open)
         except RuntimeError:
             return True  # it has ended
         return answered.wait(timeout_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-import threading
 from typing import Final
 
 from asyncdata.errors import PipelineClosedError
@@ -15,6 +14,7 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import WithOptions
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.edge import Edge
+from asyncdata.runtime.gate import Gate
 from asyncdata.runtime.isolate.cargo import Cargo, load_up
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.offload import in_thread
@@ -63,6 +63,10 @@ class Running:
         self.owns_runtime = owns_runtime
         self.edge: Edge | Intake
 
+    def start(self) -> None:
+        """Begins. Whoever calls it can be interrupted, and has registered `signal` before."""
+        raise NotImplementedError
+
     def signal(self) -> None:
         """Lets everything end; returns at once, from any thread, without a lock."""
         raise NotImplementedError
@@ -92,7 +96,7 @@ class RunningHere(Running):
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
         super().__init__(runtime, owns_runtime=owns_runtime)
         self.edge: Edge = Edge(capacity=1)
-        self.gone = threading.Event()
+        self.gone = Gate()
         self._pipeline = Pipeline(
             runtime,
             cargo.plan,
@@ -100,18 +104,17 @@ class RunningHere(Running):
             seed=cargo.seed,
             epoch=cargo.epoch,
             edge=self.edge,
-            ended=self.gone.set,
+            ended=self.gone.open,
         )
-        try:
-            runtime.start()
-            runtime.run(self._pipeline.run(), refused=self._refused)
-        except BaseException:
-            self.signal()  # interrupted: nobody will close it
-            raise
+
+    def start(self) -> None:
+        """See `Running`."""
+        self.runtime.start()
+        self.runtime.run(self._pipeline.run(), refused=self._refused)
 
     def _refused(self) -> None:
         self.edge.finish(PipelineClosedError("the Runtime was closed before the pipeline could start"))
-        self.gone.set()
+        self.gone.open()
 
     def signal(self) -> None:
         """See `Running`."""
@@ -140,18 +143,21 @@ class RunningIsolated(Running):
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
         super().__init__(runtime, owns_runtime=owns_runtime)
         rewrite(cargo.plan, cargo.options)  # what is wrong with the plan is said here, as it is without isolation
-        fd, size = load_up(cargo)
+        self._cargo = cargo
+
+    def start(self) -> None:
+        """See `Running`."""
+        fd, size = load_up(self._cargo)
         try:
-            runtime.start()
-            assert runtime.loader is not None
-            self._loader = runtime.loader
-            self.edge: Intake = self._loader.open(fd, size)
-        except BaseException:
-            if owns_runtime:
-                runtime.close()
-            raise
+            self.runtime.start()
+            assert self.runtime.loader is not None
+            self._loader = self.runtime.loader
+            self._loader.open(fd, size, self._keep)
         finally:
             os.close(fd)
+
+    def _keep(self, intake: Intake) -> None:
+        self.edge: Intake = intake
 
     @property
     def loader_pid(self) -> int | None:
@@ -160,9 +166,10 @@ class RunningIsolated(Running):
 
     def signal(self) -> None:
         """See `Running`."""
-        self.edge.signal()
+        if hasattr(self, "edge"):
+            self.edge.signal()
         if self.owns_runtime:
-            self.runtime.begin_close()
+            self.runtime.abandon()
 
     def close(self) -> None:
         """See `Running`."""
@@ -183,8 +190,8 @@ class RunningIsolated(Running):
         return dataclasses.replace(known or PipelineStats(), waits=self.edge.waits, loader_pid=self.loader_pid)
 
 
-def run(plan: Node, epoch: int) -> Running:
-    """Starts a plan on the Runtime around the caller, or on one of its own."""
+def prepare(plan: Node, epoch: int) -> Running:
+    """A plan on the Runtime around the caller, or on one of its own; to be started."""
     shared = active_runtime()
     options = options_of(plan, shared)
     seed = secrets.randbits(63) if options.seed is None else options.seed

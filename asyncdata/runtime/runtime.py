@@ -29,6 +29,7 @@ from asyncdata.memory.lease import Returns
 from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_cpus
 from asyncdata.runtime.budgets import Budgets
 from asyncdata.runtime.ends import discharge, enlist
+from asyncdata.runtime.gate import Gate
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.loops import LoopThread, describe_tasks
@@ -80,12 +81,13 @@ class Runtime:
                 f"{pipelines} pipelines"
             )
         self._parts = pipelines
+        self._new_loops()
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._state = "new"
         self._token: contextvars.Token[Runtime | None] | None = None
         self._closing = [None]  # empty once it is closing
-        self._closed = threading.Event()
+        self._closed = Gate()
         self._pool: WorkerPool | None = None
         self._pool_started: asyncio.Task[None] | None = None
         self._threads: Threads | None = None
@@ -140,27 +142,31 @@ class Runtime:
                 return
             if self._state != "new":
                 raise PipelineClosedError("the Runtime was closed; make a new one")
-            if self.options.isolate:
-                inside = dataclasses.replace(self.options, isolate=False)
-                loader = Loader(inside, self._parts, gone=lambda: discharge(self))
-                loader.start()
-                self.loader = loader
-                self._state = "open"
+            self._state = "starting"
+            try:
+                if self.options.isolate:
+                    self._start_loader()
+                else:
+                    self._start_loops()
                 enlist(self)
-                return
-            self._io_thread = LoopThread("asyncdata-io")
-            self._io_thread.after_end(self._gone)
-            self._stage = LoopThread("asyncdata-stages")
-            self._stage.after_end(self._io_thread.stop)
-            with contextlib.ExitStack() as undo:
+                self._state = "open"
+            except BaseException:
                 # Ctrl-C may come at any moment.
-                undo.callback(self._undo_start)
-                self._stage.start()
-                self._io_thread.start()
-                self._stage.submit(self._furnish()).result()
-                self._state = "open"
-                enlist(self)
-                undo.pop_all()
+                self._undo_start()
+                raise
+
+    def _start_loader(self) -> None:
+        inside = dataclasses.replace(self.options, isolate=False)
+        self.loader = Loader(inside, self._parts, gone=lambda: discharge(self))
+        self.loader.start()
+
+    def _start_loops(self) -> None:
+        # The I/O loop ends when the stage loop has: ending that one ends both.
+        self._io_thread.after_end(self._gone)
+        self._stage.after_end(self._io_thread.stop)
+        self._stage.start()
+        self._io_thread.start()
+        self._stage.perform(self._furnish())
 
     async def _furnish(self) -> None:
         """Makes what has no thread of its own; on the stage loop, where nothing interrupts it."""
@@ -173,17 +179,26 @@ class Runtime:
         self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
 
     def _undo_start(self) -> None:
-        self._state = "new"
+        self.abandon()
         discharge(self)
-        self._stage.end()
-        self._io_thread.end()
-        if hasattr(self, "arena"):
-            self.arena.close()
-            del self.arena
+        if self.loader is None:
+            self._join()
+            self._new_loops()
+        self.loader = None
+        self._state = "new"
+
+    def _new_loops(self) -> None:
+        self._io_thread = LoopThread("asyncdata-io")
+        self._stage = LoopThread("asyncdata-stages")
 
     def abandon(self) -> None:
         """Whoever started it was interrupted and will not close it: it ends by itself. Takes no lock."""
-        if self._state != "new":
+        if self._state == "starting":
+            if self.loader is None:
+                self._stage.stop()
+            else:
+                self.loader.begin_close()
+        elif self._state != "new":
             self.begin_close()
 
     def check_process(self) -> None:
@@ -214,9 +229,11 @@ class Runtime:
         if self.on_own_thread():
             raise RuntimeError("a Runtime cannot be closed from code that it runs")
         with self._lock:
+            if self._state == "starting":  # and whoever started it was interrupted more than once
+                self._undo_start()
             if self._state == "new":
                 self._state = "closed"
-                self._closed.set()
+                self._closed.open()
                 return
         self.begin_close()
         if self.loader is not None:
@@ -234,9 +251,9 @@ class Runtime:
             loader.close()
         finally:
             self._state = "closed"
-            self._closed.set()
+            self._closed.open()
 
-    def wait_for_pipeline(self, gone: threading.Event) -> None:
+    def wait_for_pipeline(self, gone: Gate) -> None:
         """Returns when a pipeline that was told to end has ended.
 
         Raises:
@@ -245,14 +262,14 @@ class Runtime:
         if os.getpid() == self._pid and not self.on_own_thread():
             self._wait_for(gone, "the pipeline")
 
-    def _wait_for(self, ended: threading.Event, what: str) -> None:
+    def _wait_for(self, ended: Gate, what: str) -> None:
         """Waits for an end that comes of itself, unless user code does not let it.
 
         Workers, threads and reads have time limits of their own, so as long as the stage loop answers all is well.
         """
         limit_s = self.options.close_timeout_s
         begin_s = time.monotonic()
-        while not ended.is_set():
+        while not ended.is_open:
             if not self._stage.answers(limit_s):
                 discharge(self)
                 raise CloseTimeoutError(
@@ -283,11 +300,11 @@ class Runtime:
 
     def is_usable(self) -> bool:
         """Whether pipelines can be started on it, from this process."""
-        return self._state in ("new", "open") and os.getpid() == self._pid
+        return self._state in ("new", "starting", "open") and os.getpid() == self._pid
 
     def on_own_thread(self) -> bool:
         """Whether the caller runs on one of the Runtime's loops."""
-        if self._state == "new" or self.loader is not None:
+        if self.loader is not None:
             return False
         return self._stage.is_current() or self._io_thread.is_current()
 
@@ -333,7 +350,7 @@ class Runtime:
             if self._abandoned:
                 # The thread lives on as long as the task that does not end; whoever closes does not wait for it.
                 discharge(self)
-                self._closed.set()
+                self._closed.open()
             self._stage.stop()
 
     async def _end_pipelines(self, errors: list[BaseException]) -> None:
@@ -367,7 +384,9 @@ class Runtime:
 
     def _gone(self) -> None:
         """The last thread's last act, unless it never was of use."""
-        if self._state == "new":
+        if self._state == "starting":
+            if hasattr(self, "arena"):
+                self.arena.close()
             return
         self.arena.close()
         self.budgets.end()
@@ -376,7 +395,7 @@ class Runtime:
         self._pool = self._threads = self._pool_started = None
         self._state = "closed"
         discharge(self)
-        self._closed.set()
+        self._closed.open()
 
     def _join(self) -> None:
         self._stage.join()
@@ -409,7 +428,7 @@ class Runtime:
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls a function on the stage loop soon, if that still runs; from any thread, takes no lock."""
-        if os.getpid() == self._pid and self._state != "new":
+        if os.getpid() == self._pid and self._state not in ("new", "starting"):
             with contextlib.suppress(RuntimeError):
                 self._stage.call(function)
 

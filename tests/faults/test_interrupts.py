@@ -1,14 +1,16 @@
-"""Ctrl-C at any moment: between any two lines while a pipeline starts, is read and is closed, nothing hangs or stays.
+"""Ctrl-C at any moment: at any step while a pipeline starts, is read and is closed, nothing hangs or stays.
 
-Python raises KeyboardInterrupt in the main thread between two steps of whatever runs there. Here it is raised at chosen
-lines of this package, and by real signals at random moments.
+Python raises KeyboardInterrupt in the main thread between two steps of whatever runs there: at the beginning of a
+function, after a call, and where a loop goes back. Here it is raised at chosen ones of these places, in this package
+and in what it uses of Python's, and by real signals at random moments.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 import gc
-import linecache
 import os
 import random
 import signal
@@ -17,8 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import pytest
@@ -27,8 +28,9 @@ import asyncdata as ad
 from asyncdata.testing import check, settle, snapshot
 from tests.faults.programs import Program, program
 
-_RUNTIME: Final = str(Path(ad.__file__).parent / "runtime") + os.sep
-_Line = tuple[str, int]
+_ENTRY: Final = -1
+_Place = tuple[CodeType, int]
+"""A function, and the offset of a step in it, or its beginning."""
 
 
 def _inline(x: int) -> int:
@@ -46,70 +48,93 @@ def _read_and_close() -> None:
     iterator.close()
 
 
+def _read_to_the_end() -> None:
+    for _ in _pipeline():
+        pass
+
+
 def _read_in_a_runtime() -> None:
     with ad.Runtime(ad.Options(memory_limit_bytes=8 << 20, num_threads=1, num_workers=0)):
         list(_pipeline())
 
 
-class _Tracer:
-    """Counts the lines of the runtime that run in this thread; raises at the n-th time of one."""
+@functools.cache
+def _heard(code: CodeType) -> frozenset[int]:
+    """Offsets of the steps of a function in front of which Python looks for signals."""
+    found: set[int] = set()
+    before = ""
+    for step in dis.get_instructions(code):
+        if before.startswith("CALL") or "JUMP_BACKWARD" in step.opname:
+            found.add(step.offset)
+        if step.opname != "CACHE":
+            before = step.opname
+    return frozenset(found)
 
-    def __init__(self, line: _Line | None = None, nth: int = 1) -> None:
-        self.seen: Counter[_Line] = Counter()
-        self._line = line
+
+class _Tracer:
+    """Counts the places where a signal is heard in this thread; raises at the n-th time of one."""
+
+    def __init__(self, place: _Place | None = None, nth: int = 1) -> None:
+        self.seen: Counter[_Place] = Counter()
+        self._place = place
         self._nth = nth
 
     def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        return self._trace if frame.f_code.co_filename.startswith(_RUNTIME) else None
+        if frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith("<"):
+            return None
+        self._note((frame.f_code, _ENTRY))
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._trace
 
     def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
-        line = frame.f_code.co_filename, frame.f_lineno
-        if event == "line":
-            self.seen[line] += 1
-            if line == self._line and self.seen[line] == self._nth:
-                raise KeyboardInterrupt
+        if event == "opcode" and frame.f_lasti in _heard(frame.f_code):
+            self._note((frame.f_code, frame.f_lasti))
         return self._trace
+
+    def _note(self, place: _Place) -> None:
+        self.seen[place] += 1
+        if place == self._place and self.seen[place] == self._nth:
+            raise KeyboardInterrupt
 
 
 def _run(consumer: Callable[[], None], tracer: _Tracer) -> None:
-    before = sys.gettrace()
+    before, report = sys.gettrace(), sys.unraisablehook
+    sys.unraisablehook = lambda _report: None  # in a finalizer Python can only report it, and pytest keeps the report
     sys.settrace(tracer)
     try:
         consumer()
     finally:
         sys.settrace(before)
+        sys.unraisablehook = report
 
 
-def _may_be_interrupted(line: _Line) -> bool:
-    """Whether a signal may be heard there, and somebody holds what was made.
-
-    Entering and leaving a lock is one step each, but two events of a tracer. And between the start of a pipeline and
-    the birth of its finalizer there is one line.
-    """
-    text = linecache.getline(*line).strip()
-    return not text.startswith(("with self._lock", "with self._condition", "try:", "self._finalizer = "))
+def _may_be_interrupted(place: _Place) -> bool:
+    """Whether anybody can still act: between a block and the first step of its `__exit__` there is nobody yet."""
+    code, offset = place
+    return (code.co_qualname, offset) != ("Runtime.__exit__", _ENTRY)
 
 
 # A coroutine may be made, and the interrupt come before anybody has it.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-@pytest.mark.parametrize("consumer", [_read_and_close, _read_in_a_runtime])
-def test_an_interrupt_at_any_line_leaves_nothing(
+@pytest.mark.parametrize("consumer", [_read_and_close, _read_to_the_end, _read_in_a_runtime])
+def test_an_interrupt_at_any_step_leaves_nothing(
     consumer: Callable[[], None], samples: Callable[[int, int], int]
 ) -> None:
     """While it starts, waits and closes; whoever is interrupted need not do anything more."""
-    consumer()  # what is imported or made once is there from now on
+    for _ in range(2):
+        consumer()  # what is imported or made once is there from now on
     tracer = _Tracer()
     _run(consumer, tracer)
-    places = [(line, n) for line, count in tracer.seen.items() for n in {1, count} if _may_be_interrupted(line)]
-    assert len(places) > 200
-    chosen = random.Random(samples(6, 7)).sample(places, min(len(places), samples(25, 10_000)))
-    for line, when in chosen:
+    places = [(place, n) for place, count in tracer.seen.items() for n in {1, count} if _may_be_interrupted(place)]
+    assert len(places) > 300
+    chosen = random.Random(samples(6, 7)).sample(places, min(len(places), samples(20, 10_000)))
+    for place, when in chosen:
         before = snapshot()
         with contextlib.suppress(KeyboardInterrupt):
-            _run(consumer, _Tracer(line, when))
+            _run(consumer, _Tracer(place, when))
         gc.collect()
-        assert not settle(before, settle_s=20), (line, when)
-        assert not check(before), (line, when)
+        assert not settle(before, settle_s=20), (place, when)
+        assert not check(before), (place, when)
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])

@@ -27,7 +27,7 @@ def test_the_finalizer_waits_for_nobody() -> None:
         running.signal()
         done.set()
 
-    with running.edge._condition, running.runtime._lock, iterator._lock:
+    with running.edge._lock, running.runtime._lock, iterator._lock:
         thread = threading.Thread(target=collect)
         thread.start()
         assert done.wait(10)

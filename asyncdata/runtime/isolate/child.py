@@ -25,6 +25,7 @@ from typing import NoReturn, TypedDict
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
+from asyncdata.runtime.gate import Gate
 from asyncdata.runtime.isolate import notes
 from asyncdata.runtime.isolate.cargo import unload
 from asyncdata.runtime.isolate.outlet import Loans, Outlet
@@ -71,7 +72,7 @@ class _Run:
     Attributes:
         outlet: Where its deliveries go.
         pipeline: None until the plan is unpickled.
-        gone: Set when everything of it has ended.
+        gone: Open when everything of it has ended.
         is_due: Its plan has come.
         has_left: Its consumer has said that it is gone.
     """
@@ -79,7 +80,7 @@ class _Run:
     def __init__(self) -> None:
         self.outlet: Outlet
         self.pipeline: Pipeline | None = None
-        self.gone = threading.Event()
+        self.gone = Gate()
         self.is_due = False
         self.has_left = False
 
@@ -138,7 +139,7 @@ class Host:
     def _stop(self) -> None:
         self._closing = True
         for run in list(self._runs.values()):
-            if run.is_due and run.pipeline is None and not run.gone.is_set():
+            if run.is_due and run.pipeline is None and not run.gone.is_open:
                 self._refuse(run, _too_late())
 
     def _listen(self) -> None:
@@ -204,7 +205,7 @@ class Host:
             self._forget(note.concerns, run)
 
     def _forget(self, number: int, run: _Run) -> None:
-        if run.has_left and run.gone.is_set():
+        if run.has_left and run.gone.is_open:
             self._runs.pop(number, None)
 
     def _refuse(self, run: _Run, error: BaseException) -> None:
@@ -214,21 +215,21 @@ class Host:
     def _put_back(self, run: _Run) -> None:
         """Everything of a pipeline has ended."""
         run.outlet.put_back(self._stats(run))
-        run.gone.set()
+        run.gone.open()
         for number, each in list(self._runs.items()):
             if each is run:
                 self._forget(number, run)
 
     def _watch_end(self, run: _Run) -> None:
         """The consumer has left: if user code keeps the pipeline from ending, it is told so."""
-        if run.pipeline is not None and not run.gone.is_set():
+        if run.pipeline is not None and not run.gone.is_open:
             self._runtime.spawn_on_stage(self._report_end(run))
 
     async def _report_end(self, run: _Run) -> None:
         try:
             await in_thread(lambda: self._runtime.wait_for_pipeline(run.gone))
         except CloseTimeoutError as stuck:
-            if not run.gone.is_set():
+            if not run.gone.is_open:
                 run.outlet.report(stuck)
 
     def _stats(self, run: _Run | None) -> PipelineStats | None:

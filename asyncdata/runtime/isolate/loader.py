@@ -26,6 +26,7 @@ from asyncdata.errors import CloseTimeoutError, PipelineClosedError, WorkerDiedE
 from asyncdata.memory.arena import Arena
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
+from asyncdata.runtime.gate import Gate, GuardedThread
 from asyncdata.runtime.isolate import notes
 from asyncdata.runtime.isolate.inquiry import Inquiry
 from asyncdata.runtime.isolate.intake import Intake
@@ -70,8 +71,8 @@ class Loader:
         self._lock = threading.Lock()
         self._arena: Arena | None = None
         self._process: Process | None = None
-        self._started = threading.Event()
-        self._gone = threading.Event()
+        self._started = Gate()
+        self._gone = Gate()
         self._start_error: BaseException | None = None
         self._overdue: str | None = None
         self._stacks = ""
@@ -80,7 +81,7 @@ class Loader:
         self.farewell: Exception | None = None
         self.name = "the loader process"
         self.outbox: Outbox
-        self._thread = threading.Thread(target=self._live, name="asyncdata-loader", daemon=True)
+        self._thread = GuardedThread(self._live, "asyncdata-loader", self._fail)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -91,26 +92,35 @@ class Loader:
             OSError: The interpreter cannot be started, or descriptors have run out.
         """
         self._pickled_options = dump_program(self._options, LOADER)
-        with contextlib.ExitStack() as undo:
-            self._control, self._their_control = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
-            undo.callback(self._control.close)
-            undo.callback(self._their_control.close)
-            self._life, self._their_life = Channel.pair(stream=self._stream)
-            undo.callback(self._life.close)
-            undo.callback(self._their_life.close)
-            self._crash_fd = open_nameless_file("asyncdata-crash")
-            undo.pop_all()
-        self.outbox = Outbox(self._control)
-        self._inquiry = Inquiry(self._control, self.outbox)
         try:
+            self._control, self._their_control = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
+            self._life, self._their_life = Channel.pair(stream=self._stream)
+            self._crash_fd = open_nameless_file("asyncdata-crash")
+            self.outbox = Outbox(self._control)
+            self._inquiry = Inquiry(self._control, self.outbox)
             self._thread.start()
             self._started.wait()
         except BaseException:
-            self.begin_close()  # interrupted: the thread goes on, and puts everything back
+            if self._thread.was_started:
+                self.begin_close()  # interrupted: the thread goes on, and puts everything back
+            else:
+                self._close_channels()
             raise
         if self._start_error is not None:
             self._thread.join()
             raise self._start_error
+
+    def _fail(self, error: BaseException) -> None:
+        self._start_error = error
+        self._close_channels()
+        self._started.open()
+
+    def _close_channels(self) -> None:
+        for name in ("_control", "_their_control", "_life", "_their_life"):
+            if (channel := getattr(self, name, None)) is not None:
+                channel.close()
+        if hasattr(self, "_crash_fd"):
+            os.close(self._crash_fd)
 
     def _live(self) -> None:
         # A new process inherits the mask: Ctrl-C finds it deaf until it has said that it ignores SIGINT.
@@ -120,14 +130,14 @@ class Loader:
         except BaseException as error:  # noqa: BLE001 -- raised by `start`
             self._start_error = error
             self._close_all()
-            self._started.set()
+            self._started.open()
             return
         finally:
             self._their_control.close()
             self._their_life.close()
         self._process = Process(popen)
         self.name = f"the loader process (pid {popen.pid})"
-        self._started.set()
+        self._started.open()
         popen.wait()
         self._process.gone = True
         self._mourn(popen.returncode)
@@ -168,7 +178,7 @@ class Loader:
         self._exit = describe_exit(code) + (f"; its stacks:\n{crash}" if crash else "")
         self._stacks = crash
         with self._lock:
-            self._gone.set()
+            self._gone.open()
             intakes = list(self._intakes.values())
         for intake in intakes:
             intake.cut()
@@ -187,13 +197,20 @@ class Loader:
 
     # --- pipelines ---------------------------------------------------------------------------------------------
 
-    def open(self, plan_fd: int, size: int) -> Intake:
-        """Has a pipeline run that `cargo.load_up` has written down; the descriptor stays the caller's."""
+    def open(self, plan_fd: int, size: int, keep: Callable[[Intake], None]) -> None:
+        """Has a pipeline run that `cargo.load_up` has written down; the descriptor stays the caller's.
+
+        Args:
+            plan_fd: Where it is written.
+            size: In how many bytes.
+            keep: Takes the intake before anybody else knows of it.
+        """
         number = next(self._numbers)
         ours, theirs = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
         intake = Intake(number, ours, self, close_timeout_s=self._options.close_timeout_s)
+        keep(intake)
         with self._lock:
-            gone = self._gone.is_set()
+            gone = self._gone.is_open
             if not gone:
                 self._intakes[number] = intake
         with theirs:
@@ -201,7 +218,6 @@ class Loader:
                 self.outbox.post(lambda: self._control.hand_over(notes.OPEN, number, fd=theirs.fileno()))
                 self.outbox.post(lambda: self._control.hand_over(notes.RUN, number, size, fd=plan_fd))
                 self.outbox.flush_all()
-        return intake
 
     def left(self, intake: Intake) -> None:
         """An intake's socket is closed; takes no lock."""
@@ -210,12 +226,12 @@ class Loader:
     def memory(self, fd: int, nbytes: int) -> npt.NDArray[np.uint8]:
         """The arena, mapped once and kept as long as the process lives; takes over the descriptor."""
         with self._lock:
-            if self._arena is not None and not self._gone.is_set():
+            if self._arena is not None and not self._gone.is_open:
                 os.close(fd)
                 return self._arena.array
             arena = Arena.attach(fd, nbytes)
             memory = arena.array
-            if self._gone.is_set():
+            if self._gone.is_open:
                 arena.close()  # what views it keeps the mapping
             else:
                 self._arena = arena
@@ -223,7 +239,7 @@ class Loader:
 
     def stats(self, intake: Intake) -> PipelineStats | None:
         """How a pipeline stands; None when the process does not answer in time."""
-        return None if self._gone.is_set() else self._inquiry.ask(intake.number)
+        return None if self._gone.is_open else self._inquiry.ask(intake.number)
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -235,7 +251,7 @@ class Loader:
     @property
     def is_gone(self) -> bool:
         """Whether the process has ended."""
-        return self._gone.is_set()
+        return self._gone.is_open
 
     def death(self) -> BaseException:
         """The error of a pipeline whose process is gone."""
@@ -257,6 +273,8 @@ class Loader:
     def begin_close(self) -> None:
         """Has the process put everything back and end; from any thread, without a lock."""
         self._closing = True
+        if not self._thread.was_started:
+            return
         with contextlib.suppress(OSError):  # it has ended, and all was closed
             self._life.send(notes.CLOSE)
 
