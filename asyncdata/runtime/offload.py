@@ -38,6 +38,10 @@ class Threads:
         """Where threads that are in user code are now, by their names; from any thread."""
         return self._pool.stacks()
 
+    def is_current(self) -> bool:
+        """Whether the caller runs in one of them."""
+        return self._pool.is_current()
+
     async def aclose(self) -> None:
         """Ends the threads."""
         await self._pool.aclose()

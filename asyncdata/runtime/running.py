@@ -126,7 +126,7 @@ class RunningHere(Running):
         """See `Running`."""
         self.edge.close()
         if self.owns_runtime:
-            if self.runtime.on_own_thread():
+            if self.runtime.runs_caller():
                 self.signal()  # what follows is an error, for it cannot wait here
             self.runtime.close()
         else:

@@ -17,7 +17,6 @@ import dataclasses
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -34,6 +33,7 @@ from asyncdata.runtime.io import Io
 from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.loops import LoopThread, describe_tasks
 from asyncdata.runtime.offload import Threads, in_thread
+from asyncdata.runtime.patience import wait_for_end
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.hedge import hedge_bytes
 from asyncdata.workers.pool import WorkerPool
@@ -45,8 +45,6 @@ T = TypeVar("T")
 _LOGGER: Final = logging.getLogger(__name__)
 _SPACE_FACTOR: Final = 16
 _LEAST_SPACE: Final = 1 << 34
-_KILL_S: Final = 15.0
-"""What ending a worker process by force takes at most, beyond the time limit of closing."""
 
 _active: contextvars.ContextVar[Runtime | None] = contextvars.ContextVar("asyncdata_runtime", default=None)
 
@@ -81,6 +79,7 @@ class Runtime:
                 f"{pipelines} pipelines"
             )
         self._parts = pipelines
+        self._limit_s = self.options.close_timeout_s
         self._new_loops()
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -226,7 +225,7 @@ class Runtime:
         """
         if os.getpid() != self._pid:
             return
-        if self.on_own_thread():
+        if self.runs_caller():
             raise RuntimeError("a Runtime cannot be closed from code that it runs")
         with self._lock:
             if self._state == "starting":  # and whoever started it was interrupted more than once
@@ -239,7 +238,8 @@ class Runtime:
         if self.loader is not None:
             self._close_loader(self.loader)
             return
-        self._wait_for(self._closed, "the Runtime")
+        # It reports threads by itself.
+        wait_for_end(self._closed, "the Runtime", self._stage, None, self._limit_s, lambda: discharge(self))
         if not self._abandoned:
             self._join()
         error, self._close_error = self._close_error, None
@@ -259,40 +259,8 @@ class Runtime:
         Raises:
             CloseTimeoutError: User code is stuck; the message holds its stack.
         """
-        if os.getpid() == self._pid and not self.on_own_thread():
-            self._wait_for(gone, "the pipeline")
-
-    def _wait_for(self, ended: Gate, what: str) -> None:
-        """Waits for an end that comes of itself, unless user code does not let it.
-
-        Workers, threads and reads have time limits of their own, so as long as the stage loop answers all is well.
-        """
-        limit_s = self.options.close_timeout_s
-        begin_s = time.monotonic()
-        while not ended.is_open:
-            if not self._stage.answers(limit_s):
-                discharge(self)
-                raise CloseTimeoutError(
-                    f"thread {self._stage.name!r} is still in user code {limit_s:.1f} s after {what} was closed; it is "
-                    f"left as a daemon. Its stack:\n{self._stage.stack()}"
-                )
-            if ended.wait(limit_s):
-                return
-            after_s = time.monotonic() - begin_s
-            # Closing the Runtime reports threads by itself.
-            stuck = self._threads.stacks() if self._threads is not None and ended is not self._closed else {}
-            if stuck:
-                names = ", ".join(repr(name) for name in stuck)
-                raise CloseTimeoutError(
-                    f"thread {names} is still in user code {after_s:.1f} s after {what} was closed; it ends with its "
-                    "call. Its stack:\n" + "\n".join(stuck.values())
-                )
-            if after_s > limit_s + _KILL_S:
-                discharge(self)
-                raise CloseTimeoutError(
-                    f"{what} has not ended {after_s:.1f} s after it was closed; what still runs:\n"
-                    + describe_tasks(self._stage.loop, set())
-                )
+        if os.getpid() == self._pid and not self.runs_caller():
+            wait_for_end(gone, "the pipeline", self._stage, self._threads, self._limit_s, lambda: discharge(self))
 
     async def aclose(self) -> None:
         """As `close`, for asyncio programs: does not block the loop. Cancelled, it goes on all the same."""
@@ -302,11 +270,14 @@ class Runtime:
         """Whether pipelines can be started on it, from this process."""
         return self._state in ("new", "starting", "open") and os.getpid() == self._pid
 
-    def on_own_thread(self) -> bool:
+    def on_own_loop(self) -> bool:
         """Whether the caller runs on one of the Runtime's loops."""
-        if self.loader is not None:
-            return False
-        return self._stage.is_current() or self._io_thread.is_current()
+        return self.loader is None and (self._stage.is_current() or self._io_thread.is_current())
+
+    def runs_caller(self) -> bool:
+        """Whether the caller runs on one of the Runtime's loops, or in one of its threads: it cannot wait then."""
+        threads = self._threads
+        return self.on_own_loop() or (threads is not None and threads.is_current())
 
     def begin_close(self) -> None:
         """Starts closing a Runtime that was started, from any thread, and returns at once; idempotent.
@@ -335,7 +306,7 @@ class Runtime:
         errors: list[BaseException] = []
         try:
             await self._end_pipelines(errors)
-            async with asyncio.timeout(self.options.close_timeout_s):
+            async with asyncio.timeout(self._limit_s):
                 await self.io.aclose()
         except TimeoutError:
             errors.append(CloseTimeoutError("reads, or the connections they use, do not end"))
@@ -355,7 +326,7 @@ class Runtime:
 
     async def _end_pipelines(self, errors: list[BaseException]) -> None:
         """Cancels the pipelines; then ends workers and threads, which lets go of pipelines that wait for them."""
-        limit_s = self.options.close_timeout_s
+        limit_s = self._limit_s
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limit_s
         pipelines = set(self._pipelines)
@@ -485,7 +456,7 @@ class Runtime:
     def threads(self) -> Threads:
         """Threads for user functions, generators and decompression; started by the first call."""
         if self._threads is None:
-            self._threads = Threads(ThreadPool(self.num_threads, close_timeout_s=self.options.close_timeout_s))
+            self._threads = Threads(ThreadPool(self.num_threads, close_timeout_s=self._limit_s))
         return self._threads
 
     def drop_inherited(self, nowhere: int) -> None:
@@ -514,6 +485,6 @@ def active_runtime() -> Runtime | None:
     has no threads. Both get a Runtime of their own.
     """
     runtime = _active.get()
-    if runtime is None or not runtime.is_usable() or runtime.on_own_thread():
+    if runtime is None or not runtime.is_usable() or runtime.on_own_loop():
         return None
     return runtime

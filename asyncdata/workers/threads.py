@@ -138,6 +138,10 @@ class ThreadPool:
         running = [self._threads[i] for i in list(self._running)]
         return {thread.name: _format(frames.get(thread.ident or 0)) for thread in running}
 
+    def is_current(self) -> bool:
+        """Whether the caller runs in one of the threads."""
+        return threading.current_thread() in self._threads
+
     def stats(self) -> ThreadPoolStats:
         """A snapshot."""
         running = len(self._running)

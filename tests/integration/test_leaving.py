@@ -7,6 +7,7 @@ view and not when a collector happens to run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import gc
 import itertools
@@ -370,8 +371,9 @@ def test_an_async_function_that_refuses_to_be_cancelled_is_reported() -> None:
     assert "stubborn" in str(caught.value)
 
 
-def test_an_iterator_closed_by_its_own_function_ends(gone: Callable[[], None]) -> None:
-    """It cannot wait for itself, and says so; all is put back nevertheless."""
+@pytest.mark.parametrize("executor", ["inline", "thread"])
+def test_an_iterator_closed_by_its_own_function_ends(executor: str, gone: Callable[[], None]) -> None:
+    """It cannot wait for itself, and says so at once; all is put back nevertheless."""
     holder: list[ad.PipelineIterator] = []
     held, errors = threading.Event(), []
 
@@ -383,13 +385,48 @@ def test_an_iterator_closed_by_its_own_function_ends(gone: Callable[[], None]) -
             errors.append(str(error))
         return x
 
-    holder.append(ad.Dataset.range(3).map(close_it).iterator())
+    parallel = None if executor == "inline" else 2
+    dataset = ad.Dataset.range(3).map(close_it, parallel, executor=executor)
+    holder.append(dataset.with_options(ad.Options(close_timeout_s=1000)).iterator())
     held.set()
     with pytest.raises(ad.PipelineClosedError):
         list(holder[0])
     gone()
     assert errors
     assert "code that it runs" in errors[0]
+
+
+@pytest.mark.parametrize("step", ["generator", "async", "filter"])
+def test_any_other_function_may_close_its_iterator(step: str, gone: Callable[[], None]) -> None:
+    """Inside a Runtime that goes on, too: nobody waits for himself."""
+    holder: list[ad.PipelineIterator] = []
+    held = threading.Event()
+
+    def close_it(x: int) -> int:
+        held.wait()
+        with contextlib.suppress(RuntimeError):
+            holder[0].close()
+        return x
+
+    async def close_it_async(x: int) -> int:
+        await asyncio.to_thread(held.wait)
+        await holder[0].aclose()
+        return x
+
+    datasets = {
+        "generator": ad.Dataset.from_generator(lambda: map(close_it, range(3))),
+        "async": ad.Dataset.range(3).map(close_it_async, 2),
+        "filter": ad.Dataset.range(3).filter(close_it),
+    }
+    limits = ad.Options(close_timeout_s=1000)
+    for runtime in (contextlib.nullcontext(), ad.Runtime(limits)):
+        with runtime:
+            held.clear()
+            holder[:] = [datasets[step].with_options(limits).iterator()]
+            held.set()
+            with pytest.raises(ad.PipelineClosedError):
+                list(holder[0])
+    gone()
 
 
 @pytest.mark.parametrize("leave", ["break", "close"])
