@@ -233,7 +233,7 @@ class Pipeline:
         # A frame that an error's traceback may keep for long must not keep the pipeline.
         services.clear()
         late = error or (as_raisable(closed[0]) if closed else None)
-        heard = self._edge.finish(late) and not self._edge.is_closed
+        heard = self._edge.finish(late) and not self._edge.is_closed and error is None
         if closed and not heard:
             _LOGGER.warning("while a pipeline was closed: %s", closed[0], exc_info=closed[0])
         self._ended()

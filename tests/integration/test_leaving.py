@@ -14,7 +14,7 @@ import itertools
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -447,6 +447,36 @@ def test_what_a_generator_raises_as_it_is_closed_is_logged(leave: str, caplog: p
     del iterator
     assert not wait_until_gone(before)
     assert any("while leaving" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("leave", ["break", "close", "runtime"])
+@pytest.mark.parametrize("waiting", [True, False])
+def test_what_an_async_generator_raises_as_it_is_closed_is_logged(
+    leave: str, waiting: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether it waits for something of its own then, or to be asked for more; once."""
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 0
+            if waiting:
+                await asyncio.Event().wait()
+            for number in itertools.count(1):
+                yield number
+        finally:
+            raise _BoomError("while leaving")
+
+    before = snapshot()
+    with ad.Runtime() if leave == "runtime" else contextlib.nullcontext():
+        iterator = ad.Dataset.from_generator(numbers).iterator()
+        next(iterator)
+        if leave == "close":
+            iterator.close()
+        elif leave == "break":
+            del iterator
+            assert not wait_until_gone(before)
+    assert not wait_until_gone(before)
+    assert sum("while leaving" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_iterators_are_not_copied() -> None:

@@ -153,6 +153,7 @@ class AsyncGeneratorStage(Stage):
         self._wanted = 0
         self._ended = False
         self._error: Exception | None = None
+        self._late: Exception | None = None
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -170,15 +171,30 @@ class AsyncGeneratorStage(Stage):
                     await self._room.wait()
         except BaseException as error:
             task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            leaving = task is not None and bool(task.cancelling())
+            if isinstance(error, asyncio.CancelledError) and leaving:
                 raise
-            self._error = _named(error, self.label, self._at + len(self._items))
+            named = _named(error, self.label, self._at + len(self._items))
+            if leaving:
+                self._late = named  # nobody pulls any more
+            else:
+                self._error = named
         finally:
             self._ended = True
             self._news.set()
-            close = getattr(iterator, "aclose", None)
-            if close is not None:
-                await close()
+            await self._close(iterator)
+
+    async def _close(self, iterator: AsyncIterator[Any] | None) -> None:
+        """Closes the user's generator; what it raises then is raised by `aclose`."""
+        close = getattr(iterator, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- see above
+            self._late = self._late or _named(error, self.label, self._at + len(self._items))
 
     async def pull(self, limit: int) -> Block | None:
         if self._task is None:
@@ -203,6 +219,9 @@ class AsyncGeneratorStage(Stage):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
 
 
 def _named(error: BaseException, label: str, position: int) -> Exception:
