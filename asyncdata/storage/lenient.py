@@ -32,7 +32,7 @@ from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.descriptors import holds_input
 from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
-from asyncdata.storage.statuses import status_error
+from asyncdata.storage.statuses import parse_retry_after, status_error
 
 MAX_REDIRECTS: Final = 10
 
@@ -268,7 +268,8 @@ def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
     if isinstance(error, aiohttp.TooManyRedirects):
         return StorageError("too many redirects")
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return status_error(error.status, "so says the proxy")
+        wish = None if error.headers is None else parse_retry_after(error.headers.get("Retry-After"))
+        return status_error(error.status, "so says the proxy", retry_after_s=wish)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         reason = error.certificate_error
         why = f": {reason.verify_message}" if isinstance(reason, ssl.SSLCertVerificationError) else ""

@@ -41,13 +41,17 @@ class Proxies:
         return f"Proxies({', '.join(chosen)})"
 
     def choose(self, origin: Origin) -> str | None:
-        """The proxy's URL for requests to an origin; None for a direct connection."""
+        """The proxy's URL for requests to an origin; None for a direct connection.
+
+        Raises:
+            UnsupportedURLError: The environment names a proxy for it that cannot be used.
+        """
         if self.always is not None:
             return self.always
         proxy = self.https if origin.tls else self.http
         if proxy is None or _is_loopback(origin.host) or self._is_exception(origin):
             return None
-        return proxy
+        return check_proxy(proxy)
 
     def _is_exception(self, origin: Origin) -> bool:
         host = origin.host.lower().rstrip(".")
@@ -72,7 +76,7 @@ class Proxies:
 
 
 def check_proxy(value: object) -> str | None:
-    """The option ``proxy``, or None when it is not set.
+    """The option ``proxy``, or what the environment says; None when it is not set.
 
     Raises:
         UnsupportedURLError: Not ``http://host:port`` or ``https://host:port``.

@@ -142,6 +142,19 @@ async def test_a_proxy_that_is_not_there_is_a_connection_that_failed() -> None:
         assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_proxy_may_say_when_to_come_again(scheme: str) -> None:
+    """In its answer to a request as to CONNECT: a time beyond the deadline ends the read at once."""
+
+    async def busy(_: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 503 Busy\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n")
+
+    async with RawServer(busy) as proxy, fetching(None, **{scheme: {"proxy": proxy.url}}) as fetcher:
+        with pytest.raises(TransientStorageError, match="503") as caught:
+            await read(fetcher, f"{scheme}://far.test/o")
+        assert (caught.value.attempts, caught.value.retry_after_s) == (1, 3600)
+
+
 # --- odd servers -----------------------------------------------------------------------------------------------------
 
 

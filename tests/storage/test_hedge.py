@@ -63,6 +63,13 @@ def test_second_attempts_hold_no_more_than_their_share(limit_bytes: int, steps: 
         assert memory.used_bytes == sum(held) <= memory.peak_bytes <= limit_bytes
 
 
+def test_of_twenty_requests_one_may_be_a_second_attempt() -> None:
+    """Unless other options say so: a hedge of two requests has to wait for forty."""
+    budget = HedgeBudget(HedgeOptions())
+    assert [budget.spend(requests, 1, 0) for requests in (19, 20, 40, 41)] == [False, True, False, True]
+    assert [budget.spend(requests, 2, 0) for requests in (81, 82)] == [False, True]
+
+
 @given(limit_bytes=st.integers(1 << 20, 1 << 40), at_once=st.integers(1, 100), probe=st.integers(1, 1 << 24))
 def test_their_share_is_small(limit_bytes: int, at_once: int, probe: int) -> None:
     """At most 1/32 of the memory limit, and hardly more than all of them can use; nothing where there are none."""

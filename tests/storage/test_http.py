@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from asyncdata.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UnsupportedURLError,
+)
 from asyncdata.options import Environment, Options, RetryOptions
 from asyncdata.storage import EncodedBodyError, FailureCause, Fetcher
 from asyncdata.types import ObjectInfo
@@ -218,6 +224,21 @@ async def test_a_whole_answer_without_length_is_measured() -> None:
         info = ObjectInfo(url=f"{server.url}/o", size=len(DATA))
         with pytest.raises(ObjectChangedError, match=f"{len(DATA)} bytes were listed, now it has 6"):
             await fetcher.read(info, 0, memoryview(bytearray(1000)))
+        await fetcher.aclose()
+
+
+async def test_a_server_may_say_when_to_come_again() -> None:
+    """A time beyond the deadline ends the read at once."""
+
+    async def busy(_: Request, peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 429 Slowly\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n")
+
+    async with RawServer(busy) as server:
+        fetcher = fetcher_of()
+        info = ObjectInfo(url=f"{server.url}/o", size=len(DATA))
+        with pytest.raises(TransientStorageError, match="429") as caught:
+            await fetcher.read(info, 0, memoryview(bytearray(10)))
+        assert (caught.value.attempts, caught.value.retry_after_s) == (1, 3600)
         await fetcher.aclose()
 
 

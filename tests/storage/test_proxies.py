@@ -77,3 +77,14 @@ def test_what_is_no_proxy_is_refused(value: object) -> None:
     with pytest.raises(UnsupportedURLError) as caught:
         check_proxy(value)
     assert "hush" not in str(caught.value)
+
+
+def test_the_environments_proxy_is_checked_where_it_counts() -> None:
+    """It may come without a scheme; one of another kind is named where it would be used, and harms nobody else."""
+    far, near = (parse_http_url(url)[0] for url in ("http://example.org/", "http://localhost/"))
+    assert Proxies(http="p:3128").choose(far) == "http://p:3128"
+    wrong = Proxies(http="socks5://me:hush@p:1080")
+    assert wrong.choose(near) is None
+    with pytest.raises(UnsupportedURLError, match="a proxy must be http://host:port") as caught:
+        wrong.choose(far)
+    assert "hush" not in str(caught.value)
