@@ -70,6 +70,13 @@ class SourceTable:
             error.complete(stage=stage, **self.place(origin))
         annotate(error, f"in {stage}, {self.name_element(origin)}")
 
+    def locate_rows(self, error: BaseException, stage: str, origins: Rows) -> None:
+        """Likewise of an error that is about one of several elements, or about all of them."""
+        if len(origins) == 1:
+            self.locate(error, stage, origins[0])
+        elif len(origins):
+            annotate(error, f"in {stage}, {self.name_element(origins[0])} to {self.name_element(origins[-1])}")
+
     def name_element(self, origin: Rows) -> str:
         """An element in words."""
         number, record, _, offset = origin.tolist()

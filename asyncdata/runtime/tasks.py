@@ -18,7 +18,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from asyncdata.errors import AsyncdataError, CorruptRecordError, UnbatchableError, WorkerDiedError
+from asyncdata.errors import (
+    AsyncdataError,
+    CorruptRecordError,
+    MemoryLimitError,
+    UnbatchableError,
+    WorkerDiedError,
+)
 from asyncdata.memory.accounts import Account, Ticket
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
@@ -179,9 +185,9 @@ class Job:
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
             if isinstance(error, WorkerDiedError):
                 error.stage = self._label
-                first, last = self.block.origin[part.start], self.block.origin[part.start + part.count - 1]
-                names = [self._sources.name_element(origin) for origin in (first, last)[: part.count]]
-                annotate(error, f"in {self._label}, {' to '.join(names)}")
+            if isinstance(error, WorkerDiedError | MemoryLimitError):
+                rows = self.block.origin[part.start : part.start + part.count]
+                self._sources.locate_rows(error, self._label, rows)
             part.error = error
         finally:
             part.ended = True
@@ -255,7 +261,7 @@ class Job:
             write(packed, 0, parts)
             inline = packed.tobytes()
         else:
-            part.scratch = await self._budget.take(self._inputs_account, size)
+            part.scratch = await self._input_slab(size)
             offset = part.scratch.offset
             write(self._budget.slabs.arena.array, offset, parts)
         task = Task(offset, count, len(self.block), start, self._keys, self._with_origin, shape, inline)
@@ -275,6 +281,22 @@ class Job:
         finally:
             if part.scratch is not None:
                 self._budget.slabs.drop(part.scratch)
+
+    async def _input_slab(self, nbytes: int) -> Slab:
+        """Memory for what a task is given; one that has to wait for it is not at work."""
+        waits = False
+
+        def asked(ticket: Ticket) -> None:
+            nonlocal waits
+            waits = ticket.state is State.QUEUED
+            if waits:
+                self._changed(self, 0, 1)
+
+        try:
+            return await self._budget.take(self._inputs_account, nbytes, asked=asked)
+        finally:
+            if waits:
+                self._changed(self, 0, -1)
 
     async def _take(self, nbytes: int) -> Slab:
         return await self._budget.take(

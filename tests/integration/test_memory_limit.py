@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,39 @@ def test_a_batch_that_cannot_fit_is_said_to() -> None:
     with pytest.raises(ad.MemoryLimitError, match="memory_limit_bytes=4194304") as caught:
         list(dataset)
     assert "batch(500)" in str(caught.value)
+
+
+def grow(x: int) -> Any:
+    """One element that is larger than all memory."""
+    return np.zeros(2_000_000 if x == 7 else 10)
+
+
+async def grow_async(x: int) -> Any:
+    """The same, awaited."""
+    return grow(x)
+
+
+@pytest.mark.parametrize("place", ["thread", "process", "process, batched", "inline", "async", "padded", "ragged"])
+def test_an_element_that_cannot_fit_is_named(place: str) -> None:
+    """Or those that it is among, where they are written together."""
+    numbers = ad.Dataset.range(10)
+    datasets = {
+        "thread": numbers.map(grow, 2, executor="thread"),
+        "process": numbers.map(grow, 2),
+        "process, batched": numbers.map(grow, 2).batch(1),
+        "inline": numbers.map(grow).batch(1),
+        "async": numbers.map(grow_async, 2).batch(1),
+        "padded": numbers.map(grow).padded_batch(2),
+        "ragged": numbers.map(grow).ragged_batch(2),
+    }
+    options = ad.Options(memory_limit_bytes=4 * MIB, num_workers=1, num_threads=1)
+    with pytest.raises(ad.MemoryLimitError) as caught:
+        list(datasets[place].with_options(options))
+    text = "\n".join([str(caught.value), *caught.value.__notes__])
+    assert "stage" in text
+    found = [int(number) for number in re.findall(r"element (\d+) of range", text)]
+    assert found
+    assert min(found) <= 7 <= max(found)
 
 
 def test_the_process_tree_stays_inside_the_limit(tmp_path: Path) -> None:

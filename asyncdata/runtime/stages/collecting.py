@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Fold, Mark
 from asyncdata.memory.block import Block
@@ -178,7 +179,13 @@ class CollectingStage(Stage):
         if not self._waiting.stops:
             news, self._waiting = self._waiting.block, None
             return news
-        return await self._make(limit)
+        try:
+            return await self._make(limit)
+        except MemoryLimitError as error:
+            collected = self._now or self._waiting
+            if collected is not None:
+                self._sources.locate_rows(error, self.label, collected.block.origin)
+            raise
 
     async def aclose(self) -> None:
         self._collector.release()
