@@ -17,6 +17,7 @@ import json
 import os
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -184,7 +185,7 @@ def list_names(endpoint: str, pattern: str, listers: int) -> dict[str, Any]:
 
 
 def _plans(root: Path, largest: int) -> str:
-    rows = []
+    rows, outcomes = [], []
     bare = _in_process("plan", manifest="", count=0, cycle=16)
     for count in (1_000, 10_000, 100_000):
         if count > largest:
@@ -198,19 +199,45 @@ def _plans(root: Path, largest: int) -> str:
                 file.write(json.dumps({"url": path, "size": status.st_size, "version": version}) + "\n")
         outcome = _in_process("plan", manifest=str(manifest), count=count, cycle=16)
         assert outcome["records"] == count
+        outcomes.append(outcome)
         rows.append(
             [
                 f"{count:,}",
                 f"{outcome['first_url_s']:.2f}",
+                f"{outcome['first_url_cpu_s']:.2f}",
                 f"{outcome['first_record_s']:.2f}",
                 f"{(outcome['planned_peak'] - bare['planned_peak']) / 1e6:.0f}",
                 f"{(outcome['peak'] - bare['peak']) / 1e6:.0f}",
                 median_cell([1e6 * cost for cost in outcome["cpu_per_shard_s"]], 0),
             ]
         )
-    head = ["shards", "first URL, s", "first record, s", "memory then, MB", "after an epoch, MB", "CPU per shard, us"]
+    head = [
+        "shards",
+        "first URL, s",
+        "CPU until then, s",
+        "first record, s",
+        "memory then, MB",
+        "after an epoch, MB",
+        "CPU per shard, us",
+    ]
     text = "A manifest of local shards of one record, sixteen read in turn; memory beyond that of an idle pipeline:"
-    return f"{text}\n\n{markdown(head, rows)}"
+    return f"{text}\n\n{markdown(head, rows)}\n\n{_verdict(outcomes, bare)}"
+
+
+def _verdict(outcomes: Sequence[dict[str, Any]], bare: dict[str, Any]) -> str:
+    """What must hold, and whether it does."""
+    most, least = outcomes[-1], outcomes[0]
+    per_shard = [statistics.median(outcome["cpu_per_shard_s"]) for outcome in (least, most)]
+    found = (
+        ("processor time until the first URL", most["first_url_cpu_s"], 2.0, "s"),
+        ("memory then", (most["planned_peak"] - bare["planned_peak"]) / 1e6, 200.0, "MB"),
+        (f"CPU per shard, of that among {least['records']:,}", per_shard[1] / per_shard[0], 1.1, "x"),
+    )
+    said = [
+        f"{what} {value:.2f} {unit} (at most {limit:g}: {'holds' if value <= limit else 'DOES NOT HOLD'})"
+        for what, value, limit, unit in found
+    ]
+    return f"With {most['records']:,} shards: {'; '.join(said)}."
 
 
 def _first(names: Iterator[str], count: int) -> list[str]:
@@ -223,10 +250,10 @@ def plan(manifest: str, count: int, cycle: int) -> dict[str, Any]:
     list(ad.Dataset.range(10).with_options(options))  # imports, threads, memory: what every program pays once
     if not manifest:
         return {"planned_peak": _peak(), "peak": _peak()}
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     with ad.Dataset.from_manifest(manifest, seed=1).with_options(options).iterator() as urls:
         next(urls)
-        first_url_s = time.perf_counter() - began
+        first_url_s, first_url_cpu_s = time.perf_counter() - began, time.process_time() - cpu
     planned_peak = _peak()
     began, cpu = time.perf_counter(), time.process_time()
     ds = ad.Dataset.from_manifest(manifest, seed=1).interleave(ad.TFRecordDataset, cycle_length=cycle)
@@ -246,6 +273,7 @@ def plan(manifest: str, count: int, cycle: int) -> dict[str, Any]:
     return {
         "records": records,
         "first_url_s": first_url_s,
+        "first_url_cpu_s": first_url_cpu_s,
         "first_record_s": first_record_s,
         "planned_peak": planned_peak,
         "peak": _peak(),
