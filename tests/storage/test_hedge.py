@@ -17,6 +17,8 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.hedge import HedgeBudget, HedgeMemory, Racing, hedge_bytes
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.storage.raw_server import DATA as PLAIN
+from tests.storage.raw_server import Peer, RawServer, Request, ranged
 
 SIZE = 300_000
 DATA = random.Random(3).randbytes(200 * SIZE)
@@ -282,3 +284,35 @@ async def test_second_attempts_run_beside_the_limit_and_are_counted_apart() -> N
             assert stats.peak_hedges_in_flight == 2
             assert (stats.in_flight, stats.waiting) == (0, 0)
             await until(lambda: fetcher.stats().hedges_in_flight == 0)
+
+
+async def test_what_a_second_attempt_brought_in_vain_is_counted() -> None:
+    """The first one goes on after all, and is done while the other lacks a byte."""
+    go_on = asyncio.Event()
+
+    async def answer(request: Request, peer: Peer) -> None:
+        head, body = ranged(request)
+        if len(server.requests) == 1:
+            await peer.send(head + body[:1000])
+            await go_on.wait()
+            await peer.send(body[1000:])
+        else:
+            await peer.send(head + body[:-1])
+            await peer.pause(0.1)
+            go_on.set()
+            await peer.stall()
+
+    async with RawServer(answer) as server:
+        hedge = dataclasses.replace(EAGER, max_extra=1.0, probe_bytes=1 << 20)
+        fetcher = Fetcher(Options(timeouts=PATIENT, hedge=hedge), Environment())
+        try:
+            buffer = bytearray(300_000)
+            info = ObjectInfo(url=f"{server.url}/o", size=len(PLAIN))
+            await asyncio.wait_for(fetcher.read(info, 0, memoryview(buffer)), 60)
+            assert buffer == PLAIN[:300_000]
+            await until(lambda: fetcher.stats().hedges_in_flight == 0)
+            stats = fetcher.stats()
+            assert (stats.hedges_won, stats.bytes) == (0, 300_000)
+            assert 0 < stats.wasted_bytes <= 300_000 * stats.hedges
+        finally:
+            await fetcher.aclose()
