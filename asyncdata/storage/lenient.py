@@ -198,7 +198,9 @@ async def receive(
                     raise read_failed("the body is longer than its Content-Range", FailureCause.MALFORMED)
                 if promised is None and total is not None and wire.filled == min(len(buffer), max(0, total - start)):
                     break
-            return Answer(head, wire.filled, wire.received if total is None else total, b"")
+            if head.status == 200 and total is None:
+                total = wire.received
+            return Answer(head, wire.filled, total, b"")
 
 
 async def ask(
@@ -316,7 +318,7 @@ def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -
             f"with {head.content_length} bytes",
             FailureCause.MALFORMED,
         )
-    return 0, sent.total if sent.total is not None else sent.stop
+    return 0, sent.total
 
 
 async def _read_aside(wire: LenientWire, response: aiohttp.ClientResponse) -> bytes:

@@ -227,6 +227,24 @@ async def test_a_whole_answer_without_length_is_measured() -> None:
         await fetcher.aclose()
 
 
+@pytest.mark.parametrize("by_proxy", [False, True])
+async def test_a_range_of_an_object_of_unknown_size_is_no_whole_object(by_proxy: bool) -> None:
+    """``bytes 0-999/*`` does not say that the object ends there; what was listed is read all the same."""
+
+    async def reticent(request: Request, peer: Peer) -> None:
+        head, body = ranged(request)
+        await peer.send(head.replace(b"/%d" % len(DATA), b"/*") + body)
+
+    async with RawServer(reticent) as server:
+        fetcher = fetcher_of(proxy=server.url) if by_proxy else fetcher_of()
+        url, buffer = f"{server.url}/o", bytearray(1000)
+        with pytest.raises(StorageError, match="does not tell the object's size"):
+            await fetcher.open_read(url, memoryview(buffer))
+        await fetcher.read(ObjectInfo(url=url, size=len(DATA)), 5, memoryview(buffer))
+        assert buffer == DATA[5:1005]
+        await fetcher.aclose()
+
+
 async def test_a_server_may_say_when_to_come_again() -> None:
     """A time beyond the deadline ends the read at once."""
 
