@@ -68,10 +68,12 @@ def integers(name: str, values: Any, *, least: int | None = None) -> tuple[int, 
 
 
 def seed(name: str, value: Any) -> int | None:
-    """A whole number of any size, or None."""
+    """A whole number of any size, or None; no bool."""
     if value is None:
         return None
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer or None, not {shown(value)}") from None
@@ -92,9 +94,10 @@ def number(
     return value if isinstance(value, int | float) else value.item()
 
 
-def flag(name: str, value: Any) -> bool:
-    """True or False; 1 and 0 will do."""
-    if isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1)):
+def flag(name: str, value: Any, *, strict: bool = False) -> bool:
+    """True or False; 1 and 0 will do where tf.data takes them, and not where it is `strict`."""
+    number = not strict and isinstance(value, int) and value in (0, 1)
+    if number or isinstance(value, bool | np.bool_):
         return bool(value)
     raise TypeError(f"{name} must be True or False, not {shown(value)}")
 

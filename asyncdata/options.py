@@ -105,7 +105,7 @@ class HedgeOptions:
     max_at_once: int = 8
 
     def __post_init__(self) -> None:
-        arguments.flag("enabled", self.enabled)
+        arguments.flag("enabled", self.enabled, strict=True)
         arguments.number("max_extra", self.max_extra, least=0, most=1)
         arguments.number("least_delay_s", self.least_delay_s, above=0)
         arguments.number("most_delay_s", self.most_delay_s, above=0)
@@ -158,8 +158,8 @@ class ErrorPolicy:
             arguments.number("max_fraction", self.max_fraction, least=0, most=1)
         arguments.integer("min_elements", self.min_elements, least=1)
         arguments.integer("max_in_a_row", self.max_in_a_row, least=1)
-        arguments.flag("skip_unreachable", self.skip_unreachable)
-        arguments.flag("log_warning", self.log_warning)
+        arguments.flag("skip_unreachable", self.skip_unreachable, strict=True)
+        arguments.flag("log_warning", self.log_warning, strict=True)
         if self.quarantine is not None and "://" in (name := arguments.url("quarantine", self.quarantine)):
             raise ValueError(f"quarantine must be a local file, not {name!r}")
 
@@ -244,7 +244,7 @@ class Options:
         arguments.integer("max_requests_in_flight", self.max_requests_in_flight, least=1, autotune=True)
         arguments.integer("max_bytes_in_flight", self.max_bytes_in_flight, least=1, autotune=True)
         for name in ("deterministic", "check_crc", "check_object_crc", "isolate"):
-            arguments.flag(name, getattr(self, name))
+            arguments.flag(name, getattr(self, name), strict=True)
         arguments.choice("on_change", self.on_change, ("raise", "restart"))
         arguments.seed("seed", self.seed)
         arguments.number("close_timeout_s", self.close_timeout_s, above=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import asyncdata as ad
 from asyncdata import arguments
 
 
@@ -57,6 +59,8 @@ def test_integers_are_bounded() -> None:
     with pytest.raises(TypeError, match=r"x must be an integer or None, not 1\.5"):
         arguments.integer_or_none("x", 1.5)
     assert arguments.seed("x", 2**70) == 2**70
+    with pytest.raises(TypeError, match="x must be an integer or None, not True"):
+        arguments.seed("x", True)
 
 
 def test_flags_are_true_or_false() -> None:
@@ -68,6 +72,26 @@ def test_flags_are_true_or_false() -> None:
     for wrong in (None, 2, "yes", 1.0, np.int64(1)):
         with pytest.raises(TypeError, match="x must be True or False"):
             arguments.flag("x", wrong)
+    for number in (0, 1):
+        with pytest.raises(TypeError, match=f"x must be True or False, not {number}"):
+            arguments.flag("x", number, strict=True)
+
+
+def test_options_take_no_number_for_a_flag_and_no_flag_for_a_number() -> None:
+    """By the name of the option; of all of them."""
+    kinds: tuple[Any, ...] = (ad.Options, ad.RetryOptions, ad.TimeoutOptions, ad.HedgeOptions, ad.ErrorPolicy)
+    for kind in kinds:
+        for field in dataclasses.fields(kind):
+            default = getattr(kind(), field.name)
+            if isinstance(default, bool):
+                wrong: tuple[Any, ...] = (0, 1, "yes", None)
+            elif isinstance(default, int | float) or field.name in ("seed", "max_skipped", "max_fraction"):
+                wrong = (True, False, "1")
+            else:
+                continue
+            for value in wrong:
+                with pytest.raises(TypeError, match=f"^{field.name} must be"):
+                    kind(**{field.name: value})
 
 
 def test_dtypes_may_be_others() -> None:

@@ -7,7 +7,8 @@ otherwise. Constructors stand here; transformations in one file per family, of w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -255,6 +256,15 @@ def _texts(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def _as_rows(value: Any) -> np.ndarray[Any, Any]:
+    if any(isinstance(each, np.ma.MaskedArray) for each in (value, *(value if isinstance(value, list) else ()))):
+        raise TypeError(
+            "from_tensor_slices would lose the mask of a masked array: give array.filled(value), or array.data and "
+            "np.ma.getmaskarray(array) as two arrays"
+        )
+    if isinstance(value, AbstractSet | Iterator):
+        raise TypeError(
+            f"tensors must be arrays or lists, not {arguments.shown(value)}; make a list of it, or use from_generator"
+        )
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -262,6 +272,10 @@ def _as_rows(value: Any) -> np.ndarray[Any, Any]:
             f"from_tensor_slices needs arrays, or lists of one length on every level, not {arguments.shown(value)}; "
             "from_generator takes rows of different lengths"
         ) from error
+    if array.dtype.kind == "T":
+        array = array.astype(object)
+        if not all(isinstance(item, str) for item in array.flat):
+            raise TypeError("from_tensor_slices needs a str in the place of every missing one of a StringDType array")
     if array.dtype.kind in "US" and array.ndim:
         array = _texts(value, array.shape)
     if array.ndim == 0:

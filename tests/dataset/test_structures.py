@@ -90,3 +90,16 @@ def test_dicts_keep_the_order_of_the_first_element() -> None:
     (batch,) = D.from_generator(lambda: rows).batch(2)
     assert list(batch) == ["b", "a"]
     assert (batch["b"].tolist(), batch["a"].tolist()) == ([1, 3], [2, 4])
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="this numpy has no such strings")
+def test_slices_of_numpys_strings_are_strings() -> None:
+    """Of any length, with zeros in them; one that is missing is refused."""
+    words = ["a", "", "ü\0b"]
+    texts = np.array(words, np.dtypes.StringDType())
+    assert list(ad.Dataset.from_tensor_slices(texts)) == words
+    (batch,) = ad.Dataset.from_tensor_slices({"x": texts}).batch(3)
+    assert list(batch["x"]) == words
+    missing = np.array(["a", None], np.dtypes.StringDType(na_object=None))
+    with pytest.raises(TypeError, match="every missing"):
+        ad.Dataset.from_tensor_slices(missing)
