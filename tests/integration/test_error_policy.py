@@ -11,6 +11,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode_many
+from asyncdata.storage.local.descriptors import version_of
 from tests.samples import samples
 
 SHARDS, RECORDS = 5, 40
@@ -45,6 +46,11 @@ class Damaged:
             path.write_bytes(data)
         self.urls.insert(2, str(folder / "missing.tfrecord"))
         self.ended.append((self.urls[2], None, 0))
+
+
+def version_at(url: str) -> str | None:
+    path = Path(url)
+    return version_of(path.stat()) if path.exists() else None
 
 
 def picky(record: bytes) -> bytes:
@@ -89,6 +95,7 @@ def test_what_is_good_arrives_and_the_rest_is_told(tmp_path: Path, workers: int)
             refused = [line for line in lines if line["error"].startswith("ValueError at ")]
             ended = [line for line in lines if "unread_bytes" in line]
             assert sorted((line["url"], line["record"], line["offset"]) for line in corrupt) == sorted(files.bad)
+            assert all(line["generation"] == version_at(line["url"]) for line in lines)
             assert len(refused) == len(files.good) - len(expected)
             assert sorted((line["url"], line["unread_bytes"] or 0) for line in ended) == sorted(
                 (url, unread) for url, _, unread in files.ended

@@ -22,6 +22,7 @@ from asyncdata.storage.failures import read_failed
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
 from tests.samples import samples
+from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, honest, ranged
 
 DATA = random.Random(11).randbytes(3_000_000)
@@ -405,3 +406,23 @@ async def test_what_an_attempt_left_survives_the_way_to_another_process() -> Non
         3.5,
         {"url": URL, "offset": 17},
     )
+
+
+async def test_requests_on_connections_that_the_server_had_closed_are_counted_apart() -> None:
+    """It hangs up instead of a second answer: the request is sent again at once, which is no failure and no retry."""
+
+    async def once(request: Request, peer: Peer) -> None:
+        if peer.requests > 1:
+            peer.close()
+        else:
+            await honest(request, peer)
+
+    async with RawServer(once) as server:
+        fetcher = Fetcher(Options(), Environment())
+        info, buffer = ObjectInfo(url=f"{server.url}/o", size=len(PLAIN)), bytearray(1000)
+        for number in range(3):
+            await fetcher.read(info, number, memoryview(buffer))
+            assert buffer == PLAIN[number : number + 1000]
+        stats = fetcher.stats()
+        assert (stats.resends, stats.requests, stats.retries, dict(stats.failures)) == (2, 3, 0, {})
+        await fetcher.aclose()

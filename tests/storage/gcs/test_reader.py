@@ -13,7 +13,7 @@ from asyncdata.storage.gcs.listing import LISTERS
 from asyncdata.storage.gcs.tokens import MAX_REFUSALS
 from asyncdata.storage.registry import spec_for
 from asyncdata.types import ObjectInfo
-from fake_gcs import FakeGCS
+from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.storage.gcs.test_tokens import service_account
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, honest, ranged
 
@@ -176,6 +176,24 @@ async def test_a_token_the_server_refuses_is_renewed_once(tmp_path: Path) -> Non
         assert issued == 2 + MAX_REFUSALS + 1
         assert "Bearer" not in repr(caught.value.__dict__)
         assert "t3" not in str(caught.value)
+        await fetcher.aclose()
+
+
+async def test_a_token_that_ends_is_renewed_for_metadata_too(tmp_path: Path) -> None:
+    """A listing and a look at an object are asked for once more with a new token; nothing counts as failed."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", b"1234")
+        fetcher = fetcher_of(server.url, token=service_account(tmp_path, f"{server.url}/token"))
+        for ask in (fetcher.stat, fetcher.glob):
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="expired-token"), nth=(1,)),))
+            server.journal.clear()
+            assert await ask("gs://bucket/x")
+            assert [entry.status for entry in server.journal if entry.operation.startswith("storage.objects")] == [
+                401,
+                200,
+            ]
+        stats = fetcher.stats()
+        assert (stats.metadata_requests, stats.retries, dict(stats.failures)) == (2, 0, {})
         await fetcher.aclose()
 
 
