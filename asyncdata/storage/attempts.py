@@ -49,6 +49,8 @@ class Attempts:
         self._turn, self._held = -1.0, 0
         self._hedge_memory = HedgeMemory(hedge_bytes)
         self._hedger = Hedger(options.hedge, self._hedge_memory, self.counters)
+        self.enter_at_once = self._gate.enter_at_once
+        """Takes a place of so many bytes, or returns None: then ``enter`` waits for one."""
 
     def __repr__(self) -> str:
         return repr(self._gate)
@@ -62,29 +64,35 @@ class Attempts:
         """Waits for a place; the ticket is to be given to ``end``."""
         return await self._gate.enter(priority, size)
 
-    def begin(self, size: int, again: Again, *, resumed: bool = False) -> Racing:
+    def begin(self, size: int, again: Again, resumed: bool = False) -> Racing:
         """An attempt at so many bytes begins; ``again`` asks for some of them a second time."""
         self.counters.began(resumed=resumed)
         limits, after_s = self._observed.for_size(size)
         racing = Racing(limits, size, again, began=asyncio.get_running_loop().time(), after_s=after_s)
-        self._hedger.watch(racing)
+        hedger = self._hedger
+        if hedger.looks:
+            hedger.running.add(racing)
+        else:
+            hedger.watch(racing)
         return racing
 
     def end(self, racing: Racing, ticket: Ticket) -> None:
         """It is over, in whatever way."""
-        self._hedger.forget(racing)
+        self._hedger.running.discard(racing)
+        if racing.task is not None:
+            self._hedger.forget(racing)
         if racing.resends:
             self.counters.resent(racing.resends)
         if racing.skipped:
             self.counters.skipped(racing.skipped)
-        self.counters.ended()
+        self.counters.in_flight -= 1
         self._gate.leave(ticket)
         if self._window is not None and self._window.limit != self._gate.limit:
             self._gate.resize(self._window.limit)
 
     def ended_well(self, racing: Racing, size: int) -> None:
         """All its bytes are there."""
-        self.counters.received(size)
+        self.counters.bytes += size
         # Where nothing depends on every read, a sample of them is looked at.
         self._unseen -= 1
         if self._unseen >= 0 and self._window is None and racing.connect_s < 0:
@@ -114,7 +122,7 @@ class Attempts:
         cause, filled = FailureCause.BACKEND, 0
         if isinstance(error, ReadFailedError):
             cause, filled = error.cause, error.filled
-        self.counters.received(filled)
+        self.counters.bytes += filled
         now = asyncio.get_running_loop().time()
         if cause in _BEFORE_THE_HEAD and racing.first_byte_at < 0 <= racing.asked_at:
             self._observed.first_byte(racing.size, max(now - racing.asked_at, _LEAST_S), censored=True)
@@ -131,7 +139,7 @@ class Attempts:
             return filled
         fresh = won[filled - at :]
         buffer[filled : filled + len(fresh)] = fresh
-        self.counters.received(len(fresh))
+        self.counters.bytes += len(fresh)
         return filled + len(fresh)
 
     def stats(self) -> FetchStats:

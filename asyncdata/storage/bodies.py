@@ -54,7 +54,7 @@ class Bodies:
         self._client = RangeClient(limits=limits, max_connections=max_connections, tls_context=tls_context)
         self._proxies = proxies
         # Many ranges of one object follow one another.
-        self._taken_apart = functools.lru_cache(maxsize=4096)(_take_apart)
+        self._taken_apart = functools.lru_cache(maxsize=4096)(self._take_apart)
         self.fallback = Fallback()
         self._session = aiohttp.ClientSession(
             connector=NotingConnector(
@@ -97,7 +97,7 @@ class Bodies:
     async def get(
         self,
         url: str,
-        headers: Iterable[tuple[str, str]],
+        headers: tuple[tuple[str, str], ...],
         *,
         start: int,
         buffer: memoryview,
@@ -116,9 +116,9 @@ class Bodies:
             skip_allowed: A server that ignores ranges is borne with, by reading up to ``start`` and dropping it.
             attempt: Limits, and where to tell what was seen.
         """
-        origin, target, key = self._taken_apart(url)
-        proxy = self._proxies.choose(origin)
-        why = Why.PROXY if proxy is not None else self.fallback.reason(origin, key)
+        origin, target, key, proxy = self._taken_apart(url)
+        odd = self.fallback.origins
+        why = Why.PROXY if proxy is not None else self.fallback.reason(origin, key) if odd else None
         if why is None:
             try:
                 answer = await self._client.get(
@@ -133,7 +133,8 @@ class Bodies:
             except UnreadableHeadError:
                 why = Why.MALFORMED_HEAD
             else:
-                self.fallback.went_well(origin)
+                if odd:
+                    self.fallback.went_well(origin)
                 return answer
             self.fallback.struck(origin, key, why)
         self.fallback.used(why)
@@ -189,12 +190,11 @@ class Bodies:
         finally:
             self._watched.discard(wire)
 
+    def _take_apart(self, url: str) -> tuple[Origin, str, str, str | None]:
+        """(origin, request target, the URL without its query, proxy) of an absolute http or https URL."""
+        origin, target = parse_http_url(url)
+        return origin, target, urlsplit(url)._replace(query="").geturl(), self._proxies.choose(origin)
+
     def _watch(self, wire: LenientWire) -> None:
         self._watched.add(wire)
         self._watchdog.wake()
-
-
-def _take_apart(url: str) -> tuple[Origin, str, str]:
-    """(origin, request target, the URL without its query) of an absolute http or https URL."""
-    origin, target = parse_http_url(url)
-    return origin, target, urlsplit(url)._replace(query="").geturl()

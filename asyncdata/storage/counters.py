@@ -76,12 +76,14 @@ class FetchStats:
 
 
 class FetchCounters:
-    """The running numbers behind ``FetchStats``."""
+    """The running numbers behind ``FetchStats``; those that every read changes are plain attributes."""
 
     def __init__(self) -> None:
-        self._requests = 0
+        self.requests = 0
+        """Attempts at a body so far."""
         self._metadata_requests = 0
-        self._bytes = 0
+        self.bytes = 0
+        """Bytes that came and are kept."""
         self._retries = 0
         self._resumes = 0
         self._resends = 0
@@ -89,17 +91,13 @@ class FetchCounters:
         self._hedges_won = 0
         self._wasted = 0
         self._backoff_s = 0.0
-        self._in_flight = 0
+        self.in_flight = 0
+        """Attempts at a body that are not over."""
         self._peak = 0
         self._hedges_in_flight = 0
         self._peak_hedges = 0
         self._restarts = 0
         self._failures: Counter[FailureCause] = Counter()
-
-    @property
-    def requests(self) -> int:
-        """Attempts at a body so far."""
-        return self._requests
 
     def resent(self, count: int) -> None:
         """Requests were sent again over another connection."""
@@ -107,7 +105,7 @@ class FetchCounters:
 
     def hedged(self) -> None:
         """A second attempt begins."""
-        self._requests += 1
+        self.requests += 1
         self._hedges += 1
         self._hedges_in_flight += 1
         self._peak_hedges = max(self._peak_hedges, self._hedges_in_flight)
@@ -120,26 +118,18 @@ class FetchCounters:
 
     def began(self, *, resumed: bool = False) -> None:
         """An attempt at a body begins."""
-        self._requests += 1
+        self.requests += 1
         self._resumes += resumed
-        self._in_flight += 1
-        self._peak = max(self._peak, self._in_flight)
-
-    def ended(self) -> None:
-        """An attempt at a body is over, in whatever way."""
-        self._in_flight -= 1
+        self.in_flight = now = self.in_flight + 1
+        self._peak = max(self._peak, now)
 
     def asked(self) -> None:
         """An attempt at metadata begins."""
         self._metadata_requests += 1
 
-    def received(self, size: int) -> None:
-        """Bytes came and are kept."""
-        self._bytes += size
-
     def wasted(self, size: int) -> None:
         """Bytes that were booked as received are thrown away."""
-        self._bytes -= size
+        self.bytes -= size
         self._wasted += size
 
     def skipped(self, size: int) -> None:
@@ -163,9 +153,9 @@ class FetchCounters:
         """The numbers as they are now."""
         failures = dict(self._failures)
         return FetchStats(
-            requests=self._requests,
+            requests=self.requests,
             metadata_requests=self._metadata_requests,
-            bytes=self._bytes,
+            bytes=self.bytes,
             retries=self._retries,
             resumes=self._resumes,
             resends=self._resends,
@@ -175,7 +165,7 @@ class FetchCounters:
             failures=MappingProxyType(failures),
             timeouts=MappingProxyType({cause: failures[cause] for cause in TIMEOUT_CAUSES if cause in failures}),
             backoff_s=self._backoff_s,
-            in_flight=self._in_flight,
+            in_flight=self.in_flight,
             peak_in_flight=self._peak,
             hedges_in_flight=self._hedges_in_flight,
             peak_hedges_in_flight=self._peak_hedges,

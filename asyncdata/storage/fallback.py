@@ -36,13 +36,14 @@ class Fallback:
 
     def __init__(self) -> None:
         self._urls: OrderedDict[str, Why] = OrderedDict()
-        self._origins: OrderedDict[Origin, tuple[int, Why]] = OrderedDict()
+        self.origins: OrderedDict[Origin, tuple[int, Why]] = OrderedDict()
+        """Those with an answer that the range client could not take; to be changed here only."""
         self._since_probe: Counter[Origin] = Counter()
         self.counts: Counter[Why] = Counter()
         """Bodies that were asked for by aiohttp."""
 
     def __repr__(self) -> str:
-        odd = sum(strikes >= STRIKES for strikes, _ in self._origins.values())
+        odd = sum(strikes >= STRIKES for strikes, _ in self.origins.values())
         return f"<Fallback {len(self._urls)} URLs, {odd} origins>"
 
     def reason(self, origin: Origin, key: str) -> Why | None:
@@ -52,9 +53,9 @@ class Fallback:
             origin: Where it goes.
             key: The URL, without what changes from one request to the next.
         """
-        if not self._origins:
+        if not self.origins:
             return None
-        strikes, why = self._origins.get(origin, (0, None))
+        strikes, why = self.origins.get(origin, (0, None))
         if why is None:
             return None
         if strikes < STRIKES:
@@ -68,23 +69,23 @@ class Fallback:
 
     def went_well(self, origin: Origin) -> None:
         """The range client took an answer of the origin."""
-        if self._origins and origin in self._origins:
-            _, why = self._origins[origin]
-            self._origins[origin] = (0, why)
+        if self.origins and origin in self.origins:
+            _, why = self.origins[origin]
+            self.origins[origin] = (0, why)
             self._since_probe.pop(origin, None)
 
     def struck(self, origin: Origin, key: str, why: Why) -> None:
         """The range client could not take an answer."""
-        strikes, _ = self._origins.pop(origin, (0, why))
-        self._origins[origin] = (strikes + 1, why)
+        strikes, _ = self.origins.pop(origin, (0, why))
+        self.origins[origin] = (strikes + 1, why)
         if why is not Why.MALFORMED_HEAD:
             # A broken head may be an accident of the network; the others are how the server is.
             self._urls.pop(key, None)
             self._urls[key] = why
             if len(self._urls) > _MOST_URLS:
                 self._urls.popitem(last=False)
-        if len(self._origins) > _MOST_ORIGINS:
-            forgotten, _ = self._origins.popitem(last=False)
+        if len(self.origins) > _MOST_ORIGINS:
+            forgotten, _ = self.origins.popitem(last=False)
             self._since_probe.pop(forgotten, None)
 
     def used(self, why: Why) -> None:

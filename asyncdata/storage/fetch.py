@@ -17,9 +17,10 @@ import asyncio
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
 from asyncdata.options import Environment, Options
@@ -54,6 +55,7 @@ class Fetcher:
         self._environment = environment
         self._attempts = Attempts(options, hedge_bytes(options) if hedge_memory is None else hedge_memory)
         self._readers: dict[str, RangeReader] = {}
+        self._scheme_of = lru_cache(maxsize=1024)(scheme_of)
         self._random = random.Random()
         self._closed = False
 
@@ -70,7 +72,9 @@ class Fetcher:
         reader = self._reader(pattern)
         return await self._retried(lambda: reader.glob(pattern), pattern)
 
-    async def read(self, info: ObjectInfo, start: int, buffer: memoryview, *, priority: Priority = 0) -> None:
+    def read(
+        self, info: ObjectInfo, start: int, buffer: memoryview, *, priority: Priority = 0
+    ) -> Coroutine[Any, Any, None]:
         """Fills ``buffer`` with the bytes ``[start, start + len(buffer))`` of the version in ``info``.
 
         Args:
@@ -83,11 +87,10 @@ class Fetcher:
             ObjectChangedError: The object is not the listed version any more.
             StorageError: Anything else; ``attempts`` says how often it was tried.
         """
-        whole = _bytes_view(buffer)
+        whole = buffer if not buffer.readonly and buffer.format == "B" and buffer.ndim == 1 else _bytes_view(buffer)
         if start < 0 or (info.size >= 0 and start + len(whole) > info.size):
             raise ValueError(f"[{start}, {start + len(whole)}) lies outside of {redact(info.url)} ({info.size} bytes)")
-        if whole:
-            await self._read_rest(info, start, whole, filled=0, priority=priority, tries=_Tries(self._loop_time()))
+        return self._read_rest(info, start, whole, filled=0, priority=priority)
 
     async def open_read(self, url: str, buffer: memoryview, *, priority: Priority = 0) -> tuple[ObjectInfo, int]:
         """Reads the beginning of an object about which nothing is known, without asking for its metadata first.
@@ -165,7 +168,7 @@ class Fetcher:
     def _reader(self, url: str) -> RangeReader:
         if self._closed:
             raise PipelineClosedError("the storage layer was closed", url=url)
-        scheme = scheme_of(url)
+        scheme = self._scheme_of(url)
         reader = self._readers.get(scheme)
         if reader is None:
             try:
@@ -176,27 +179,39 @@ class Fetcher:
         return reader
 
     async def _read_rest(
-        self, info: ObjectInfo, start: int, buffer: memoryview, *, filled: int, priority: Priority, tries: _Tries
+        self,
+        info: ObjectInfo,
+        start: int,
+        buffer: memoryview,
+        *,
+        filled: int,
+        priority: Priority,
+        tries: _Tries | None = None,
     ) -> None:
-        reader = self._reader(info.url)
         size = len(buffer)
+        if filled >= size:
+            return
+        attempts = self._attempts
+        reader = self._readers.get(self._scheme_of(info.url)) or self._reader(info.url)
+        began = asyncio.get_running_loop().time()
         while filled < size:
             left = buffer[filled:] if filled else buffer
-            ticket = await self._attempts.enter(priority, len(left))
-            racing = self._attempts.begin(len(left), _read_again(reader, info, start + filled), resumed=filled > 0)
+            ticket = attempts.enter_at_once(size - filled) or await attempts.enter(priority, size - filled)
+            racing = attempts.begin(size - filled, partial(_read_again, reader, info, start + filled), filled > 0)
             try:
                 await reader.read_into(info, start + filled, left, racing)
-                self._attempts.ended_well(racing, len(left))
+                attempts.ended_well(racing, size - filled)
                 return
             except TransientStorageError as error:
-                got = self._attempts.failed(error, racing)
-                filled += self._attempts.take_won(racing, left, got)
+                got = attempts.failed(error, racing)
+                filled += attempts.take_won(racing, left, got)
+                tries = tries or _Tries(began)
                 delay = self._delay_s(error, racing, tries)
             except StorageError as error:
-                error.attempts = tries.made + 1
+                error.attempts = (0 if tries is None else tries.made) + 1
                 raise
             finally:
-                self._attempts.end(racing, ticket)
+                attempts.end(racing, ticket)
             if delay:
                 await asyncio.sleep(delay)
 
@@ -258,12 +273,11 @@ def _bytes_view(buffer: memoryview) -> memoryview:
     return buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
 
 
-def _read_again(reader: RangeReader, info: ObjectInfo, start: int) -> Again:
-    async def read(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
-        await reader.read_into(info, start + offset, buffer, attempt)
-        return None
-
-    return read
+async def _read_again(
+    reader: RangeReader, info: ObjectInfo, start: int, offset: int, buffer: memoryview, attempt: Attempt
+) -> ObjectInfo | None:
+    await reader.read_into(info, start + offset, buffer, attempt)
+    return None
 
 
 def _open_again(reader: RangeReader, url: str) -> Again:

@@ -38,6 +38,10 @@ class Gate:
         """The most requests in flight."""
         return self._queue.limit
 
+    def enter_at_once(self, size: int = 0) -> Ticket | None:
+        """Takes a slot, if there is one that nobody waits for; else, and when closed, ``enter`` is to be asked."""
+        return None if self._closed else self._queue.enter_at_once(size)
+
     async def enter(self, priority: Priority, size: int = 0) -> Ticket:
         """Waits for a slot. The ticket must be given to ``leave``, whatever happens."""
         if self._closed:
@@ -62,7 +66,9 @@ class Gate:
 
     def leave(self, ticket: Ticket) -> None:
         """Gives the slot back and wakes whoever gets it."""
-        self._wake(self._queue.leave(ticket))
+        granted = self._queue.leave(ticket)
+        if granted:
+            self._wake(granted)
 
     def resize(self, limit: int) -> None:
         """Sets the limit; holders keep their slots."""

@@ -156,7 +156,10 @@ class Hedger:
         self._memory = memory
         self._counters = counters
         self._budget = HedgeBudget(options)
-        self._running: set[Racing] = set()
+        self.running: set[Racing] = set()
+        """Attempts that are watched; to be added to while it `looks`."""
+        self.looks = False
+        """Whether a look is due; else ``watch`` has to be called."""
         self._tasks: set[asyncio.Task[bool]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -165,13 +168,13 @@ class Hedger:
         """An attempt begins."""
         if not self._options.enabled:
             return
-        self._running.add(racing)
+        self.running.add(racing)
         if self._timer is None:
             self._arm(asyncio.get_running_loop())
 
     def forget(self, racing: Racing) -> None:
         """It is over; a second attempt that is still running has lost."""
-        self._running.discard(racing)
+        self.running.discard(racing)
         if racing.task is not None and not racing.task.done():
             racing.task.cancel()
         if racing.lent:
@@ -182,7 +185,7 @@ class Hedger:
         """Ends second attempts that still run."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self.looks = None, False
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -190,16 +193,17 @@ class Hedger:
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = loop.time() + TICK_S
         self._timer = loop.call_at(self._due, self._look)
+        self.looks = True
 
     def _look(self) -> None:
-        self._timer = None
-        if not self._running:
+        self._timer, self.looks = None, False
+        if not self.running:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
         late = now - self._due > TICK_S
         self._arm(loop)
-        for racing in self._running:
+        for racing in self.running:
             if not racing.is_silent(now) or late:
                 continue
             if racing.task is not None:
@@ -258,7 +262,7 @@ class Hedger:
             self._counters.hedge_ended(won=False, wasted=second.received)
             raise
         wire = racing.wire
-        if racing not in self._running or racing.lent or wire is None or wire.filled >= offset + size:
+        if racing not in self.running or racing.lent or wire is None or wire.filled >= offset + size:
             self._counters.hedge_ended(won=False, wasted=size)
             return False
         self._counters.hedge_ended(won=True, wasted=wire.filled - offset)

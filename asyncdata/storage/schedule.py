@@ -17,10 +17,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Priority: TypeAlias = "int | tuple[int, ...]"
 """Smaller is sooner needed; a plain ``n`` is the same as ``(n,)``."""
+
+
+_NEVER_QUEUED: Final[tuple[tuple[int, ...], int]] = ((), -1)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +67,15 @@ class RequestQueue:
         """How many tickets wait for a slot."""
         return len(self._waiting) - self._withdrawn
 
+    def enter_at_once(self, size: int = 0) -> Ticket | None:
+        """Takes a slot, if there is one that nobody waits for."""
+        held = self.held
+        if self._waiting or held >= self.limit or (held and self.held_bytes + size > self.most_bytes):
+            return None
+        self.held = held + 1
+        self.held_bytes += size
+        return Ticket(_NEVER_QUEUED, size, granted=True)
+
     def enter(self, priority: Priority, size: int = 0) -> Ticket:
         """Takes a slot or a place in the queue."""
         key = (priority if isinstance(priority, tuple) else (priority,), next(self._arrivals))
@@ -81,7 +93,7 @@ class RequestQueue:
         ticket.granted = False
         self.held -= 1
         self.held_bytes -= ticket.size
-        return self._grant()
+        return self._grant() if self._waiting else []
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
         """Gives up a place in the queue; returns the tickets that it alone held up.

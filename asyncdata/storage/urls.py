@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from asyncdata.errors import UnsupportedURLError
@@ -35,9 +34,8 @@ def split_bucket(url: str, schemes: tuple[str, ...]) -> tuple[str, str]:
     return bucket, name
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a connection goes.
+class Origin(NamedTuple):
+    """Where a connection goes; a tuple, for it is looked up by every read.
 
     Attributes:
         host: Name or address, without brackets.

@@ -32,10 +32,10 @@ def test_counters_add_up_and_snapshots_stay() -> None:
     """A snapshot is not touched by what follows it."""
     counters = FetchCounters()
     counters.began()
-    counters.received(10)
+    counters.bytes += 10
     counters.failed(read_failed("x", FailureCause.IDLE_TIMEOUT))
     counters.retried(0.5)
-    counters.ended()
+    counters.in_flight -= 1
     counters.began(resumed=True)
     before = counters.snapshot(waiting=1, limit=2)
     counters.failed(read_failed("x", FailureCause.CONNECT))

@@ -214,21 +214,19 @@ class GcsReader:
     ) -> Answer:
         version = info.version
 
-        def accept(head: ResponseHead) -> None:
-            requests.check_media_head(head, info, start)
-            if note is not None:
-                note(head)
-
+        accept: Callable[[ResponseHead], None] = functools.partial(requests.check_media_head, info=info, start=start)
+        if note is not None:
+            accept = functools.partial(_check_and_note, accept, note)
         url = self._media_url(info.url, version)
         try:
             token = await self._tokens.get()
-            answer = await self._bodies.get(
-                url, _with_token(token), start=start, buffer=buffer, accept=accept, attempt=attempt
-            )
+            headers = _with_token(token) if token.header else requests.BODY_HEADERS
+            answer = await self._bodies.get(url, headers, start=start, buffer=buffer, accept=accept, attempt=attempt)
             if answer.head.status == 401 and token.header:
                 token = await self._tokens.renew(token)
+                headers = _with_token(token) if token.header else requests.BODY_HEADERS
                 answer = await self._bodies.get(
-                    url, _with_token(token), start=start, buffer=buffer, accept=accept, attempt=attempt
+                    url, headers, start=start, buffer=buffer, accept=accept, attempt=attempt
                 )
                 if answer.head.status == 401 and not self._tokens.refused(token):
                     # Others are served with it: the server errs, and another attempt may succeed.
@@ -277,7 +275,12 @@ class GcsReader:
         return object_changed(info, current.version, start=start, note=" (generations)")
 
 
+def _check_and_note(
+    check: Callable[[ResponseHead], None], note: Callable[[ResponseHead], None], head: ResponseHead
+) -> None:
+    check(head)
+    note(head)
+
+
 def _with_token(token: Token) -> tuple[tuple[str, str], ...]:
-    if not token.header:
-        return requests.BODY_HEADERS
     return (*requests.BODY_HEADERS, ("Authorization", token.header))

@@ -7,8 +7,10 @@ once, for it was not answered.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from asyncdata.options import TimeoutOptions
@@ -19,9 +21,21 @@ from asyncdata.storage.urls import Origin
 
 USER_AGENT: Final = "asyncdata"
 
+_RANGE_LINE: Final = 3
+_MOST_FRAMES: Final = 256
+
 
 def build_get(origin: Origin, target: str, headers: Iterable[tuple[str, str]], start: int, length: int) -> bytes:
     """The head of a GET of the bytes ``[start, start + length)``.
+
+    Raises:
+        ValueError: A header or the target would break the framing.
+    """
+    return build_frame(origin, target, tuple(headers)) % (start, start + length - 1)
+
+
+def build_frame(origin: Origin, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """The head of a GET, with two ``%d`` for the first and the last byte of the range.
 
     Raises:
         ValueError: A header or the target would break the framing.
@@ -30,14 +44,16 @@ def build_get(origin: Origin, target: str, headers: Iterable[tuple[str, str]], s
         f"GET {target} HTTP/1.1",
         f"Host: {origin.authority}",
         f"User-Agent: {USER_AGENT}",
-        f"Range: bytes={start}-{start + length - 1}",
+        "Range: bytes=",
+        *(f"{name}: {value}" for name, value in headers),
     ]
-    lines.extend(f"{name}: {value}" for name, value in headers)
     head = "\r\n".join(lines)
     if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
         raise ValueError("a line break inside a request line or header")
+    lines = [line.replace("%", "%%") for line in lines]
+    lines[_RANGE_LINE] += "%d-%d"
     try:
-        return f"{head}\r\n\r\n".encode("latin-1")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
     except UnicodeEncodeError:
         # Its own error would carry the whole head about, secrets and all.
         raise ValueError("a character inside a request line or header that cannot be sent") from None
@@ -48,6 +64,8 @@ class RangeClient:
 
     def __init__(self, *, limits: TimeoutOptions, max_connections: int, tls_context: ssl.SSLContext | None) -> None:
         self._pool = ConnectionPool(limits=limits, max_per_origin=max_connections, tls_context=tls_context)
+        # The ranges of one object differ by two numbers. Of the client's own, for some headers are secrets.
+        self._frame = lru_cache(maxsize=_MOST_FRAMES)(build_frame)
 
     def __repr__(self) -> str:
         return f"<RangeClient {self._pool!r}>"
@@ -61,7 +79,7 @@ class RangeClient:
         self,
         origin: Origin,
         target: str,
-        headers: Iterable[tuple[str, str]],
+        headers: tuple[tuple[str, str], ...],
         *,
         start: int,
         buffer: memoryview,
@@ -73,16 +91,20 @@ class RangeClient:
         Returns:
             The answer: its body in ``buffer`` if it is what was asked for, else aside.
         """
-        request = build_get(origin, target, headers, start, len(buffer))
+        pool = self._pool
+        request = self._frame(origin, target, headers) % (start, start + len(buffer) - 1)
         while True:
-            connection = await self._pool.acquire(origin, attempt)
+            connection = pool.take(origin, attempt) or await pool.acquire(origin, attempt)
             try:
-                return await connection.exchange(request, start, buffer, accept, attempt)
+                return await connection.ask(request, start, buffer, accept, attempt)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
             except StaleConnectionError:
                 if attempt is not None:
                     attempt.resends += 1
             finally:
-                self._pool.release(connection)
+                pool.release(connection)
 
     async def warm(self, origin: Origin, count: int) -> None:
         """Opens connections that will soon be needed."""

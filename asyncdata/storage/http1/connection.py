@@ -23,8 +23,7 @@ import enum
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from asyncdata.errors import StorageError
 from asyncdata.storage.attempt import Attempt, ReadLimits
@@ -58,8 +57,7 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A complete answer.
 
     Attributes:
@@ -89,7 +87,9 @@ class RangeConnection(asyncio.BufferedProtocol):
 
     def __init__(self, on_lost: Callable[[RangeConnection], None]) -> None:
         self._on_lost = on_lost
-        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        """Where the bytes come from; None before it is connected."""
         self._socket: socket.socket | None = None
         self._tls: TlsTransport | None = None
         self._look: Callable[[float], object] = _nothing
@@ -135,7 +135,7 @@ class RangeConnection(asyncio.BufferedProtocol):
     @property
     def is_clean(self) -> bool:
         """It may serve another exchange."""
-        return self.phase is Phase.IDLE and self._transport is not None and not self._transport.is_closing()
+        return self.phase is Phase.IDLE and self.transport is not None and not self.transport.is_closing()
 
     @property
     def progress(self) -> int:
@@ -169,6 +169,21 @@ class RangeConnection(asyncio.BufferedProtocol):
     ) -> Answer:
         """Sends one request and receives its answer; ``buffer`` is untouched once this returned or raised.
 
+        See `ask`.
+        """
+        try:
+            return await self.ask(request, start, buffer, accept, attempt)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
+    def ask(
+        self, request: bytes, start: int, buffer: memoryview, accept: Accept, attempt: Attempt | None
+    ) -> asyncio.Future[Answer]:
+        """Sends one request; what is returned is done when ``buffer`` is let go of.
+
+        Whoever is cancelled while waiting for it has to ``close`` the connection.
+
         Args:
             request: The whole head of a GET of ``[start, start + len(buffer))``.
             start: Offset of the first byte asked for.
@@ -181,17 +196,20 @@ class RangeConnection(asyncio.BufferedProtocol):
             StaleConnectionError: A kept connection was closed already.
             StorageError: What ``accept`` or the framing refused.
         """
-        if self._transport is None or not self.is_clean:
+        transport = self.transport
+        if transport is None or self.phase is not Phase.IDLE or transport.is_closing():
+            self.close()  # for it must not be taken for a clean one once more
             if not self.exchanges:
                 # Not kept, but new: a server that hangs up on everybody is not to be called again at once.
                 raise read_failed("the server closed a new connection", FailureCause.CONNECTION_LOST)
             raise StaleConnectionError("the connection is closed")
-        if self.exchanges and self._look(0) and not self._is_housekeeping():
+        kept = self.exchanges
+        if kept and self._look(0) and not self._is_housekeeping():
             # Bytes nobody asked for, or an end: an answer to the next request would begin in the middle of these.
             self.close()
             raise StaleConnectionError("the server closed a kept connection, or went on sending")
-        loop = asyncio.get_running_loop()
-        self.exchanges += 1
+        loop = self._loop
+        self.exchanges = kept + 1
         self.phase = Phase.HEAD
         self._start, self._buffer, self._accept = start, buffer, accept
         self._head_size = self._interim_bytes = self._at = self._end = 0
@@ -201,19 +219,15 @@ class RangeConnection(asyncio.BufferedProtocol):
             self._attempt, attempt.wire, attempt.asked_at = attempt, self, self.quiet_since
         waiter: asyncio.Future[Answer] = loop.create_future()
         self._waiter = waiter
-        self._transport.write(request)
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            self.close()
-            raise
+        transport.write(request)
+        return waiter
 
     def close(self) -> None:
         """Drops the caller's buffer and aborts the transport; nothing of this connection is used again."""
         self._forget_exchange()
         self.phase = Phase.CLOSED
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.abort()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.abort()
 
     def fail(self, error: StorageError) -> None:
         """Ends the running exchange with an error and closes the connection."""
@@ -260,9 +274,9 @@ class RangeConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         if self.phase is Phase.CLOSED:  # given up while it was being made
-            self._transport.abort()
+            self.transport.abort()
             return
         self._socket = transport.get_extra_info("socket")
         if isinstance(transport, TlsTransport):
@@ -283,7 +297,10 @@ class RangeConnection(asyncio.BufferedProtocol):
         if self._target is not None:
             self._at = at = self._at + nbytes
             if at >= self._mark:
-                self._milestone()
+                if at >= self._end:
+                    self._finish()
+                else:
+                    self._milestone()
         elif self.phase is Phase.HEAD:
             self._head_updated(nbytes)
         elif self.phase is Phase.COLLECT:
@@ -370,7 +387,7 @@ class RangeConnection(asyncio.BufferedProtocol):
             raise RuntimeError("an answer outside an exchange")
         plan = plan_body(head, start=self._start, length=len(buffer))
         self._answer_head, self._wanted, self._total = head, plan.wanted, plan.total
-        self.paced_since, self.paced_from = asyncio.get_running_loop().time(), 0
+        self.paced_since, self.paced_from = self._loop.time(), 0
         if self._attempt is not None:
             self._attempt.first_byte_at = self.paced_since
         early = self._head_view[body_at : self._head_size]
@@ -404,10 +421,7 @@ class RangeConnection(asyncio.BufferedProtocol):
             self._mark = self._end - LOW_WATER_BYTES - self._margin
 
     def _milestone(self) -> None:
-        """The body's end, or its last stretch, where the low-water mark follows what is still to come."""
-        if self._at >= self._end:
-            self._finish()
-            return
+        """The body's last stretch, where the low-water mark follows what is still to come."""
         self._set_low_water(max(1, min(LOW_WATER_BYTES, self._end - self._at - self._margin)))
         # At the least arrival the mark must be looked at again: above the rest it would never be reached.
         self._mark = self._end if self._low_water == 1 else self._at + 1
@@ -442,10 +456,12 @@ class RangeConnection(asyncio.BufferedProtocol):
     def _finish(self) -> None:
         head, waiter = self._answer_head, self._waiter
         reusable = self.phase is Phase.BODY and head is not None and head.keep_alive
-        filled, total, aside = self.filled, self._total, b"" if self._wanted else bytes(self._aside)
-        self._set_low_water(1)
-        self._forget_exchange()
+        wanted = self._wanted
+        filled, total, aside = self._at if wanted else 0, self._total, b"" if wanted else bytes(self._aside)
+        if self._low_water != 1:
+            self._set_low_water(1)
         if reusable:
+            self._forget_exchange()
             self.phase = Phase.IDLE
         else:
             self.close()
@@ -460,7 +476,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         self._waiter = None
         self._answer_head = None
         if self._attempt is not None:
-            self._attempt.wire, self._attempt.received = None, self.filled
+            self._attempt.wire, self._attempt.received = None, self._at if self._wanted else 0
             self._attempt = None
         self._head_size = 0
         if self._aside:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_HEAD_BYTES: Final = 64 << 10
 
@@ -20,8 +19,7 @@ class MalformedHeadError(ValueError):
     """The bytes are not the head of an HTTP/1.1 response."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContentRange:
+class ContentRange(NamedTuple):
     """A ``Content-Range`` header.
 
     Attributes:
@@ -35,9 +33,8 @@ class ContentRange:
     total: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """Status line and headers.
+class ResponseHead(NamedTuple):
+    """Status line and headers. As cheap as it can be made, as all that is made for every answer.
 
     Attributes:
         status: The code, 100 to 599.
@@ -119,12 +116,10 @@ def parse_head(raw: bytes) -> ResponseHead:
     lines = text.count("\r\n")
     if len(fields) != lines or text.count("\r") != lines or text.count("\n") != lines or "\0" in text:
         raise MalformedHeadError(f"a header line is {_first_bad_line(text)[:80]!r}")
-    headers = {name.lower(): value.rstrip(" \t") for name, value in fields}
-    if len(headers) < len(fields):
-        headers = {}
-        for name, value in fields:
-            key, stripped = name.lower(), value.rstrip(" \t")
-            headers[key] = f"{headers[key]}, {stripped}" if key in headers else stripped
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        key, stripped = name.lower(), value.rstrip(" \t")
+        headers[key] = f"{headers[key]}, {stripped}" if key in headers else stripped
     connection = headers.get("connection", "").lower()
     keep_alive = "close" not in connection and (status[1] == "1" or "keep-alive" in connection)
     return ResponseHead(int(status[2]), status[3] or "", headers, keep_alive)

@@ -17,7 +17,7 @@ from asyncdata.errors import PipelineClosedError, StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
-from asyncdata.storage.http1.connection import RangeConnection
+from asyncdata.storage.http1.connection import Phase, RangeConnection
 from asyncdata.storage.http1.dial import dial
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.http1.watchdog import Watchdog
@@ -72,6 +72,19 @@ class ConnectionPool:
         idle = sum(len(lane.idle) for lane in self._lanes.values())
         return f"<ConnectionPool {len(self._busy)} busy, {idle} idle, {self.connects} opened>"
 
+    def take(self, origin: Origin, attempt: Attempt | None = None) -> RangeConnection | None:
+        """A kept connection, if there is one and it is good enough; else ``acquire`` is to be asked."""
+        lane = self._lanes.get(origin)
+        if lane is None or not lane.idle or self._closed or (attempt is not None and attempt.detour):
+            return None
+        connection = lane.idle.pop()
+        if connection.phase is not Phase.IDLE:
+            return None
+        self._busy.add(connection)
+        if not self._watchdog.looks:
+            self._watchdog.wake()
+        return connection
+
     async def acquire(self, origin: Origin, attempt: Attempt | None = None) -> RangeConnection:
         """A clean connection, kept or new; to be given to ``release`` whatever happens."""
         detour = attempt is not None and attempt.detour
@@ -93,19 +106,22 @@ class ConnectionPool:
     def release(self, connection: RangeConnection) -> None:
         """Takes a connection back: kept when it is clean, closed otherwise."""
         self._busy.discard(connection)
-        if self._closed or not connection.is_clean:
+        # One that its transport is about to lose is taken out when it is lost; until then its next use finds out.
+        if self._closed or connection.phase is not Phase.IDLE or connection.transport is None:
             connection.close()
             return
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         if now - connection.opened_at > AGE_LIMIT_S:
             connection.close()
             return
         lane = self._lanes[self._origins[connection]]
         connection.idle_since = now
         lane.idle.append(connection)
-        self._wake_one(lane)
+        if lane.waiters:
+            self._wake_one(lane)
         if self._eviction is None:
-            self._eviction = asyncio.get_running_loop().call_later(IDLE_LIMIT_S, self._evict)
+            self._eviction = loop.call_later(IDLE_LIMIT_S, self._evict)
 
     async def warm(self, origin: Origin, count: int) -> None:
         """Sees to it that ``count`` connections exist, so that the first requests need not wait for handshakes.

@@ -22,7 +22,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 TURN_BYTES: Final = 1 << 20
 _RECORD_BYTES: Final = 16 << 10
@@ -41,10 +41,7 @@ class TlsTransport(asyncio.Transport):
         self._descriptor = sock.fileno()
         self._protocol = protocol
         # What lies beneath ssl.SSLSocket has the same methods; the layer above costs two calls for each record.
-        beneath: Any = getattr(sock, "_sslobj", None) or sock
-        self._read: Callable[[int, memoryview], int] = beneath.read
-        self._pending = beneath.pending
-        self._send = beneath.write
+        self._tls: Any = getattr(sock, "_sslobj", None) or sock
         self._unsent: deque[bytes] = deque()
         self.closing = False
         """It is closed, or about to be; the same as `is_closing`, without a call."""
@@ -76,17 +73,20 @@ class TlsTransport(asyncio.Transport):
 
     def pending(self) -> int:
         """Bytes that are decrypted and not yet delivered."""
-        return 0 if self.closing else self._pending()
+        return 0 if self.closing else int(self._tls.pending())
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self) -> None:  # noqa: C901 -- one loop: what is called here is called for every record
         """Takes what has arrived; called by the loop when the socket is readable."""
-        protocol, read = self._protocol, self._read
+        if self.closing:
+            return
+        protocol, tls = self._protocol, self._tls
+        read = tls.read
         left = TURN_BYTES
         more = True
         while more and not self.closing:
-            buffer = cast("memoryview", protocol.get_buffer(-1))
+            buffer: Any = protocol.get_buffer(-1)
             size = len(buffer)
             # Into a long buffer record after record; a short one is for a head, and what follows belongs elsewhere.
             most = min(size, left) if size > _RECORD_BYTES else 1
@@ -108,20 +108,21 @@ class TlsTransport(asyncio.Transport):
             except ssl.SSLEOFError:
                 ended = True
             except OSError as broken:
-                error = broken
+                # Without its traceback, which would keep this frame, and with it the caller's buffer.
+                error = broken.with_traceback(None)
             if filled:
                 try:
                     protocol.buffer_updated(filled)
                 except Exception as bug:  # noqa: BLE001 -- reported, and the connection is not used again
                     self._report(bug)
-                    error = bug
+                    error = bug.with_traceback(None)
             if error is not None or ended:
                 self._end(error)
                 return
             left -= filled
             if more and (filled == size or left <= 0):
                 # The kernel tells of what it has; of what is left of a record only OpenSSL knows.
-                more = self._pending() > 0
+                more = tls.pending() > 0
                 if more and left <= 0:
                     self._loop.call_soon(self._go_on)
                     more = False
@@ -151,8 +152,17 @@ class TlsTransport(asyncio.Transport):
         if self.closing:
             return
         self._unsent.append(bytes(data))
-        if len(self._unsent) == 1:
-            self._flush()
+        if len(self._unsent) > 1:
+            return
+        try:
+            sent = self._tls.write(data)
+        except OSError:
+            self._flush()  # which tells what it is: a full socket gives the same answer again
+        else:
+            self._unsent.clear()
+            if sent < len(data):
+                self._unsent.append(bytes(data[sent:]))
+                self._flush()
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._descriptor)
@@ -165,7 +175,7 @@ class TlsTransport(asyncio.Transport):
         """Sends what there is. OpenSSL wants a piece that it could not send offered again as it was."""
         while self._unsent and not self.closing:
             try:
-                sent = self._send(self._unsent[0])
+                sent = self._tls.write(self._unsent[0])
             except ssl.SSLWantWriteError:
                 self._loop.add_writer(self._descriptor, self._writable)
                 return
@@ -173,7 +183,7 @@ class TlsTransport(asyncio.Transport):
                 self._write_waits_to_read = True
                 return
             except OSError as error:
-                self._close(error)
+                self._close(error.with_traceback(None))
                 return
             first = self._unsent.popleft()
             if sent < len(first):
@@ -196,6 +206,7 @@ class TlsTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
         finally:
             self._socket.close()
+            self._tls = None  # and its buffers, for this object and the protocol hold each other
 
     def _report(self, bug: Exception) -> None:
         self._loop.call_exception_handler(

@@ -103,25 +103,28 @@ class Watchdog:
         self._busy = busy
         self._interval_s = min(_LONGEST_INTERVAL_S, min(limits.first_byte_s, limits.idle_s) / LOOKS_PER_LIMIT)
         self._timer: asyncio.TimerHandle | None = None
+        self.looks = False
+        """Whether a look is due; else ``wake`` has to be called."""
 
     def wake(self) -> None:
         """To be called when an exchange begins."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+            self.looks = True
 
     def close(self) -> None:
         """Stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self.looks = None, False
 
     def _look(self) -> None:
-        self._timer = None
+        self._timer, self.looks = None, False
         busy = list(self._busy())
         if not busy:
             return
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._interval_s, self._look)
+        self._timer, self.looks = loop.call_later(self._interval_s, self._look), True
         now = loop.time()
         for connection in busy:
             limits = connection.limits or self._limits
