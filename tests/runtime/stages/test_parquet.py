@@ -164,6 +164,18 @@ def test_only_what_is_wanted_is_read(server: FakeGCS) -> None:
     assert sent(server) < size / 10
 
 
+def test_ranges_that_lie_near_each_other_are_one_request(server: FakeGCS) -> None:
+    """A narrow column between two that are wanted is read along: a request for each row group, and one for the end."""
+    groups, rows = 6, 6000
+    table = pa.table({name: np.arange(groups * rows) for name in "abc"})
+    data = stored(table, row_group_size=rows, compression="none", use_dictionary=False)
+    server.put(BUCKET, "near.parquet", data)
+    server.journal.clear()
+    dataset = ad.ParquetDataset(f"gs://{BUCKET}/near.parquet", ["a", "c"])
+    assert len(list(dataset.with_options(options(server)))) == groups * rows
+    assert sum(bool(entry.range) for entry in server.journal) <= groups + 1
+
+
 @pytest.mark.parametrize("limit", [8 << 20, 64 << 20])
 def test_all_of_it_in_little_memory(server: FakeGCS, limit: int) -> None:
     """Row groups come one after the other; what was delivered is given back."""
