@@ -15,6 +15,7 @@ from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.spans import SpanAllocator
+from asyncdata.runtime.kept import Kept
 
 _QUIET_ROUNDS: Final = 32
 """Rounds of the loop without a change after which nobody is about to go on."""
@@ -52,6 +53,7 @@ class Budget:
         space = arena.nbytes if stop is None else stop
         self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
         self.slabs = Slabs(arena, self._allocator, self._freed)
+        self.kept = Kept()
         self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
         self._room: list[Callable[[], None]] = []
 
@@ -191,6 +193,12 @@ class Budget:
         if ticket.account is not account and not account.closed:
             self.ledger.move(ticket, account)
             self._act()
+
+    def adopt(self, account: Account) -> None:
+        """Charges a new consumer with what the consumers before it still hold: one share has to do for all of them."""
+        for slab in self.slabs.alive():
+            if slab.account.account.closed:
+                self.move(slab, account)
 
     def hurry(self, ticket: Ticket) -> None:
         """What was asked for later use is needed next."""

@@ -133,7 +133,8 @@ class Deliverer:
         budget: Whose slabs they are.
         account: The consumer's; charged with every slab that a delivery holds.
         returns: How ended leases come back.
-        share_bytes: Slabs the consumer may hold before it gets private copies.
+        share_bytes: Slabs the consumer may hold before it gets private copies; what it still holds of earlier
+            iterators is a part of them.
         fine_share_bytes: The same as long as none of them is large; None: no other figure.
         remote: The consumer is another process, which makes private copies by itself.
 
@@ -161,8 +162,7 @@ class Deliverer:
         self._share = share_bytes
         self._fine_share = share_bytes if fine_share_bytes is None else fine_share_bytes
         self._remote = remote
-        self._kept: dict[int, int] = {}
-        self._kept_bytes = 0
+        self._kept = budget.kept
         self.elements = 0
         self.nbytes = 0
         self.deliveries = 0
@@ -171,8 +171,8 @@ class Deliverer:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of slabs that the consumer holds."""
-        return self._kept_bytes
+        """Bytes of slabs that the consumer holds, those of batches of earlier iterators included."""
+        return self._kept.nbytes
 
     def deliver(self, block: Block) -> tuple[Delivery, Block | None]:
         """Hands the first elements of a block over to the consumer; returns them, and the rest if there is one.
@@ -190,12 +190,12 @@ class Deliverer:
         if not any(isinstance(column, RefColumn) for column in block.columns):
             part, rest = _cut(block, self._crossing(block)) if self._remote else (block, None)
             return part, self._lent(part, None), rest
-        free = self._share - self._kept_bytes
+        free = self._share - self._kept.nbytes
         count = len(block)
         slabs, grown = self._slabs_of(block, count)
         fits = grown <= min(self._share // _PARTS, free)
         if not fits and self._is_fine(slabs):
-            free = self._fine_share - self._kept_bytes
+            free = self._fine_share - self._kept.nbytes
         if not fits and (least := self._slabs_of(block, 1)[1]) <= free:
             fits = True
             most = max(min(self._share // _PARTS, free), least)
@@ -223,7 +223,7 @@ class Deliverer:
         """
         packer = delivery.packer()
         slab = None
-        if self._kept_bytes + self._budget.charge(packer.nbytes) <= self._share:
+        if self._kept.nbytes + self._budget.charge(packer.nbytes) <= self._share:
             slab = self._budget.take_now(self._account, packer.nbytes)
         if slab is None:
             self.copies += 1
@@ -274,18 +274,13 @@ class Deliverer:
     def _lend(self, slabs: list[int]) -> npt.NDArray[np.uint8]:
         for index in slabs:
             slab = self._budget.slabs.slab(index)
-            if index not in self._kept:
-                self._kept_bytes += slab.nbytes
+            if self._kept.add(slab):
                 self._budget.move(slab, self._account)
-            self._kept[index] = self._kept.get(index, 0) + 1
 
         def release() -> None:
             for index in slabs:
                 slab = self._budget.slabs.slab(index)
-                self._kept[index] -= 1
-                if not self._kept[index]:
-                    del self._kept[index]
-                    self._kept_bytes -= slab.nbytes
+                self._kept.drop(slab)
                 self._budget.slabs.drop(slab)
 
         return Lease(self._budget.slabs.arena.array, self._returns, release).bytes()

@@ -133,6 +133,7 @@ class Pipeline:
             consumer = services.account(
                 "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
             )
+            services.budget.adopt(consumer)
             task = asyncio.current_task()
             assert task is not None
             # A consumer that leaves does not wait for what its pipeline waits for: slow reads, slow functions.

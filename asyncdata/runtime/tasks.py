@@ -18,14 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from asyncdata.errors import (
-    AsyncdataError,
-    CorruptRecordError,
-    MemoryLimitError,
-    UnbatchableError,
-    WorkerDiedError,
-)
-from asyncdata.memory.accounts import Account, Ticket
+from asyncdata.errors import AsyncdataError, CorruptRecordError, MemoryLimitError, UnbatchableError, WorkerDiedError
+from asyncdata.memory.accounts import Account, State, Ticket
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
@@ -290,13 +284,13 @@ class Job:
             nonlocal waits
             waits = ticket.state is State.QUEUED
             if waits:
-                self._changed(self, 0, 1)
+                self._changed(self, -1, 0)
 
         try:
             return await self._budget.take(self._inputs_account, nbytes, asked=asked)
         finally:
             if waits:
-                self._changed(self, 0, -1)
+                self._changed(self, 1, 0)
 
     async def _take(self, nbytes: int) -> Slab:
         return await self._budget.take(

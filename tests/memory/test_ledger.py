@@ -253,6 +253,22 @@ def test_a_hopeless_ask_fails_and_names_who_holds_the_memory() -> None:
     assert re.search(r"shuffle holds 8 .* at least 12 .*stage shard", str(ask.error))
 
 
+def test_what_closed_accounts_still_hold_gives_no_hope() -> None:
+    """A consumer that keeps batches of an iterator that was closed is not about to release them."""
+    ledger = Ledger(10, slack_bytes=0)
+    earlier = ledger.open("consumer", rank=0, kind=Kind.ASSEMBLER)
+    ledger.ask(earlier, 5)
+    ledger.close(earlier)
+    consumer = ledger.open("consumer", rank=0, kind=Kind.ASSEMBLER)
+    shard = ledger.open("shard", rank=1, kind=Kind.SOURCE, reserved_bytes=4)
+    ledger.move(ledger.ask(shard, 4), consumer)
+    ask = ledger.ask(shard, 4)
+    ledger.wait(shard)
+    assert ask.state is State.QUEUED, "the consumer may still let something go"
+    ledger.wait(consumer)
+    assert ledger.decisions().failed == [ask]
+
+
 def test_closing_answers_every_ask_and_keeps_the_books() -> None:
     """Queued asks of a closed account fail; its held bytes stay charged until given, then nothing of it is left."""
     ledger = Ledger(10, slack_bytes=0)
