@@ -112,6 +112,26 @@ async def test_each_limit_of_time_holds(fault: Fault, timeouts: TimeoutOptions, 
         assert cause is FailureCause.FIRST_BYTE_TIMEOUT or stats.resumes >= 1
 
 
+async def test_a_flood_of_interim_heads_ends_by_the_limit_of_first_bytes() -> None:
+    """However fast they come: none of them is an answer."""
+
+    async def flooding(request: Request, peer: Peer) -> None:
+        while request:
+            await peer.send(b"HTTP/1.1 102 Processing\r\n\r\n" * 100)
+
+    async with RawServer(flooding) as server:
+        limits = TimeoutOptions(first_byte_s=0.3, idle_s=30, floor_s=0.3)
+        hedge, retry = HedgeOptions(enabled=False), RetryOptions(max_attempts=1)
+        storage = {"http": {"proxy": server.url}}
+        fetcher = Fetcher(Options(timeouts=limits, hedge=hedge, retry=retry, storage=storage), Environment())
+        info = ObjectInfo(url="http://far.test/o", size=len(PLAIN))
+        async with asyncio.timeout(60):
+            with pytest.raises(TransientStorageError):
+                await fetcher.read(info, 0, memoryview(bytearray(100)))
+        assert set(fetcher.stats().timeouts) == {FailureCause.FIRST_BYTE_TIMEOUT}
+        await fetcher.aclose()
+
+
 async def test_limits_are_learned_from_it() -> None:
     """First-byte times are told: a limit that is far longer at the beginning ends a stall soon."""
     timeouts = TimeoutOptions(first_byte_s=600, idle_s=600, floor_s=0.3)
