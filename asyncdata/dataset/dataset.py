@@ -22,6 +22,7 @@ from asyncdata.dataset.signature import converted, signature_of
 from asyncdata.dataset.storing import Storing
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan import sequence, sources
+from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.node import Node
 from asyncdata.types import Element
 
@@ -45,7 +46,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
         return Dataset(node)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Dataset, (self._node,)
+        return _restored, (flattened(self._node),)
 
     @staticmethod
     def list_files(
@@ -226,6 +227,10 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
         """
         rerandomize = arguments.flag_or_none("rerandomize_each_iteration", rerandomize_each_iteration)
         return Dataset(sequence.Random(seed=arguments.seed("seed", seed), rerandomize=bool(rerandomize)))
+
+
+def _restored(steps: tuple[Node, ...]) -> Dataset:
+    return Dataset(restored(steps))
 
 
 def _frozen(leaf: Any) -> Any:

@@ -1,6 +1,7 @@
 """`Node`: one step of a plan, frozen data without behaviour.
 
-A plan is a tree of nodes. Nodes know their inputs and nothing of how they run; `asyncdata.planner` rewrites trees,
+A plan is a tree of nodes, as deep as there are steps: nothing that looks at plans calls itself for every step, for
+Python would not let it. Nodes know their inputs and nothing of how they run; `asyncdata.planner` rewrites trees,
 ``asyncdata.runtime.lower`` turns them into stages.
 """
 
@@ -65,12 +66,19 @@ class Node:
         Neither what reads from the node nor how the planner joins and adds nodes changes it, so that random draws
         keyed by it stay the same.
         """
-        return self.steps + (self.inputs[0].depth if self.inputs else 0)
+        return self.steps + sum(node.steps for node in self._first_inputs())
 
     @property
     def draws_before(self) -> int:
         """How many steps from the first source on draw random numbers, this one not counted."""
-        return self.inputs[0].draws + self.inputs[0].draws_before if self.inputs else 0
+        return sum(node.draws for node in self._first_inputs())
+
+    def _first_inputs(self) -> Iterator[Node]:
+        """The first input, its first input, and so on to the source."""
+        inputs = self.inputs
+        while inputs:
+            yield inputs[0]
+            inputs = inputs[0].inputs
 
     @property
     def label(self) -> str:
@@ -91,6 +99,8 @@ def _words(name: str) -> str:
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything upstream of it, depth first."""
-    yield node
-    for child in node.inputs:
-        yield from walk(child)
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting.extend(reversed(found.inputs))

@@ -9,6 +9,7 @@ from asyncdata.memory.structure import flatten
 from asyncdata.plan import combining, files, grouping, sequence, sources, transformations
 from asyncdata.plan.node import Node
 from asyncdata.planner.element_spec import element_spec
+from asyncdata.planner.upwards import Upwards
 
 INFINITE_CARDINALITY: Final = -1
 """What `Dataset.cardinality` says of a dataset without an end."""
@@ -18,13 +19,14 @@ UNKNOWN_CARDINALITY: Final = -2
 
 
 @singledispatch
-def cardinality(node: Node) -> int:
-    """The number of elements, or one of the two constants above.
-
-    A kind of node is given its rule by ``@cardinality.register``; without one its number is unknown.
-    """
+def _rule(node: Node) -> int:
+    """A kind of node is given its rule by ``@_rule.register``; without one its number is unknown."""
     del node
     return UNKNOWN_CARDINALITY
+
+
+cardinality: Final = Upwards[int](_rule)
+"""The number of elements, or one of the two constants above."""
 
 
 def _unknown(node: Node) -> int:
@@ -64,10 +66,10 @@ for _kind in (
     grouping.StoredFile,
     grouping.GroupByWindow,
 ):
-    cardinality.register(_kind)(_unknown)
+    _rule.register(_kind)(_unknown)
 
 for _kind in (sequence.Counter, sequence.Random):
-    cardinality.register(_kind)(_infinite)
+    _rule.register(_kind)(_infinite)
 
 for _kind in (
     transformations.Map,
@@ -80,36 +82,36 @@ for _kind in (
     grouping.Cache,
     grouping.Snapshot,
 ):
-    cardinality.register(_kind)(_of_input)
+    _rule.register(_kind)(_of_input)
 
 
-@cardinality.register
+@_rule.register
 def _range(node: sources.Range) -> int:
     return len(range(node.start, node.stop, node.step))
 
 
-@cardinality.register
+@_rule.register
 def _slices(node: sources.TensorSlices) -> int:
     return len(node.arrays[0])
 
 
-@cardinality.register
+@_rule.register
 def _items(node: sources.Items) -> int:
     return len(node.items)
 
 
-@cardinality.register
+@_rule.register
 def _whole_file(node: files.WholeFile) -> int:
     del node
     return 1
 
 
-@cardinality.register
+@_rule.register
 def _contents(node: grouping.Contents) -> int:
     return len(node.rows)
 
 
-@cardinality.register
+@_rule.register
 def _repeat(node: transformations.Repeat) -> int:
     once = cardinality(node.input)
     if node.count == 0 or once == 0:
@@ -119,7 +121,7 @@ def _repeat(node: transformations.Repeat) -> int:
     return once if once < 0 else once * node.count
 
 
-@cardinality.register
+@_rule.register
 def _take(node: transformations.Take) -> int:
     there = cardinality(node.input)
     if node.count < 0 or there == UNKNOWN_CARDINALITY:
@@ -127,7 +129,7 @@ def _take(node: transformations.Take) -> int:
     return node.count if there == INFINITE_CARDINALITY else min(there, node.count)
 
 
-@cardinality.register
+@_rule.register
 def _skip(node: transformations.Skip) -> int:
     there = cardinality(node.input)
     if node.count < 0:
@@ -135,10 +137,10 @@ def _skip(node: transformations.Skip) -> int:
     return there if there < 0 else max(0, there - node.count)
 
 
-@cardinality.register(transformations.Batch)
-@cardinality.register(transformations.MapBatch)
-@cardinality.register(grouping.PaddedBatch)
-@cardinality.register(grouping.RaggedBatch)
+@_rule.register(transformations.Batch)
+@_rule.register(transformations.MapBatch)
+@_rule.register(grouping.PaddedBatch)
+@_rule.register(grouping.RaggedBatch)
 def _batch(
     node: transformations.Batch | transformations.MapBatch | grouping.PaddedBatch | grouping.RaggedBatch,
 ) -> int:
@@ -148,7 +150,7 @@ def _batch(
     return there // node.size if node.drop_remainder else -(-there // node.size)
 
 
-@cardinality.register
+@_rule.register
 def _unbatch(node: grouping.Unbatch) -> int:
     there = cardinality(node.input)
     shapes = [getattr(leaf, "shape", None) for leaf in flatten(element_spec(node.input))[0]]
@@ -158,7 +160,7 @@ def _unbatch(node: grouping.Unbatch) -> int:
     return INFINITE_CARDINALITY if there == INFINITE_CARDINALITY else there * rows
 
 
-@cardinality.register
+@_rule.register
 def _window(node: grouping.Window) -> int:
     there = cardinality(node.input)
     if there < 0:
@@ -169,7 +171,7 @@ def _window(node: grouping.Window) -> int:
     return max(0, (there - reach) // node.shift + 1)
 
 
-@cardinality.register
+@_rule.register
 def _shard(node: sequence.Shard) -> int:
     there = cardinality(node.input)
     if there < 0:
@@ -177,12 +179,12 @@ def _shard(node: sequence.Shard) -> int:
     return there // node.num_shards + (node.index < there % node.num_shards)
 
 
-@cardinality.register
+@_rule.register
 def _assert_cardinality(node: sequence.AssertCardinality) -> int:
     return node.count
 
 
-@cardinality.register
+@_rule.register
 def _zip(node: combining.Zip) -> int:
     counts = [cardinality(child) for child in node.datasets]
     if UNKNOWN_CARDINALITY in counts:
@@ -190,7 +192,7 @@ def _zip(node: combining.Zip) -> int:
     return min((count for count in counts if count >= 0), default=INFINITE_CARDINALITY)
 
 
-@cardinality.register
+@_rule.register
 def _concatenate(node: combining.Concatenate) -> int:
     counts = [cardinality(child) for child in node.datasets]
     for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
@@ -199,8 +201,8 @@ def _concatenate(node: combining.Concatenate) -> int:
     return sum(counts)
 
 
-@cardinality.register(combining.SampleFrom)
-@cardinality.register(combining.ChooseFrom)
+@_rule.register(combining.SampleFrom)
+@_rule.register(combining.ChooseFrom)
 def _sample(node: combining.SampleFrom | combining.ChooseFrom) -> int:
     counts = [cardinality(child) for child in node.datasets]
     choices = [node.choice] if isinstance(node, combining.ChooseFrom) else node.varying

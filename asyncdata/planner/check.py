@@ -61,8 +61,11 @@ def will_check(node: Node) -> bool:
 
 
 def _may_be_unchecked(node: Node) -> bool:
-    if isinstance(node, TFRecordFile | Interleave | GroupByWindow):
-        return True
-    if isinstance(node, _SHOWS_CHECKED):
-        return False
-    return any(_may_be_unchecked(child) for child in node.inputs)
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, TFRecordFile | Interleave | GroupByWindow):
+            return True
+        if not isinstance(found, _SHOWS_CHECKED):
+            waiting.extend(found.inputs)
+    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import singledispatch
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,18 +14,20 @@ from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan import combining, files, grouping, sequence, sources, transformations
 from asyncdata.plan.node import Node
 from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
+from asyncdata.planner.upwards import Upwards
 
 TELLS = "__element_spec__"
 """Attribute of a function: the spec of what it returns (of the elements of the dataset that it returns)."""
 
 
 @singledispatch
-def element_spec(node: Node) -> Any:
-    """Specs nested like the elements; None in the place of what is not known.
-
-    A kind of node is given its rule by ``@element_spec.register``; without one nothing is known.
-    """
+def _rule(node: Node) -> Any:
+    """A kind of node is given its rule by ``@_rule.register``; without one nothing is known."""
     del node
+
+
+element_spec: Final = Upwards[Any](_rule)
+"""Specs nested like the elements; None in the place of what is not known."""
 
 
 def _nothing(node: Node) -> Any:
@@ -58,7 +60,7 @@ for _kind in (
     grouping.StoredFile,
     sequence.Scan,
 ):
-    element_spec.register(_kind)(_nothing)
+    _rule.register(_kind)(_nothing)
 
 for _kind in (
     transformations.Filter,
@@ -78,21 +80,21 @@ for _kind in (
     grouping.Cache,
     grouping.Snapshot,
 ):
-    element_spec.register(_kind)(_of_input)
+    _rule.register(_kind)(_of_input)
 
 for _kind in (sources.TFRecordFile, files.TextLines, files.FixedLengthRecords):
-    element_spec.register(_kind)(_bytes)
+    _rule.register(_kind)(_bytes)
 
-element_spec.register(sequence.Random)(_integers)
+_rule.register(sequence.Random)(_integers)
 
 
-@element_spec.register(sources.Range)
-@element_spec.register(sequence.Counter)
+@_rule.register(sources.Range)
+@_rule.register(sequence.Counter)
 def _numbers(node: sources.Range | sequence.Counter) -> Any:
     return ArraySpec((), node.dtype)
 
 
-@element_spec.register
+@_rule.register
 def _slices(node: sources.TensorSlices) -> Any:
     specs = [
         ArraySpec(array.shape[1:], array.dtype)
@@ -103,54 +105,54 @@ def _slices(node: sources.TensorSlices) -> Any:
     return unflatten(node.structure, iter(specs))
 
 
-@element_spec.register
+@_rule.register
 def _items(node: sources.Items) -> Any:
     return _common([spec_of(item) for item in node.items])
 
 
-@element_spec.register
+@_rule.register
 def _generator(node: sources.Generator) -> Any:
     return node.signature
 
 
-@element_spec.register(sources.ListFiles)
-@element_spec.register(sources.ManifestFile)
+@_rule.register(sources.ListFiles)
+@_rule.register(sources.ManifestFile)
 def _urls(node: sources.ListFiles | sources.ManifestFile) -> Any:
     del node
     return StrSpec()
 
 
-@element_spec.register
+@_rule.register
 def _whole_file(node: files.WholeFile) -> Any:
     return (StrSpec(), BytesSpec()) if node.with_url else BytesSpec()
 
 
-@element_spec.register
+@_rule.register
 def _csv(node: files.CsvRows) -> Any:
     return tuple(BytesSpec() if dtype == "bytes" else ArraySpec((), dtype) for dtype in node.dtypes)
 
 
-@element_spec.register
+@_rule.register
 def _map(node: transformations.Map) -> Any:
     return _told(node.function)
 
 
-@element_spec.register
+@_rule.register
 def _map_batch(node: transformations.MapBatch) -> Any:
     return _batched(_told(node.functions[-1]), node.size if node.drop_remainder else None)
 
 
-@element_spec.register
+@_rule.register
 def _interleave(node: transformations.Interleave) -> Any:
     return _told(node.function)
 
 
-@element_spec.register
+@_rule.register
 def _batch(node: transformations.Batch) -> Any:
     return _batched(element_spec(node.input), node.size if node.drop_remainder else None)
 
 
-@element_spec.register
+@_rule.register
 def _padded_batch(node: grouping.PaddedBatch) -> Any:
     size = node.size if node.drop_remainder else None
 
@@ -162,7 +164,7 @@ def _padded_batch(node: grouping.PaddedBatch) -> Any:
     return _each(padded, element_spec(node.input)) if node.shapes is None else None
 
 
-@element_spec.register
+@_rule.register
 def _ragged_batch(node: grouping.RaggedBatch) -> Any:
     size = node.size if node.drop_remainder else None
 
@@ -180,7 +182,7 @@ def _rank(shape: tuple[int | None, ...]) -> int:
     return max(axis for axis, extent in enumerate(shape, start=1) if extent is None)
 
 
-@element_spec.register
+@_rule.register
 def _unbatch(node: grouping.Unbatch) -> Any:
     def row(spec: Any) -> Any:
         if isinstance(spec, ArraySpec):
@@ -192,29 +194,29 @@ def _unbatch(node: grouping.Unbatch) -> Any:
     return _each(row, element_spec(node.input))
 
 
-@element_spec.register
+@_rule.register
 def _window(node: grouping.Window) -> Any:
     return _each(DatasetSpec, element_spec(node.input))
 
 
-@element_spec.register
+@_rule.register
 def _enumerate(node: sequence.Enumerate) -> Any:
     return (ArraySpec((), np.int64), element_spec(node.input))
 
 
-@element_spec.register
+@_rule.register
 def _rejection_resample(node: sequence.RejectionResample) -> Any:
     return (ArraySpec((), np.int64), element_spec(node.input))
 
 
-@element_spec.register
+@_rule.register
 def _zip(node: combining.Zip) -> Any:
     return unflatten(node.structure, (element_spec(child) for child in node.datasets))
 
 
-@element_spec.register(combining.Concatenate)
-@element_spec.register(combining.SampleFrom)
-@element_spec.register(combining.ChooseFrom)
+@_rule.register(combining.Concatenate)
+@_rule.register(combining.SampleFrom)
+@_rule.register(combining.ChooseFrom)
 def _either(node: combining.Concatenate | combining.SampleFrom | combining.ChooseFrom) -> Any:
     return _common([element_spec(child) for child in node.datasets])
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from asyncdata.options import Options
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, walk
 from asyncdata.planner.check import check_output, insert_check
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps
 from asyncdata.planner.place import place_map
@@ -30,9 +30,13 @@ def rewrite(node: Node, options: Options, *, inner: bool = False) -> Node:
 
 
 def _apply(rule: Rule, node: Node, options: Options) -> Node:
-    former = node.inputs
-    if former:
-        inputs = tuple([_apply(rule, child, options) for child in former])
-        if any(new is not old for new, old in zip(inputs, former, strict=True)):
-            node = node.with_inputs(inputs)
-    return rule(node, options)
+    made: dict[int, Node] = {}
+    for old in reversed(list(walk(node))):
+        new = old
+        former = old.inputs
+        if former:
+            inputs = tuple([made[id(child)] for child in former])
+            if any(after is not before for after, before in zip(inputs, former, strict=True)):
+                new = old.with_inputs(inputs)
+        made[id(old)] = rule(new, options)
+    return made[id(node)]

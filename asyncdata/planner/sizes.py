@@ -8,7 +8,7 @@ from typing import Final
 from asyncdata.errors import MemoryLimitError
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.combining import Concatenate
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Interleave
 
 _UNIT: Final = 1 << 16
@@ -47,12 +47,14 @@ def current_shards(node: Node) -> int:
 
     Inputs that are read side by side add up; of a concatenation one is read at a time.
     """
-    if isinstance(node, Interleave):
-        return node.cycle_length
-    counts = [current_shards(child) for child in node.inputs]
-    if isinstance(node, Concatenate):
-        return max(counts)
-    return sum(counts) or 1
+    found: dict[int, int] = {}
+    for each in reversed(list(walk(node))):
+        counts = [found[id(child)] for child in each.inputs]
+        if isinstance(each, Interleave):
+            found[id(each)] = each.cycle_length
+        else:
+            found[id(each)] = max(counts) if isinstance(each, Concatenate) else sum(counts) or 1
+    return found[id(node)]
 
 
 def shards_of_inputs(node: Node, shards: int) -> list[int]:

@@ -27,9 +27,9 @@ from asyncdata.plan.transformations import Batch, Check, Map, MapBatch
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import divide
 from asyncdata.runtime.delivery import Deliverer
+from asyncdata.runtime.depth import lower_whole
 from asyncdata.runtime.edge import Exit
 from asyncdata.runtime.gauges import Gauges
-from asyncdata.runtime.lower import lower
 from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.scope import Scope, Services
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
@@ -150,7 +150,7 @@ class Pipeline:
             )
             self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
             await services.begin()
-            self._root = lower(self._plan, self._scope(services, consumer))
+            self._root = lower_whole(self._plan, self._scope(services, consumer))
             await self._pump(self._root, deliverer)
         except asyncio.CancelledError as caught:
             task = asyncio.current_task()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, fields
 
 import cloudpickle  # type: ignore[import-untyped]  # ships no types
 
 from asyncdata.errors import FunctionTransferError
 from asyncdata.options import Options
+from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import parcel
 from asyncdata.runtime.lower.registry import label_of
@@ -38,7 +40,8 @@ def load_up(cargo: Cargo) -> tuple[int, int]:
         FunctionTransferError: Something in it cannot be pickled.
     """
     try:
-        pieces = parcel.dump(cargo, cloudpickle.dumps)
+        steps = flattened(cargo.plan)
+        pieces = parcel.dump((dataclasses.replace(cargo, plan=steps[-1]), steps), cloudpickle.dumps)
     except Exception as error:
         _name_culprit(cargo.plan)
         raise FunctionTransferError(
@@ -64,5 +67,6 @@ def _name_culprit(plan: Node) -> None:
 
 def unload(fd: int, size: int) -> Cargo:
     """The cargo, in the loader process; its arrays view the file."""
-    cargo: Cargo = parcel.load_mapped(fd, size)
-    return cargo
+    cargo: Cargo
+    cargo, steps = parcel.load_mapped(fd, size)
+    return dataclasses.replace(cargo, plan=restored(steps))
