@@ -23,9 +23,12 @@ import pytest
 from asyncdata.errors import StorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import Fetcher
+from asyncdata.storage.attempt import ReadLimits
 from asyncdata.storage.failures import TIMEOUT_CAUSES, ReadFailedError
 from asyncdata.storage.hedge import Hedger, Racing
 from asyncdata.storage.http1.connection import RangeConnection
+from asyncdata.storage.http1.watchdog import Watchdog
+from asyncdata.testing import run_virtual
 from fake_gcs import FakeGCSProcess, Latency, Profile
 from tests.samples import samples
 
@@ -164,3 +167,45 @@ def test_a_late_process_blames_no_server(
         false = [(start, now - out[start]) for start, now in firsts.items() if start in out and out[start] < now]
         assert not false, f"(first byte, seconds since the answer had left the server): {false}"
     assert stats[0].bytes >= READS * SIZE
+
+
+class Unread:
+    """An exchange whose bytes wait in the kernel, for the loop has had no time for them."""
+
+    def __init__(self) -> None:
+        self.quiet_since, self.seen = 0.0, -1
+        self.paced_since, self.paced_from, self.spared = 0.0, 0, 0
+        self.limits: ReadLimits | None = None
+        self.awaits_head, self.in_body = True, False
+        self.progress, self.waiting = 0, True
+        self.errors: list[StorageError] = []
+
+    def release_low_water(self) -> bool:
+        """There is no mark."""
+        return False
+
+    def has_input(self) -> bool:
+        """Until they are read."""
+        return self.waiting
+
+    def fail(self, error: StorageError) -> None:
+        """The end."""
+        self.errors.append(error)
+
+
+def test_bytes_that_wait_in_the_kernel_are_no_silence() -> None:
+    """An exchange that is overdue has a few looks to read them; when they are read, its time begins anew."""
+
+    async def scenario() -> None:
+        unread = Unread()
+        watchdog = Watchdog(TimeoutOptions(first_byte_s=1, idle_s=1, floor_s=1), lambda: [unread])
+        watchdog.wake()
+        await asyncio.sleep(1.3)
+        unread.progress, unread.waiting = 1, False
+        await asyncio.sleep(0.9)
+        assert not unread.errors
+        await asyncio.sleep(1)
+        assert unread.errors
+        watchdog.close()
+
+    run_virtual(scenario())

@@ -14,7 +14,9 @@ from asyncdata.memory.arena import GRANULE
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import Fetcher
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.hedge import HedgeBudget, HedgeMemory, Racing, hedge_bytes
+from asyncdata.storage.counters import FetchCounters
+from asyncdata.storage.hedge import HedgeBudget, HedgeMemory, Hedger, Racing, hedge_bytes
+from asyncdata.testing import VirtualClockLoop, run_virtual
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.storage.raw_server import DATA as PLAIN
@@ -104,15 +106,17 @@ async def test_without_memory_there_is_no_second_attempt() -> None:
 class Line:
     """A wire that shows what it is told to."""
 
-    def __init__(self) -> None:
-        self.filled = 0
+    def __init__(self, *, waiting: bool = False) -> None:
+        self.filled = self.nudges = 0
+        self.waiting = waiting
 
     def has_input(self) -> bool:
-        """Nothing waits."""
-        return False
+        """Whether something waits in the kernel."""
+        return self.waiting
 
     def nudge(self) -> None:
-        """Nothing to deliver."""
+        """Too little to wake anybody."""
+        self.nudges += 1
 
     def fail(self, error: Exception) -> None:
         """Not used."""
@@ -136,6 +140,64 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
     assert not racing.is_silent(52.2)
     assert not racing.is_silent(53.1)
     assert racing.is_silent(53.2)
+
+
+class Silent:
+    """A read that falls silent at once, and its Hedger; on a loop whose time is virtual."""
+
+    def __init__(self, line: Line) -> None:
+        async def again(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
+            return None
+
+        self._counters = FetchCounters()
+        self._counters.began()
+        self._hedger = Hedger(HedgeOptions(max_extra=1.0), HedgeMemory(1 << 20), self._counters)
+        racing = Racing(None, 100, again, began=0.0, after_s=0.3)
+        racing.wire, racing.asked_at = line, 0.0
+        self._hedger.watch(racing)
+
+    @property
+    def hedges(self) -> int:
+        """Second attempts so far."""
+        return self._counters.snapshot(waiting=0, limit=1).hedges
+
+    async def aclose(self) -> None:
+        """Ends them."""
+        await self._hedger.aclose()
+
+
+def test_what_waits_in_the_kernel_is_looked_at_before_a_second_attempt() -> None:
+    """It is delivered, however long the silence; when nothing waits any more, the server is silent."""
+
+    async def scenario() -> None:
+        line = Line(waiting=True)
+        silent = Silent(line)
+        await asyncio.sleep(1)
+        assert (silent.hedges, line.nudges > 0) == (0, True)
+        line.waiting = False
+        await asyncio.sleep(0.5)
+        assert silent.hedges == 1
+        await silent.aclose()
+
+    run_virtual(scenario())
+
+
+def test_a_process_that_was_late_itself_waits_for_the_next_look() -> None:
+    """What it did not look at in time may have arrived meanwhile."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualClockLoop)
+        silent = Silent(Line())
+        await asyncio.sleep(0.06)
+        loop._now_s += 1  # somebody keeps the loop for a second
+        await asyncio.sleep(0.01)
+        assert silent.hedges == 0
+        await asyncio.sleep(0.1)
+        assert silent.hedges == 1
+        await silent.aclose()
+
+    run_virtual(scenario())
 
 
 async def until(condition: Callable[[], bool]) -> None:
