@@ -1,4 +1,4 @@
-"""What attempts teach: those that were given up tell only that they would have taken longer."""
+"""What attempts teach, and what they are held to: limits of time, the window, bytes in flight. In virtual time."""
 
 from __future__ import annotations
 
@@ -47,3 +47,62 @@ def test_stalls_teach_no_patience(cause: FailureCause) -> None:
     first_byte_s, after_s = run_virtual(scenario())
     assert first_byte_s <= Options().timeouts.floor_s
     assert after_s < 0.5
+
+
+async def reads(attempts: Attempts, count: int, cause: FailureCause | None = None) -> None:
+    """So many reads, as many at a time as may be: each takes 0.1 s however many there are, or is refused."""
+    loop = asyncio.get_running_loop()
+
+    async def one() -> None:
+        ticket = await attempts.enter(0, 1 << 20)
+        racing = attempts.begin(1 << 20, never)
+        racing.asked_at = loop.time()
+        await asyncio.sleep(0.02)
+        racing.first_byte_at = loop.time()
+        if cause is None:
+            await asyncio.sleep(0.08)
+            attempts.ended_well(racing, 1 << 20)
+        else:
+            attempts.failed(read_failed("not now", cause), racing)
+        attempts.end(racing, ticket)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(one())
+
+
+@pytest.mark.parametrize("cause", [FailureCause.THROTTLED, FailureCause.SERVER_ERROR])
+def test_the_window_follows_what_happens(cause: FailureCause) -> None:
+    """It grows while reads take no longer for it, shrinks when the server refuses, and says why."""
+
+    async def scenario() -> None:
+        attempts = Attempts(Options(memory_limit_bytes=1 << 40), 0)
+        first = attempts.limit
+        await reads(attempts, 2000)
+        grown = attempts.limit
+        assert grown > 2 * first
+        said = attempts.stats().window
+        assert said is not None
+        assert said.reason
+        await reads(attempts, 1000, cause)
+        assert attempts.limit < grown / 2
+        await attempts.aclose()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("options", [Options(max_bytes_in_flight=1 << 20), Options(memory_limit_bytes=1 << 20)])
+def test_bytes_in_flight_are_limited(options: Options) -> None:
+    """By the option, or else by the memory limit: a read waits until its bytes fit."""
+
+    async def scenario() -> None:
+        attempts = Attempts(options, 0)
+        ticket = await attempts.enter(0, 600 << 10)
+        second = asyncio.create_task(attempts.enter(0, 600 << 10))
+        await asyncio.sleep(1)
+        assert not second.done()
+        attempts.end(attempts.begin(600 << 10, never), ticket)
+        await second
+        await attempts.aclose()
+
+    run_virtual(scenario())
