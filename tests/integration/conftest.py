@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
 
 from asyncdata.options import Options
+from asyncdata.testing import snapshot
+from tests.integration.going import wait_until_gone
 from tests.samples import samples
 
 _MODULES: Final = {"test_bad_input", "test_consumers", "test_kept_batches", "test_leaving", "test_random_pipelines"}
@@ -17,12 +21,7 @@ _HERE_ONLY: Final = {
     "test_a_loop_closed_while_it_waited_takes_nothing_with_it",
     "test_closing_while_another_task_waits",
     "test_the_consumers_loop_is_never_held",
-    "test_a_thread_stuck_in_user_code_is_reported_and_left",
-    "test_the_stage_thread_stuck_in_inline_user_code_is_reported_and_left",
-    "test_an_async_function_that_refuses_to_be_cancelled_is_reported",
-    "test_an_iterator_closed_by_its_own_function_ends",
     # The loader's log is that of another process.
-    "test_what_a_generator_raises_as_it_is_closed_is_logged",
     "test_an_object_replaced_after_it_was_listed",
     "test_an_object_replaced_or_deleted_while_it_is_read",
 }
@@ -61,3 +60,18 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         assert defaults is not None
         monkeypatch.setitem(defaults, "isolate", True)
     return mode
+
+
+@pytest.fixture
+def gone() -> Iterator[Callable[[], None]]:
+    """Asserts that nothing is left, within two seconds and without a garbage collection."""
+    before = snapshot()
+    gc.collect()
+    gc.disable()
+
+    def assert_gone() -> None:
+        leaks = wait_until_gone(before)
+        assert not leaks, "\n".join(map(str, leaks))
+
+    yield assert_gone
+    gc.enable()
