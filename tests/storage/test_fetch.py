@@ -230,8 +230,9 @@ async def test_a_replaced_object_is_never_mixed() -> None:
                 await fetcher.stat(URL)
 
 
-async def test_the_limit_of_requests_holds_and_the_soonest_needed_goes_first() -> None:
-    """Requests reach the server in order of priority, never more than the limit at a time."""
+@pytest.mark.parametrize("opening", [False, True])
+async def test_the_limit_of_requests_holds_and_the_soonest_needed_goes_first(opening: bool) -> None:
+    """Requests reach the server in order of priority, never more than the limit at a time; opening ones likewise."""
     async with FakeGCS(buckets=["bucket"], profile=Profile(latency=Latency(median_s=0.005))) as server:
         server.put("bucket", "x", DATA)
         async with fetching(server, limit=1) as fetcher:
@@ -240,8 +241,16 @@ async def test_the_limit_of_requests_holds_and_the_soonest_needed_goes_first() -
             buffers = [bytearray(10) for _ in order]
             async with asyncio.TaskGroup() as group:
                 for number, priority in enumerate(order):
-                    group.create_task(fetcher.read(info, number * 10, memoryview(buffers[number]), priority=priority))
-            asked = [int(entry.range[6:].split("-")[0]) // 10 for entry in server.journal if entry.range]
+                    buffer = memoryview(buffers[number])
+                    if opening:
+                        server.put("bucket", str(10 * number), DATA)
+                        group.create_task(fetcher.open_read(f"gs://bucket/{10 * number}", buffer, priority=priority))
+                    else:
+                        group.create_task(fetcher.read(info, number * 10, buffer, priority=priority))
+            places = [
+                entry.object if opening else entry.range[6:].split("-")[0] for entry in server.journal if entry.range
+            ]
+            asked = [int(place) // 10 for place in places]
             assert asked == [0, 5, 4, 1, 2, 3]
             assert fetcher.stats().peak_in_flight == 1
 
