@@ -10,7 +10,7 @@ Not thread-safe: only the stage loop's thread calls this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -119,6 +119,11 @@ class Slabs:
         """One holder less."""
         self._subtract(slab.index, 1)
 
+    def drop_each(self, slabs: Sequence[Slab]) -> None:
+        """One holder less of each."""
+        for slab in slabs:
+            self._subtract(slab.index, 1)
+
     def holds(self, slab: Slab) -> int:
         """How many holders a slab has."""
         return int(self._holds[slab.index])
@@ -175,6 +180,14 @@ class Slabs:
         if slab is None:
             raise AssertionError(f"slab {index} is not in use")
         return slab
+
+    def by_index(self, indices: Sequence[int]) -> list[Slab]:
+        """The slabs with these indices."""
+        known = self._slabs
+        found = [slab for index in indices if (slab := known[index]) is not None]
+        if len(found) < len(indices):
+            raise AssertionError(f"of slabs {indices} some are not in use")
+        return found
 
     def _count(self, offsets: Rows) -> list[tuple[int, int]]:
         if not len(offsets):

@@ -131,7 +131,8 @@ class ChunkReader:
         self._budget = budget
         self._account = account
         self._source = source
-        self._info = None if isinstance(source, str) else source
+        self.info: ObjectInfo | None = None if isinstance(source, str) else source
+        """What is being read, once it is known."""
         self.room = headroom(slab_bytes)
         self.data_bytes = slab_bytes - self.room
         self._window = window
@@ -147,14 +148,9 @@ class ChunkReader:
         self._closed = False
 
     @property
-    def info(self) -> ObjectInfo | None:
-        """What is being read, once it is known."""
-        return self._info
-
-    @property
     def draining(self) -> bool:
         """Whether the last chunk has been asked for."""
-        return self._info is not None and self._next >= self._info.size
+        return self.info is not None and self._next >= self.info.size
 
     def prepare(self) -> None:
         """Asks for the first chunk, if memory is to be had: the object will be needed soon."""
@@ -198,8 +194,8 @@ class ChunkReader:
         head = self._pending.popleft()
         if isinstance(self._source, str):
             assert head.read.info is not None
-            self._source = self._info = head.read.info
-            self._opened(self._info)
+            self._source = self.info = head.read.info
+            self._opened(self.info)
             self._next = head.length = head.read.filled
         if not head.length:
             self._budget.slabs.drop(head.slab)

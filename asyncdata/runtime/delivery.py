@@ -248,12 +248,14 @@ class Deliverer:
                 part = column.pick(slice(count))
                 offsets += [rows[:, 0] for rows in (part.rows, *part.tables())]
         found = self._budget.slabs.slabs_of(np.concatenate(offsets))
-        return found, sum(self._budget.slabs.slab(index).nbytes for index in found if index not in self._kept)
+        lent = self._kept.counts
+        others = self._budget.slabs.by_index([index for index in found if index not in lent])
+        return found, sum([slab.nbytes for slab in others])
 
     def _is_fine(self, slabs: list[int]) -> bool:
         """Whether all of them are small."""
         most = self._budget.limit // _FINE
-        return all(self._budget.slabs.slab(index).nbytes <= most for index in slabs)
+        return max(slab.nbytes for slab in self._budget.slabs.by_index(slabs)) <= most
 
     @staticmethod
     def _lent(block: Block, base: npt.NDArray[np.uint8] | None, *, to_copy: bool = False) -> Delivery:
@@ -272,16 +274,13 @@ class Deliverer:
         return self._budget.slabs.claim_rows(offsets[0] if len(offsets) == 1 else np.concatenate(offsets))
 
     def _lend(self, slabs: list[int]) -> npt.NDArray[np.uint8]:
-        for index in slabs:
-            slab = self._budget.slabs.slab(index)
-            if self._kept.add(slab):
-                self._budget.move(slab, self._account)
+        lent = self._budget.slabs.by_index(slabs)
+        for slab in self._kept.lend(lent):
+            self._budget.move(slab, self._account)
 
         def release() -> None:
-            for index in slabs:
-                slab = self._budget.slabs.slab(index)
-                self._kept.drop(slab)
-                self._budget.slabs.drop(slab)
+            self._kept.take_back(lent)
+            self._budget.slabs.drop_each(lent)
 
         return Lease(self._budget.slabs.arena.array, self._returns, release).bytes()
 
@@ -291,8 +290,7 @@ class Deliverer:
         return Lease(self._budget.slabs.arena.array, self._returns, release).bytes()
 
     def _drop(self, slabs: list[int]) -> None:
-        for index in slabs:
-            self._budget.slabs.drop(self._budget.slabs.slab(index))
+        self._budget.slabs.drop_each(self._budget.slabs.by_index(slabs))
 
 
 def _cut(block: Block, count: int) -> tuple[Block, Block | None]:

@@ -6,6 +6,8 @@ each of them may hold is counted together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from asyncdata.memory.slabs import Slab
 
 
@@ -13,29 +15,36 @@ class Kept:
     """How often each slab was lent to a consumer. Stage loop only.
 
     Attributes:
+        counts: By the slab's index.
         nbytes: Bytes of slabs that consumers hold.
     """
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
         self.nbytes = 0
 
-    def __contains__(self, index: int) -> bool:
-        return index in self._counts
+    def lend(self, slabs: Sequence[Slab]) -> list[Slab]:
+        """Lends each slab once more; returns those that no consumer held before."""
+        counts = self.counts
+        fresh = []
+        for slab in slabs:
+            index = slab.index
+            if index in counts:
+                counts[index] += 1
+            else:
+                counts[index] = 1
+                self.nbytes += slab.nbytes
+                fresh.append(slab)
+        return fresh
 
-    def add(self, slab: Slab) -> bool:
-        """Lends a slab once more; says whether this is the first time."""
-        count = self._counts.get(slab.index, 0)
-        self._counts[slab.index] = count + 1
-        if not count:
-            self.nbytes += slab.nbytes
-        return not count
-
-    def drop(self, slab: Slab) -> None:
-        """A consumer has let go of it."""
-        left = self._counts[slab.index] - 1
-        if left:
-            self._counts[slab.index] = left
-        else:
-            del self._counts[slab.index]
-            self.nbytes -= slab.nbytes
+    def take_back(self, slabs: Sequence[Slab]) -> None:
+        """A consumer has let go of what `lend` gave it."""
+        counts = self.counts
+        for slab in slabs:
+            index = slab.index
+            left = counts[index] - 1
+            if left:
+                counts[index] = left
+            else:
+                del counts[index]
+                self.nbytes -= slab.nbytes

@@ -63,7 +63,7 @@ def plan_rows(available: Sequence[int], vacant: Sequence[bool], turn: Turn, bloc
         passed = 0
         if taken == 0:
             ring = [s for s in (*range(slot, cycle), *range(slot)) if not vacant[s]]
-            rounds = min(min(left[s] for s in ring) // block_length, room // (block_length * len(ring)))
+            rounds = min(min(map(left.__getitem__, ring)) // block_length, room // (block_length * len(ring)))
             if rounds:
                 whole += (_repeated(runs, lengths), np.tile(_repeated(ring, block_length), rounds))
                 runs, lengths = [], []
