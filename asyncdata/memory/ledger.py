@@ -56,10 +56,10 @@ from __future__ import annotations
 from bisect import insort
 from typing import Any, Final
 
-from asyncdata.errors import MemoryLimitError, PipelineClosedError
+from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Decisions, Kind, LedgerSnapshot, Sort, State, Ticket
 from asyncdata.memory.order import AskQueue, ReadAhead
-from asyncdata.memory.verdict import hopeless, is_hopeless, largest_reserves
+from asyncdata.memory.verdict import hopeless, is_hopeless, reserves_exceed, too_large
 
 _SLACK_SHARE: Final = 8
 """Read-ahead leaves one part in this many of the limit free, so that growth downstream rarely has to recall it."""
@@ -71,14 +71,18 @@ class Ledger:
     Args:
         limit_bytes: The limit.
         slack_bytes: What read-ahead leaves free; an eighth of the limit unless given.
+        parts: Pipelines among which a user's limit is divided, with which reserves grow; None where there is no user.
         deferred: Hopeless asks do not fail at once: ``suspicious`` is set, and ``confirm`` gives the verdict. For
             callers whose stages need a moment until what they say of themselves is true.
     """
 
-    def __init__(self, limit_bytes: int, *, slack_bytes: int | None = None, deferred: bool = False) -> None:
+    def __init__(
+        self, limit_bytes: int, *, slack_bytes: int | None = None, deferred: bool = False, parts: int | None = None
+    ) -> None:
         if limit_bytes < 0:
             raise ValueError(f"limit_bytes must not be negative: {limit_bytes}")
         self.limit = limit_bytes
+        self.parts = parts
         self.used = 0
         self.peak = 0
         self.free = limit_bytes
@@ -136,12 +140,7 @@ class Ledger:
             raise PipelineClosedError("the account is closed", stage=account.name)
         total = self._reserved - account.reserved + nbytes
         if total > self.limit:
-            largest = largest_reserves(self._accounts, account, nbytes)
-            raise MemoryLimitError(
-                f"the stages need {total} bytes to run at all, more than memory_limit_bytes={self.limit}; the largest "
-                f"shares: {largest}. A memory_limit_bytes of at least {total} would do",
-                stage=account.name,
-            )
+            raise reserves_exceed(self._accounts, account, nbytes, total, self.limit, self.parts)
         self._set_reserve(account, nbytes)
         self._settle()
 
@@ -189,11 +188,7 @@ class Ledger:
         most = self.limit - self._reserved + account.reserved
         self._check(account, nbytes)
         if nbytes > most:
-            raise MemoryLimitError(
-                f"{nbytes} bytes in one piece are needed; memory_limit_bytes={self.limit} leaves at most {most} beside "
-                f"what the other stages need. A memory_limit_bytes of at least {nbytes + self.limit - most} would do",
-                stage=account.name,
-            )
+            raise too_large(account, nbytes, most, self.limit, self.parts)
         self._serial += 1
         sort = Sort.EXTRA if urgency > 0 and account.kind is Kind.FLOW else Sort.OWN
         ticket = Ticket(account, nbytes, urgency=urgency, owner=owner, serial=self._serial, sort=sort)
@@ -443,7 +438,7 @@ class Ledger:
                     self.suspicious = True
                     return
                 if not rescued:
-                    self._fail(ticket, hopeless(self._accounts, ticket, self.limit))
+                    self._fail(ticket, hopeless(self._accounts, ticket, self.limit, self.parts))
                     return
                 continue
             self._grant(ticket, cost)

@@ -8,9 +8,13 @@ one rescue: a batch that becomes complete later might start a task that needs le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account, Kind, Sort, Ticket
+
+_MARGIN: Final = (17, 16)
+"""Above what is needed: a sixteenth."""
 
 
 def is_hopeless(accounts: Sequence[Account], ticket: Ticket) -> bool:
@@ -35,7 +39,7 @@ def is_hopeless(accounts: Sequence[Account], ticket: Ticket) -> bool:
     return True
 
 
-def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int) -> MemoryLimitError:
+def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int, parts: int | None = None) -> MemoryLimitError:
     """The error for a hopeless ask: who holds most, and which limit would have let this step pass."""
     asking = ticket.account
     needed = max(asking.reserved, asking.own + ticket.nbytes) + asking.extra
@@ -48,16 +52,43 @@ def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int) -> MemoryL
     holder = max(holders, key=_used)
     return MemoryLimitError(
         f"{ticket.nbytes} bytes are needed and nothing will be released before: {holder.name} holds {holder.used} "
-        f"bytes until it gets more input. memory_limit_bytes={limit} is too small for this pipeline; this step needs "
-        f"at least {needed}",
+        f"bytes until it gets more input. {limit_in_words(limit, parts)} is too small for this pipeline; this step "
+        f"needs at least {needed * (parts or 1)}",
         stage=asking.name,
     )
 
 
-def largest_reserves(accounts: Sequence[Account], account: Account, nbytes: int) -> str:
-    """The three largest reserves, with ``nbytes`` for ``account``."""
+def limit_in_words(limit: int, parts: int | None) -> str:
+    """The option as the user set it, and what a pipeline has of it."""
+    if parts is None or parts == 1:
+        return f"memory_limit_bytes={limit}"
+    return f"memory_limit_bytes={limit * parts} ({limit} for each of {parts} pipelines)"
+
+
+def too_large(account: Account, nbytes: int, most: int, limit: int, parts: int | None) -> MemoryLimitError:
+    """The error for an ask of more bytes than will ever be free for its account, which are `most`."""
+    enough = nbytes + limit - most
+    if parts is not None:
+        # The reserves of the others grow with the limit, and are rounded up.
+        enough = max(enough, nbytes * limit * _MARGIN[0] // (max(most, 1) * _MARGIN[1]))
+    return MemoryLimitError(
+        f"{nbytes} bytes in one piece are needed; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
+        f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} would do",
+        stage=account.name,
+    )
+
+
+def reserves_exceed(
+    accounts: Sequence[Account], account: Account, nbytes: int, total: int, limit: int, parts: int | None
+) -> MemoryLimitError:
+    """The error for reserves that together exceed the limit, with ``nbytes`` for ``account``."""
     shares = [(other.reserved, other.name) for other in accounts if other is not account] + [(nbytes, account.name)]
-    return ", ".join(f"{name} {reserved}" for reserved, name in sorted(shares, reverse=True)[:3])
+    largest = ", ".join(f"{name} {reserved}" for reserved, name in sorted(shares, reverse=True)[:3])
+    return MemoryLimitError(
+        f"the stages need {total} bytes to run at all, more than {limit_in_words(limit, parts)}; the largest shares: "
+        f"{largest}. A memory_limit_bytes of at least {total * (parts or 1)} would do",
+        stage=account.name,
+    )
 
 
 def _used(account: Account) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.verdict import limit_in_words
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.combining import Concatenate
 from asyncdata.plan.node import Node, walk
@@ -68,13 +69,14 @@ def shards_of_inputs(node: Node, shards: int) -> list[int]:
     return [-(-shards * sum(counts) // count) for count in counts]
 
 
-def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> Shares:
+def divide(options: Options, *, current_shards: int, worker_stages: int = 1, parts: int = 1) -> Shares:
     """Divides the limit.
 
     Args:
         options: The limit, and the size of a read that is wished for.
         current_shards: Shards that are read in turn: the product of the cycle lengths above a source.
         worker_stages: Stages that hand work to workers.
+        parts: Pipelines among which the user's limit is divided; the options have one part of it.
 
     Raises:
         MemoryLimitError: Not even chunks of 64 KiB fit.
@@ -83,8 +85,8 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1) -> 
     room = limit // _SOURCES_SHARE // max(current_shards, 1)
     if room < _UNIT:
         raise MemoryLimitError(
-            f"memory_limit_bytes={limit} is too small to read {current_shards} shards in turn; at least "
-            f"{_UNIT * _SOURCES_SHARE * current_shards} would do, or a smaller cycle_length"
+            f"{limit_in_words(limit, parts)} is too small to read {current_shards} shards in turn; at least "
+            f"{_UNIT * _SOURCES_SHARE * current_shards * parts} would do, or a smaller cycle_length"
         )
     return Shares(
         chunk_bytes=_chunk(options.chunk_bytes, _NEAR_CHUNK, room),

@@ -43,11 +43,15 @@ class Budget:
         limit_bytes: What all slabs together may take.
         start: Where in the arena slabs may lie.
         stop: Behind that; the whole rest of the arena unless given.
+        parts: Pipelines among which the user's limit is divided.
     """
 
-    def __init__(self, arena: Arena, limit_bytes: int, *, start: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self, arena: Arena, limit_bytes: int, *, start: int = 0, stop: int | None = None, parts: int = 1
+    ) -> None:
         self.limit = limit_bytes
-        self.ledger = Ledger(limit_bytes, deferred=True)
+        self.parts = parts
+        self.ledger = Ledger(limit_bytes, deferred=True, parts=parts)
         self._changes = 0
         self._confirming = False
         space = arena.nbytes if stop is None else stop

@@ -73,7 +73,7 @@ class Budgets:
     def _make(self, index: int) -> Budget:
         region = self._arena.nbytes // self._parts // GRANULE * GRANULE
         limit = self._limit // self._parts
-        budget = Budget(self._arena, limit, start=index * region, stop=(index + 1) * region)
+        budget = Budget(self._arena, limit, start=index * region, stop=(index + 1) * region, parts=self._parts)
         if self._aside:
             # Nearer the consumer than everybody: nobody borrows what it reserves.
             budget.open("second attempts at reads", rank=-1, kind=Kind.FLOW, reserved_bytes=self._aside)

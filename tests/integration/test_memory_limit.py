@@ -126,6 +126,25 @@ def test_a_batch_that_cannot_fit_is_said_to() -> None:
     assert "batch(500)" in str(caught.value)
 
 
+@pytest.mark.parametrize("pipelines", [1, 3])
+def test_following_the_advice_is_enough(pipelines: int, tmp_path: Path) -> None:
+    """The limit that an error names is the option's, for all pipelines of the Runtime; with it the pipeline runs."""
+    shards = write_shards(tmp_path, 100, 2, 100)
+    many = ad.Dataset.from_tensor_slices(shards).interleave(ad.TFRecordDataset, cycle_length=100)
+    wide = ad.Dataset.range(3).map(lambda x: np.full(500_000, x)).batch(3)
+    for dataset, count in ((many, 200), (wide, 1)):
+        limit = pipelines * 4 * MIB
+        for _ in range(3):
+            try:
+                with ad.Runtime(ad.Options(memory_limit_bytes=limit, num_workers=0), pipelines=pipelines):
+                    assert sum(1 for _ in dataset) == count
+                break
+            except ad.MemoryLimitError as error:
+                limit = int(re.findall(rf"memory_limit_bytes={limit}\b.*at least (\d+)", str(error))[0])
+        else:
+            pytest.fail(f"a limit that was named was too small: {limit}")
+
+
 def grow(x: int) -> Any:
     """One element that is larger than all memory."""
     return np.zeros(2_000_000 if x == 7 else 10)

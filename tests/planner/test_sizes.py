@@ -34,6 +34,14 @@ def test_too_many_shards_for_the_limit_say_what_would_do() -> None:
     divide(Options(memory_limit_bytes=needed), current_shards=1000)
 
 
+def test_what_would_do_is_said_of_the_whole_limit() -> None:
+    """Where several pipelines divide it, and each has but its part."""
+    with pytest.raises(MemoryLimitError, match=r"memory_limit_bytes=50331648 \(16777216 for each of 3 ") as caught:
+        divide(Options(memory_limit_bytes=16 << 20), current_shards=1000, parts=3)
+    needed = int(str(caught.value).split("at least ")[1].split()[0])
+    divide(Options(memory_limit_bytes=needed // 3), current_shards=1000, parts=3)
+
+
 def test_chunks_are_no_larger_than_wished() -> None:
     """A large limit does not make reads larger than they should be."""
     options = Options(memory_limit_bytes=1 << 34, chunk_bytes=1 << 20)

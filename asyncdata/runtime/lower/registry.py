@@ -84,7 +84,12 @@ def source_number(node: Node, scope: Scope) -> int:
 
 def shares(scope: Scope) -> Shares:
     """How the memory limit is divided at this place of the plan."""
-    return divide(scope.services.options, current_shards=scope.shards, worker_stages=scope.worker_stages)
+    return divide(
+        scope.services.options,
+        current_shards=scope.shards,
+        worker_stages=scope.worker_stages,
+        parts=scope.services.budget.parts,
+    )
 
 
 def lower_into(node: Node, scope: Scope, rows: Account) -> Stage:
