@@ -270,6 +270,7 @@ async def test_listing_and_stat_are_retried() -> None:
                 assert (await fetcher.stat("gs://bucket/b")).size == 1
             assert fetcher.stats().metadata_requests == 6 + fetcher.stats().retries
             assert fetcher.stats().retries >= 3
+            assert sum(fetcher.stats().failures.values()) == fetcher.stats().retries
 
 
 async def test_cancelled_reads_leave_nothing() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from asyncdata.errors import ObjectChangedError, StorageError, TransientStorageError
 from asyncdata.options import Environment, Options, RetryOptions, TimeoutOptions
-from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
+from asyncdata.storage import EncodedBodyError, FailureCause, Fetcher, RangeIgnoredError
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS
 from tests.storage.certificate import make_certificate
@@ -97,6 +97,13 @@ async def more_than_promised(request: Request, peer: Peer) -> None:
     await peer.send(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 4, body + b"more"))
 
 
+async def another_place(request: Request, peer: Peer) -> None:
+    """A range that begins later than it should; without a length only its place tells."""
+    place = f"bytes {request.start + 7}-{request.stop - 1}/{len(DATA)}"
+    head, body = answer(request, content_length="", transfer_encoding="chunked", content_range=place)
+    await peer.send(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) - 7, body[7:]))
+
+
 async def a_page_to_log_in(request: Request, peer: Peer) -> None:
     """What stands between here and there answers in its place."""
     await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n<html>please log in.")
@@ -106,6 +113,7 @@ BOTH = ("gs", "http")
 LIES: dict[str, tuple[Script, type[StorageError], str, tuple[str, ...]]] = {
     "no Content-Range": (lie(content_range=""), TransientStorageError, "Content-Range", BOTH),
     "another start": (lie(content_range="bytes 0-2999/2097152"), TransientStorageError, "Content-Range", BOTH),
+    "another start, no length": (another_place, TransientStorageError, "Content-Range", BOTH),
     "another stop": (lie(content_range="bytes {start}-9999/2097152"), TransientStorageError, "Content-Range", BOTH),
     "a nonsense range": (lie(content_range="bytes five-six/seven"), TransientStorageError, "Content-Range", BOTH),
     "another total": (lie(content_range="bytes {start}-{stop}/99999"), ObjectChangedError, "99999", BOTH),
@@ -163,8 +171,11 @@ async def test_a_lie_is_a_typed_error(name: str, way: str, tmp_path: Path) -> No
         fetcher, listed = fetcher_of(server, way)
         try:
             for scheme in schemes:
+                buffer = bytearray(SIZE)
                 with pytest.raises(StorageError, match=words if way != "aiohttp" else ".") as caught:
-                    await fetcher.read(listed[scheme], START, memoryview(bytearray(SIZE)))
+                    await fetcher.read(listed[scheme], START, memoryview(buffer))
+                claimed = (caught.value.offset or START) - START
+                assert buffer[:claimed] == DATA[START : START + claimed]
                 assert isinstance(caught.value, kind), repr(caught.value)
                 assert caught.value.url == listed[scheme].url
                 assert isinstance(caught.value, TransientStorageError) == (kind is TransientStorageError)
@@ -195,6 +206,27 @@ async def test_a_page_to_log_in_is_no_beginning_of_an_object(opening: bool) -> N
             else:
                 await fetcher.read(listed["gs"], 0, memoryview(buffer))
             assert buffer == DATA[:SIZE]
+        finally:
+            await fetcher.aclose()
+
+
+@pytest.mark.parametrize("way", ["plain", "aiohttp"])
+@pytest.mark.parametrize("scheme", BOTH)
+async def test_a_server_may_send_less_than_was_asked_for(scheme: str, way: str) -> None:
+    """And say so: the rest is asked for, and nothing passes for complete that is not."""
+
+    async def some(request: Request, peer: Peer) -> None:
+        request.stop = min(request.stop, request.start + 2000)
+        await peer.send(b"".join(answer(request)))
+
+    async with RawServer(some) as server:
+        fetcher, listed = fetcher_of(server, way)
+        try:
+            buffer = bytearray(SIZE)
+            await fetcher.read(listed[scheme], START, memoryview(buffer))
+            assert buffer == DATA[START : START + SIZE]
+            assert [request.start for request in server.requests] == [START, START + 2000]
+            assert fetcher.stats().failures == {FailureCause.SHORT_BODY: 1}
         finally:
             await fetcher.aclose()
 

@@ -121,6 +121,26 @@ async def test_an_object_without_a_generation_in_its_first_answer_is_read_again_
         await fetcher.aclose()
 
 
+async def test_what_came_of_no_known_generation_is_not_gone_on_with() -> None:
+    """An opening answer without a generation breaks off: the next attempt begins at the first byte."""
+    other = bytes(byte ^ 255 for byte in DATA)
+
+    async def broken(request: Request, peer: Peer) -> None:
+        if len(server.requests) == 1:
+            head, body = ranged(request, data=other)
+            await peer.send(head + body[:3000])
+            peer.close()
+        else:
+            await peer.send(b"".join(ranged(request, extra="x-goog-generation: 7\r\n")))
+
+    async with RawServer(broken) as server:
+        fetcher = fetcher_of(server.url)
+        buffer = bytearray(5500)
+        assert await fetcher.open_read(INFO.url, memoryview(buffer)) == (INFO, 5500)
+        assert buffer == DATA[:5500]
+        await fetcher.aclose()
+
+
 async def test_a_chunked_body_is_read_another_way() -> None:
     """What the range client does not take, aiohttp does; from then on at once."""
 
