@@ -64,11 +64,11 @@ class Attempts:
         """Waits for a place; the ticket is to be given to ``end``."""
         return await self._gate.enter(priority, size)
 
-    def begin(self, size: int, again: Again, resumed: bool = False) -> Racing:
+    def begin(self, size: int, again: Again, now: float, resumed: bool = False) -> Racing:
         """An attempt at so many bytes begins; ``again`` asks for some of them a second time."""
-        self.counters.began(resumed=resumed)
+        self.counters.began(resumed)
         limits, after_s = self._observed.for_size(size)
-        racing = Racing(limits, size, again, began=asyncio.get_running_loop().time(), after_s=after_s)
+        racing = Racing(limits, size, again, now, after_s)
         hedger = self._hedger
         if hedger.looks:
             hedger.running.add(racing)

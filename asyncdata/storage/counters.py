@@ -116,7 +116,7 @@ class FetchCounters:
         self._hedges_won += won
         self._wasted += wasted
 
-    def began(self, *, resumed: bool = False) -> None:
+    def began(self, resumed: bool = False) -> None:
         """An attempt at a body begins."""
         self.requests += 1
         self._resumes += resumed

@@ -105,7 +105,7 @@ class Fetcher:
             info: ObjectInfo | None = None
             filled = 0
             ticket = await self._attempts.enter(priority, len(whole))
-            racing = self._attempts.begin(len(whole), _open_again(reader, url))
+            racing = self._attempts.begin(len(whole), _open_again(reader, url), self._loop_time())
             racing.opens = True
             try:
                 info, filled = await reader.open_read(url, whole, racing)
@@ -193,11 +193,16 @@ class Fetcher:
             return
         attempts = self._attempts
         reader = self._readers.get(self._scheme_of(info.url)) or self._reader(info.url)
-        began = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = began = loop.time()
         while filled < size:
             left = buffer[filled:] if filled else buffer
-            ticket = attempts.enter_at_once(size - filled) or await attempts.enter(priority, size - filled)
-            racing = attempts.begin(size - filled, partial(_read_again, reader, info, start + filled), filled > 0)
+            ticket = attempts.enter_at_once(size - filled)
+            if ticket is None:
+                ticket = await attempts.enter(priority, size - filled)
+                now = loop.time()
+            again = partial(_read_again, reader, info, start + filled)
+            racing = attempts.begin(size - filled, again, now, filled > 0)
             try:
                 await reader.read_into(info, start + filled, left, racing)
                 attempts.ended_well(racing, size - filled)
@@ -214,6 +219,7 @@ class Fetcher:
                 attempts.end(racing, ticket)
             if delay:
                 await asyncio.sleep(delay)
+            now = loop.time()
 
     async def _retried(self, ask: Callable[[], Awaitable[T]], url: str) -> T:
         tries = _Tries(self._loop_time())

@@ -118,7 +118,7 @@ class Racing(Attempt):
     lent: int = 0
     info: ObjectInfo | None = None
 
-    def __init__(self, limits: ReadLimits | None, size: int, again: Again, *, began: float, after_s: float) -> None:
+    def __init__(self, limits: ReadLimits | None, size: int, again: Again, began: float, after_s: float) -> None:
         self.limits = limits
         self.size = size
         self.again = again

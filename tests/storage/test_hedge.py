@@ -128,7 +128,7 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
     async def again(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
         raise AssertionError
 
-    racing = Racing(None, 100, again, began=0.0, after_s=1.0)
+    racing = Racing(None, 100, again, 0.0, 1.0)
     assert not racing.is_silent(50.0)
     line = Line()
     racing.wire, racing.asked_at = line, 50.0
@@ -152,7 +152,7 @@ class Silent:
         self._counters = FetchCounters()
         self._counters.began()
         self._hedger = Hedger(HedgeOptions(max_extra=1.0), HedgeMemory(1 << 20), self._counters)
-        racing = Racing(None, 100, again, began=0.0, after_s=0.3)
+        racing = Racing(None, 100, again, 0.0, 0.3)
         racing.wire, racing.asked_at = line, 0.0
         self._hedger.watch(racing)
 

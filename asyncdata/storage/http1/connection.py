@@ -87,7 +87,7 @@ class RangeConnection(asyncio.BufferedProtocol):
 
     def __init__(self, on_lost: Callable[[RangeConnection], None]) -> None:
         self._on_lost = on_lost
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         """Where the bytes come from; None before it is connected."""
         self._socket: socket.socket | None = None
@@ -208,7 +208,7 @@ class RangeConnection(asyncio.BufferedProtocol):
             # Bytes nobody asked for, or an end: an answer to the next request would begin in the middle of these.
             self.close()
             raise StaleConnectionError("the server closed a kept connection, or went on sending")
-        loop = self._loop
+        loop = self.loop
         self.exchanges = kept + 1
         self.phase = Phase.HEAD
         self._start, self._buffer, self._accept = start, buffer, accept
@@ -387,7 +387,7 @@ class RangeConnection(asyncio.BufferedProtocol):
             raise RuntimeError("an answer outside an exchange")
         plan = plan_body(head, start=self._start, length=len(buffer))
         self._answer_head, self._wanted, self._total = head, plan.wanted, plan.total
-        self.paced_since, self.paced_from = self._loop.time(), 0
+        self.paced_since, self.paced_from = self.loop.time(), 0
         if self._attempt is not None:
             self._attempt.first_byte_at = self.paced_since
         early = self._head_view[body_at : self._head_size]

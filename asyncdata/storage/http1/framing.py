@@ -41,10 +41,17 @@ def plan_body(head: ResponseHead, *, start: int, length: int) -> BodyPlan:
         UnframedBodyError: The wanted body has no length.
         MalformedHeadError: Unreadable lengths.
     """
-    if head.status == 206:
-        plain = _plan_plain(head.headers, start, length)
-        if plain is not None:
-            return plain
+    headers = head.headers
+    text = headers.get("content-length", "")
+    if head.status == 206 and text.isdecimal() and text.isascii() and len(text) <= 19:
+        # Nearly all are so: canonical numbers, all of which fit. What is not has to be looked at, and may be refused.
+        nbytes, found = int(text), headers.get("content-range", "")
+        if found.startswith(f"bytes {start}-{start + nbytes - 1}/") and "transfer-encoding" not in headers:
+            text = found[found.index("/") + 1 :]
+            if 0 < nbytes <= length and text.isdecimal() and text.isascii() and len(text) <= 19:
+                total = int(text)
+                if start + nbytes <= total:
+                    return BodyPlan(wanted=True, size=nbytes, total=total)
     if head.status in {204, 304}:
         return BodyPlan(wanted=False, size=0)
     if head.status not in {200, 206}:
@@ -68,21 +75,6 @@ def plan_body(head: ResponseHead, *, start: int, length: int) -> BodyPlan:
             FailureCause.MALFORMED,
         )
     return BodyPlan(wanted=True, size=size, total=sent.total)
-
-
-def _plan_plain(headers: dict[str, str], start: int, length: int) -> BodyPlan | None:
-    """The plan for a 206 as nearly all are: canonical numbers, all of which fit; None where it has to be looked at."""
-    size_text, sent = headers.get("content-length", ""), headers.get("content-range", "")
-    if "transfer-encoding" in headers or not size_text.isdecimal() or not size_text.isascii() or len(size_text) > 19:
-        return None
-    size = int(size_text)
-    if not 0 < size <= length or not sent.startswith(f"bytes {start}-{start + size - 1}/"):
-        return None
-    total_text = sent[sent.index("/") + 1 :]
-    if not total_text.isdecimal() or not total_text.isascii() or len(total_text) > 19:
-        return None
-    total = int(total_text)
-    return BodyPlan(wanted=True, size=size, total=total) if start + size <= total else None
 
 
 def join_chunks(raw: bytes) -> bytes | None:

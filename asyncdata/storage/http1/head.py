@@ -7,11 +7,11 @@ import re
 from typing import Final, NamedTuple
 
 MAX_HEAD_BYTES: Final = 64 << 10
+_MOST_KEPT: Final = 4 << 10
 
 _STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([^\r\n\x00]*))?")
 _NAME: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_HEADER: Final = re.compile(rf"({_NAME}):([^\x00\r\n]*)")
-_FIELD: Final = re.compile(rf"\r\n({_NAME}):[ \t]*([^\x00\r\n]*)")
+_HEADER: Final = re.compile(rf"({_NAME}):[ \t]*([^\x00\r\n]*)")
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(?:(\d{1,19})|\*)")
 
 
@@ -105,25 +105,32 @@ def parse_head(raw: bytes) -> ResponseHead:
     Raises:
         MalformedHeadError: It is not well formed.
     """
-    text = raw.decode("latin-1")
-    end = text.find("\r\n")
-    first = text if end < 0 else text[:end]
-    status = _STATUS_LINE.fullmatch(first)
-    if status is None:
-        raise MalformedHeadError(f"the status line is {first[:80]!r}")
-    fields = _FIELD.findall(text, len(first))
-    # A field ends at the first CR, LF or zero. Where these come in pairs only, and every line was found, all are whole.
-    lines = text.count("\r\n")
-    if len(fields) != lines or text.count("\r") != lines or text.count("\n") != lines or "\0" in text:
-        raise MalformedHeadError(f"a header line is {_first_bad_line(text)[:80]!r}")
+    lines = raw.decode("latin-1").split("\r\n")
+    version, status, reason = _parse_status(lines[0])
+    # Most lines are those of the answer before; of long heads nothing is kept.
+    parse = _parse_line if len(raw) <= _MOST_KEPT else _parse_line.__wrapped__
     headers: dict[str, str] = {}
-    for name, value in fields:
-        key, stripped = name.lower(), value.rstrip(" \t")
-        headers[key] = f"{headers[key]}, {stripped}" if key in headers else stripped
+    for line in lines[1:]:
+        name, value = parse(line)
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     connection = headers.get("connection", "").lower()
-    keep_alive = "close" not in connection and (status[1] == "1" or "keep-alive" in connection)
-    return ResponseHead(int(status[2]), status[3] or "", headers, keep_alive)
+    keep_alive = "close" not in connection and (version == 1 or "keep-alive" in connection)
+    return ResponseHead(status, reason, headers, keep_alive)
 
 
-def _first_bad_line(text: str) -> str:
-    return next(line for line in text.split("\r\n")[1:] if _HEADER.fullmatch(line) is None)
+@functools.lru_cache(maxsize=64)
+def _parse_status(line: str) -> tuple[int, int, str]:
+    """(minor version, status, reason) of the status line."""
+    found = _STATUS_LINE.fullmatch(line)
+    if found is None:
+        raise MalformedHeadError(f"the status line is {line[:80]!r}")
+    return int(found[1]), int(found[2]), found[3] or ""
+
+
+@functools.lru_cache(maxsize=512)
+def _parse_line(line: str) -> tuple[str, str]:
+    """(name in lower case, value) of a header line."""
+    found = _HEADER.fullmatch(line)
+    if found is None:
+        raise MalformedHeadError(f"a header line is {line[:80]!r}")
+    return found[1].lower(), found[2].rstrip(" \t")

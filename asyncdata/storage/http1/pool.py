@@ -59,7 +59,7 @@ class ConnectionPool:
         self._max_per_origin = max_per_origin
         self._tls_context = tls_context
         self._lanes: dict[Origin, _Lane] = {}
-        self._origins: dict[RangeConnection, Origin] = {}
+        self._lane_of: dict[RangeConnection, _Lane] = {}
         self._busy: set[RangeConnection] = set()
         self._watchdog = Watchdog(limits, lambda: self._busy)
         self._eviction: asyncio.TimerHandle | None = None
@@ -110,12 +110,12 @@ class ConnectionPool:
         if self._closed or connection.phase is not Phase.IDLE or connection.transport is None:
             connection.close()
             return
-        loop = asyncio.get_running_loop()
+        loop = connection.loop
         now = loop.time()
         if now - connection.opened_at > AGE_LIMIT_S:
             connection.close()
             return
-        lane = self._lanes[self._origins[connection]]
+        lane = self._lane_of[connection]
         connection.idle_since = now
         lane.idle.append(connection)
         if lane.waiters:
@@ -150,9 +150,9 @@ class ConnectionPool:
         for lane in self._lanes.values():
             while lane.waiters:
                 self._wake_one(lane)
-        for connection in list(self._origins):
+        for connection in list(self._lane_of):
             connection.fail(StorageError("the storage layer was closed"))
-        while self._origins:
+        while self._lane_of:
             self._all_lost.clear()
             await self._all_lost.wait()
 
@@ -196,7 +196,7 @@ class ConnectionPool:
         tls = self._tls_for(origin)
         lane.open += 1
         connection = RangeConnection(self._lost)
-        self._origins[connection] = origin
+        self._lane_of[connection] = lane
         try:
             async with asyncio.timeout(limit_s):
                 sock = await dial(origin.host, origin.port)
@@ -236,16 +236,15 @@ class ConnectionPool:
         return self._tls_context if origin.tls else None
 
     def _lost(self, connection: RangeConnection) -> None:
-        origin = self._origins.pop(connection, None)
-        if origin is not None:
-            lane = self._lanes[origin]
+        lane = self._lane_of.pop(connection, None)
+        if lane is not None:
             lane.open -= 1
             if connection in lane.idle:
                 lane.idle.remove(connection)
             if connection.was_silent:
                 self._distrust(lane, connection.quiet_since)
             self._wake_one(lane)
-        if not self._origins:
+        if not self._lane_of:
             self._all_lost.set()
 
     @staticmethod

@@ -151,18 +151,17 @@ class TlsTransport(asyncio.Transport):
         """Sends; what the socket does not take now is kept and sent when it does."""
         if self.closing:
             return
-        self._unsent.append(bytes(data))
-        if len(self._unsent) > 1:
-            return
-        try:
-            sent = self._tls.write(data)
-        except OSError:
-            self._flush()  # which tells what it is: a full socket gives the same answer again
-        else:
-            self._unsent.clear()
-            if sent < len(data):
-                self._unsent.append(bytes(data[sent:]))
-                self._flush()
+        sent = 0
+        if not self._unsent:
+            try:
+                sent = self._tls.write(data)
+            except OSError:
+                sent = 0  # `_flush` meets the same, and does what is to be done
+            if sent == len(data):
+                return
+        self._unsent.append(bytes(data[sent:]))
+        if len(self._unsent) == 1:
+            self._flush()
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._descriptor)

@@ -106,9 +106,12 @@ async def test_new_keys_on_an_idle_connection_are_no_answer(
     )
     assert server.stdin is not None
     assert server.stdout is not None
+    heard: asyncio.Future[bytes] | None = None
     try:
         while b"ACCEPT" not in await server.stdout.readline():
             pass
+        # It says whenever it has to wait, over and over, and would in the end wait for somebody to read that.
+        heard = asyncio.ensure_future(server.stdout.read())
         lost = asyncio.Event()
         connection = RangeConnection(lambda _: lost.set())
         client = make_tls_context(verify=True, ca_file=str(certificate[0]))
@@ -125,13 +128,16 @@ async def test_new_keys_on_an_idle_connection_are_no_answer(
             if turn < 2:
                 server.stdin.write(command)
                 await server.stdin.drain()
+                # Told together with the next answer, the program would take both for the command.
+                assert select.select([connection.fileno()], [], [], 20)[0]
                 if seen_by_loop:
-                    await asyncio.sleep(0.05)
-                else:
-                    assert select.select([connection.fileno()], [], [], 5)[0]
+                    await asyncio.sleep(0.01)
         assert connection.exchanges == 3
         connection.close()
         await lost.wait()
     finally:
         server.kill()
-        await server.communicate()
+        await server.wait()
+        server.stdin.close()
+        if heard is not None:
+            await heard
