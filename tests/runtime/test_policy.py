@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncdata.errors import BrokenFrameError, TooManyErrorsError
+from asyncdata.errors import (
+    AccessDeniedError,
+    BrokenFrameError,
+    MemoryLimitError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    TooManyErrorsError,
+    TransientStorageError,
+)
 from asyncdata.options import ErrorPolicy
 from asyncdata.runtime.policy import Skips, sum_up
 from asyncdata.runtime.sourcetable import SourceTable
@@ -93,6 +101,24 @@ def test_a_shard_counts_with_the_bytes_left_in_it() -> None:
     assert (stats.elements, stats.shards, stats.unread_bytes) == (0, 2, 40)
     both = sum_up([stats, stats])
     assert (both.shards, both.unread_bytes, both.steps) == (4, 80, {"TFRecordDataset": 4})
+
+
+@pytest.mark.parametrize(
+    ("error", "ends", "unreachable_too"),
+    [
+        (BrokenFrameError("bad"), True, True),
+        (ObjectNotFoundError("gone"), True, True),
+        (ObjectChangedError("another one"), True, True),
+        (TransientStorageError("an outage"), False, True),
+        (AccessDeniedError("no"), False, False),
+        (MemoryLimitError("too large"), False, False),
+        (RuntimeError("a bug"), False, False),
+    ],
+)
+def test_what_ends_only_its_shard(error: Exception, ends: bool, unreachable_too: bool) -> None:
+    """Damage, and objects that are gone or others by now; an outage only if so chosen, for it would empty the epoch."""
+    assert skips().ends_shard(error) is ends
+    assert skips(skip_unreachable=True).ends_shard(error) is unreachable_too
 
 
 def test_every_failure_is_logged_if_so_chosen(caplog: pytest.LogCaptureFixture) -> None:
