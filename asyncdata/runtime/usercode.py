@@ -72,7 +72,7 @@ class UserFunction:
             else:
                 value = self._function(*arguments, rng=generator(self._keys, origin, self._depth))
             return value if convert is None else convert(value)
-        except Exception as error:
+        except BaseException as error:
             raised = as_raisable(error)
             self._sources.locate(raised, self._label, origin)
             if raised is error:

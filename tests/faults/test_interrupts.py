@@ -141,7 +141,7 @@ def test_an_interrupt_at_any_step_leaves_nothing(
 def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, int], int]) -> None:
     """A program that starts and closes pipelines all the time ends."""
     delays = random.Random(3)
-    for _ in range(samples(3, 60)):
+    for _ in range(samples(3, 100)):
         with program(f"""
             say("ready")
             try:

@@ -132,6 +132,7 @@ def test_user_code_cannot_end_more_than_its_pipeline(
     with pytest.raises(Exception, match=kind.__name__) as caught:
         list(mapped(ad.Dataset.range(20), executor, leave, leave_async))
     assert not isinstance(caught.value, kind)
+    assert any("element 5 of range" in note for note in caught.value.__notes__)
     del caught
     gone()
 

@@ -60,7 +60,7 @@ class VectorizedMapStage(Stage):
             leaves, structure = flatten(value)
             named = zip(leaves, leaf_names(structure), strict=True)
             return structure, tuple(_column_of(leaf, name, len(origin)) for leaf, name in named)
-        except Exception as error:
+        except BaseException as error:
             raised = as_raisable(error)
             first, last = self._sources.name_element(origin[0]), self._sources.name_element(origin[-1])
             annotate(raised, f"in {self.label}, called for {len(origin)} elements from {first} to {last}")
