@@ -29,7 +29,7 @@ def test_stalls_teach_no_patience(cause: FailureCause) -> None:
         attempts = Attempts(Options(), 0)
         for number in range(300):
             ticket = await attempts.enter(0, 1000)
-            racing = attempts.begin(1000, never)
+            racing = attempts.begin(1000, never, loop.time())
             racing.asked_at = loop.time()
             if number % 8:
                 await asyncio.sleep(0.05)
@@ -39,7 +39,7 @@ def test_stalls_teach_no_patience(cause: FailureCause) -> None:
                 await asyncio.sleep(10)
                 attempts.failed(read_failed("nothing came", cause), racing)
             attempts.end(racing, ticket)
-        last = attempts.begin(1000, never)
+        last = attempts.begin(1000, never, loop.time())
         await attempts.aclose()
         assert last.limits is not None
         return last.limits.first_byte_s, last.after_s
@@ -55,7 +55,7 @@ async def reads(attempts: Attempts, count: int, cause: FailureCause | None = Non
 
     async def one() -> None:
         ticket = await attempts.enter(0, 1 << 20)
-        racing = attempts.begin(1 << 20, never)
+        racing = attempts.begin(1 << 20, never, loop.time())
         racing.asked_at = loop.time()
         await asyncio.sleep(0.02)
         racing.first_byte_at = loop.time()
@@ -101,7 +101,7 @@ def test_bytes_in_flight_are_limited(options: Options) -> None:
         second = asyncio.create_task(attempts.enter(0, 600 << 10))
         await asyncio.sleep(1)
         assert not second.done()
-        attempts.end(attempts.begin(600 << 10, never), ticket)
+        attempts.end(attempts.begin(600 << 10, never, 1.0), ticket)
         await second
         await attempts.aclose()
 
