@@ -48,7 +48,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def __init__(self, plan: Node, epoch: int) -> None:
         self.epoch = epoch
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may ask for stats in the middle of anything
         self._delivery: Delivery | None = None
         self._row = 0
         self._elements = 0

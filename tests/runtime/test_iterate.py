@@ -35,6 +35,22 @@ def test_the_finalizer_waits_for_nobody() -> None:
     iterator.close()
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_handler_of_signals_may_ask_for_stats(isolate: bool) -> None:
+    """In the middle of whatever the same thread does: no lock that it holds is in the way."""
+    with ad.Dataset.range(100).batch(3).with_options(ad.Options(isolate=isolate)).iterator() as iterator:
+        next(iterator)
+        running = iterator._running
+        assert running is not None
+        if isolate:
+            assert running.runtime.loader is not None
+            with iterator._lock, running.edge._lock, running.runtime.loader._inquiry._lock:
+                assert iterator.stats().elements == 1
+        else:
+            with iterator._lock, running.edge._lock:
+                assert iterator.stats().elements == 1
+
+
 def test_the_error_of_the_pipeline_is_told_before_that_of_closing() -> None:
     """A function that does not end when another one fails becomes a note on the failure."""
     gates: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []

@@ -28,7 +28,7 @@ class Inquiry:
     def __init__(self, control: Channel, outbox: Outbox) -> None:
         self._control = control
         self._outbox = outbox
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may ask in the middle of anything
         self._asked = 0
         self._farewell = b""
 
