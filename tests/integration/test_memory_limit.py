@@ -224,6 +224,10 @@ async def test_second_attempts_are_inside_the_limit(limit_mib: int) -> None:
             assert sorted(found) == expected
             assert stats.peak_bytes + stats.fetch["peak_hedge_bytes"] <= limit_mib * MIB
             assert stats.fetch["peak_hedge_bytes"] <= hedge_bytes(options)
+            accounts = [account for budget in runtime.budgets._made for account in budget.snapshot().accounts]
+            assert sum(one.reserved for one in accounts if one.name.startswith("second attempts")) == hedge_bytes(
+                options
+            )
             assert (stats.fetch["hedges"] > 0) is (limit_mib > 1)
             assert stats.fetch["failures"]
             assert runtime.io.stats().hedge_bytes == 0
