@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import asyncdata as ad
 from benchmarks.conditions import conditions
 from benchmarks.datasets import Shards, write_shards
 from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_peer
@@ -201,10 +200,17 @@ def parent(bench: Bench) -> list[list[str]]:
         bench.note(title)
         results = run_here(dataclasses.replace(small, **changes))[1:]
         rows.append(row(title, "asyncdata", results, f"{_tasks_per_1000(results)} tasks per 1000 records"))
-    folder = write_shards(bench.root, bench.sizes.records)
-    for title, workers in (("40 KB, local, read", ad.AUTOTUNE), ("40 KB, local, read, verified in 2 workers", 2)):
+    folder = write_shards(bench.root, bench.sizes.link)
+    records = work_on(bench.sizes.link, str(folder), epochs=epochs, bare=True)
+    in_workers = dataclasses.replace(records, workers=2)
+    # Whoever has the memory for larger chunks pays for fewer of them.
+    large = dataclasses.replace(in_workers, chunk_bytes=32 << 20, memory_limit_bytes=8 << 30)
+    for title, work in (
+        ("40 KB, local, read", records),
+        ("40 KB, local, read, verified in 2 workers", in_workers),
+        ("the same, chunks of 32 MiB within 8 GiB", large),
+    ):
         bench.note(title)
-        work = work_on(bench.sizes.records, str(folder), epochs=epochs, bare=True, workers=workers)
         results = run_here(work)[1:]
         rows.append(row(title, "asyncdata", results, _beyond_preadv(results)))
     return rows

@@ -61,6 +61,7 @@ class Work:
         hedge: Whether silent reads get a second attempt.
         requests: ``max_requests_in_flight``, see ``Options``.
         workers: ``num_workers``, see ``Options``.
+        chunk_bytes: See ``Options``.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class Work:
     hedge: bool = True
     requests: int = ad.AUTOTUNE
     workers: int = ad.AUTOTUNE
+    chunk_bytes: int = ad.AUTOTUNE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,7 @@ def run(work: Work) -> list[Epoch]:
         hedge=ad.HedgeOptions(enabled=work.hedge),
         max_requests_in_flight=work.requests,
         num_workers=work.workers,
+        chunk_bytes=work.chunk_bytes,
     )
     ds = pipeline(work)
     epochs = []

@@ -145,20 +145,14 @@ class Slabs:
         for index, count in self._count(offsets):
             self._subtract(index, count)
 
-    def slabs_of(self, offsets: Rows) -> list[int]:
-        """The indices of the slabs that these rows lie in, ascending."""
-        return [index for index, _ in self._count(offsets)]
+    def holds_of(self, offsets: Rows) -> list[tuple[int, int]]:
+        """The indices of the slabs that these rows lie in, ascending, and how many rows lie in each."""
+        return self._count(offsets)
 
-    def claim_rows(self, offsets: Rows) -> list[int]:
-        """Turns the holds of these rows into one hold per slab, for whoever drops them together.
-
-        Returns:
-            The indices of the slabs, ascending.
-        """
-        counts = self._count(offsets)
-        for index, count in counts:
+    def claim(self, holds: list[tuple[int, int]]) -> None:
+        """Turns the holds of rows, by `holds_of`, into one hold per slab, for whoever drops them together."""
+        for index, count in holds:
             self._holds[index] -= count - 1
-        return [index for index, _ in counts]
 
     def of_rows(self, offsets: Rows) -> npt.NDArray[np.int32]:
         """The index of each row's slab; `slab(index)` gives the slab itself."""

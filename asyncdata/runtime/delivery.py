@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +126,18 @@ def view_leaf(base: npt.NDArray[np.uint8], offset: int, length: int, leaf: Leaf)
     return pickle.loads(part.data)  # noqa: S301 -- see above
 
 
+class _Extent(NamedTuple):
+    """What some elements take.
+
+    Attributes:
+        holds: The slabs that their rows lie in, ascending, and how often these hold each.
+        nbytes: Bytes of their arrays, byte strings and texts.
+    """
+
+    holds: list[tuple[int, int]]
+    nbytes: int
+
+
 class Deliverer:
     """Makes deliveries of blocks; stage loop only.
 
@@ -180,41 +192,45 @@ class Deliverer:
         So many that the consumer, who holds one delivery while the next is waiting, stays inside its share; even if
         all it ever keeps is one element.
         """
-        part, delivery, rest = self._first(block)
-        self.elements += len(part)
-        self.nbytes += part.payload_bytes(len(part))
+        delivery, nbytes, rest = self._first(block)
+        self.elements += len(delivery)
+        self.nbytes += nbytes
         self.deliveries += 1
         return delivery, rest
 
-    def _first(self, block: Block) -> tuple[Block, Delivery, Block | None]:
+    def _first(self, block: Block) -> tuple[Delivery, int, Block | None]:
         if not any(isinstance(column, RefColumn) for column in block.columns):
             part, rest = _cut(block, self._crossing(block)) if self._remote else (block, None)
-            return part, self._lent(part, None), rest
+            return self._lent(part, None), part.payload_bytes(len(part)), rest
         free = self._share - self._kept.nbytes
         count = len(block)
-        slabs, grown = self._slabs_of(block, count)
+        extent = self._extent(block, count)
+        grown = self._grown(extent)
         fits = grown <= min(self._share // _PARTS, free)
-        if not fits and self._is_fine(slabs):
+        if not fits and self._is_fine(extent):
             free = self._fine_share - self._kept.nbytes
-        if not fits and (least := self._slabs_of(block, 1)[1]) <= free:
+        if not fits and (least := self._grown(self._extent(block, 1))) <= free:
             fits = True
             most = max(min(self._share // _PARTS, free), least)
             while grown > most:
                 count = max(count // 2, 1)
-                _, grown = self._slabs_of(block, count)
+                grown = self._grown(self._extent(block, count))
         if not fits:
             while count > 1 and block.payload_bytes(count) > self._share // _PARTS:
                 count //= 2
         part, rest = _cut(block, count)
-        slabs = self._claim([column for column in part.columns if isinstance(column, RefColumn)])
+        if rest is not None:
+            extent = self._extent(part, count)
+        self._budget.slabs.claim(extent.holds)
+        slabs = [index for index, _ in extent.holds]
         if fits:
-            return part, self._lent(part, self._lend(slabs)), rest
+            return self._lent(part, self._lend(slabs)), extent.nbytes, rest
         if self._remote:
             self.copies += 1
-            return part, self._lent(part, self._lend_for_now(slabs), to_copy=True), rest
+            return self._lent(part, self._lend_for_now(slabs), to_copy=True), extent.nbytes, rest
         delivery = self._packed(self._lent(part, self._budget.slabs.arena.array))
         self._drop(slabs)
-        return part, delivery, rest
+        return delivery, extent.nbytes, rest
 
     def _packed(self, delivery: Delivery) -> Delivery:
         """The rows put together in a slab, if that fits into the consumer's share; else a private copy.
@@ -240,22 +256,32 @@ class Deliverer:
             count //= 2
         return count
 
-    def _slabs_of(self, block: Block, count: int) -> tuple[list[int], int]:
-        """The slabs that the first elements of a block lie in, and the bytes of those the consumer does not hold."""
+    def _extent(self, block: Block, count: int) -> _Extent:
+        """What the first elements of a block take; their tables are read once for all of it."""
         offsets: list[Rows] = []
+        nbytes = 0
         for column in block.columns:
             if isinstance(column, RefColumn):
-                part = column.pick(slice(count))
-                offsets += [rows[:, 0] for rows in (part.rows, *part.tables())]
-        found = self._budget.slabs.slabs_of(np.concatenate(offsets))
-        lent = self._kept.counts
-        others = self._budget.slabs.by_index([index for index in found if index not in lent])
-        return found, sum([slab.nbytes for slab in others])
+                part = column if count == len(block) else column.pick(slice(count))
+                for rows in (part.rows, *part.tables()):
+                    offsets.append(rows[:, 0])
+                    nbytes += int(rows[:, 1].sum())
+            elif isinstance(column, ArrayColumn):
+                nbytes += column.array[:count].nbytes
+        holds = self._budget.slabs.holds_of(offsets[0] if len(offsets) == 1 else np.concatenate(offsets))
+        return _Extent(holds, nbytes)
 
-    def _is_fine(self, slabs: list[int]) -> bool:
+    def _grown(self, extent: _Extent) -> int:
+        """The bytes of those slabs that the consumer does not hold."""
+        lent = self._kept.counts
+        others = self._budget.slabs.by_index([index for index, _ in extent.holds if index not in lent])
+        return sum([slab.nbytes for slab in others])
+
+    def _is_fine(self, extent: _Extent) -> bool:
         """Whether all of them are small."""
         most = self._budget.limit // _FINE
-        return max(slab.nbytes for slab in self._budget.slabs.by_index(slabs)) <= most
+        slabs = self._budget.slabs.by_index([index for index, _ in extent.holds])
+        return all(slab.nbytes <= most for slab in slabs)
 
     @staticmethod
     def _lent(block: Block, base: npt.NDArray[np.uint8] | None, *, to_copy: bool = False) -> Delivery:
@@ -266,12 +292,6 @@ class Deliverer:
             for column in block.columns
         )
         return Delivery(block.structure, columns, base, block.origin, block.advance, to_copy=to_copy)
-
-    def _claim(self, refs: list[RefColumn]) -> list[int]:
-        """The slabs that these columns hold, each held once from now on, not row by row."""
-        offsets = [column.rows[:, 0] for column in refs]
-        offsets += [table[:, 0] for column in refs for table in column.tables()]
-        return self._budget.slabs.claim_rows(offsets[0] if len(offsets) == 1 else np.concatenate(offsets))
 
     def _lend(self, slabs: list[int]) -> npt.NDArray[np.uint8]:
         lent = self._budget.slabs.by_index(slabs)

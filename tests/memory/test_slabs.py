@@ -80,10 +80,15 @@ def test_claimed_rows_become_one_hold_per_slab() -> None:
     """Whoever drops rows together holds each slab once for all of them."""
     with place() as found:
         column = found.column([b"a", b"b", b"c"])
-        claimed = found.slabs.claim_rows(column.rows[:, 0])
-        assert [found.slabs.holds(found.slabs.slab(i)) for i in claimed] == [1, 1]
-        for index in claimed:
-            found.slabs.drop(found.slabs.slab(index))
+        holds = found.slabs.holds_of(column.rows[:, 0])
+        assert sorted(count for _, count in holds) == [1, 2]
+        found.slabs.claim(holds)
+        claimed = found.slabs.by_index([index for index, _ in holds])
+        assert [found.slabs.holds(slab) for slab in claimed] == [1, 1]
+        found.slabs.drop_each(claimed)
+        assert len(found.slabs) == 0
+        with pytest.raises(AssertionError, match="not in use"):
+            found.slabs.by_index([index for index, _ in holds])
 
 
 class _Full(Arena):
