@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -42,3 +43,25 @@ def test_the_beginnings_of_files_that_are_read_in_turn_go_before_what_is_read_ah
         assert not start or shard in begun, asked
         begun.add(shard)
     assert {shard for shard, _ in asked[: 2 * CYCLE]} >= set(range(CYCLE)), asked
+
+
+def test_the_next_file_is_opened_ahead_from_what_the_listing_told() -> None:
+    """While the first one is being consumed; its first request is one for bytes, and pinned."""
+    with FakeGCS(buckets=[BUCKET]) as server:
+        generations = [
+            server.put(BUCKET, f"shard-{shard:03d}.tfrecord", shard_bytes(records(shard, 100, 1000)))
+            for shard in range(3)
+        ]
+        options = ad.Options(
+            storage={"gs": {"endpoint_url": server.url, "token": "anon"}}, chunk_bytes=16 << 10, num_workers=0
+        )
+        files = ad.Dataset.list_files(f"gs://{BUCKET}/shard-*.tfrecord", shuffle=False)
+        dataset = files.interleave(ad.TFRecordDataset, cycle_length=1).with_options(options)
+        with dataset.iterator() as iterator:
+            next(iterator)
+            until = time.monotonic() + 30
+            while not (ahead := [entry for entry in server.journal if entry.object.startswith("shard-001")]):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        assert ahead[0].range
+        assert f"generation={generations[1]}" in ahead[0].target
