@@ -80,3 +80,16 @@ async def test_close_refuses_who_waits_and_who_comes() -> None:
         await gate.enter(0)
     gate.leave(ticket)
     assert (gate.held, gate.waiting) == (0, 0)
+
+
+async def test_a_closed_gate_lets_nobody_through_at_once() -> None:
+    """Who asks then is refused by `enter`."""
+    gate = Gate(2)
+    ticket = gate.enter_at_once(10)
+    assert ticket is not None
+    assert gate.held == 1
+    gate.leave(ticket)
+    gate.close()
+    assert gate.enter_at_once(10) is None
+    with pytest.raises(PipelineClosedError):
+        await gate.enter(0, 10)

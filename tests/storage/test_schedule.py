@@ -115,3 +115,25 @@ def test_bytes_in_flight_are_limited_and_nobody_smaller_passes() -> None:
     for ticket in (first, second, fourth):
         queue.leave(ticket)
     assert (queue.held, queue.held_bytes) == (0, 0)
+
+
+def test_a_slot_without_a_place_in_the_queue_passes_nobody() -> None:
+    """It is given where `enter` would give it at once, and nowhere else."""
+    queue = RequestQueue(limit=2, most_bytes=100)
+    first = queue.enter_at_once(80)
+    assert first is not None
+    assert first.granted
+    assert queue.enter_at_once(21) is None
+    waiting = queue.enter(1, 21)
+    assert queue.enter_at_once(1) is None  # it would fit, but somebody waits
+    assert queue.leave(first) == [waiting]
+    second = queue.enter_at_once(79)
+    assert second is not None
+    assert queue.enter_at_once(0) is None
+    assert (queue.held, queue.held_bytes) == (2, 100)
+    queue.leave(second)
+    queue.leave(waiting)
+    huge = queue.enter_at_once(1000)  # one alone always goes
+    assert huge is not None
+    with pytest.raises(ValueError, match="granted"):
+        queue.leave(second)

@@ -26,6 +26,14 @@ def test_a_request_is_what_http_says() -> None:
     assert request == (b"GET /a?b HTTP/1.1\r\nHost: h:81\r\nUser-Agent: asyncdata\r\nRange: bytes=5-14\r\nA: b\r\n\r\n")
 
 
+def test_percent_signs_are_sent_as_they_are() -> None:
+    """In targets nearly all have them, in headers some do; the range is where it belongs."""
+    request = build_get(Origin("h", 80, False), "/a%2Fb%d%%?c=%s", (("A%d", "%d%"),), 0, 1)
+    assert request == (
+        b"GET /a%2Fb%d%%?c=%s HTTP/1.1\r\nHost: h\r\nUser-Agent: asyncdata\r\nRange: bytes=0-0\r\nA%d: %d%\r\n\r\n"
+    )
+
+
 @pytest.mark.parametrize("bad", ["a\r\nX: y", "a\nb", "a\rb"])
 def test_nothing_can_break_out_of_its_line(bad: str) -> None:
     """Neither target nor headers can smuggle another header in."""

@@ -104,3 +104,14 @@ def test_transfer_codings() -> None:
     assert parse_head(head_with("Transfer-Encoding: chunked")).is_chunked
     assert parse_head(head_with("Transfer-Encoding: gzip")).is_chunked
     assert not parse_head(head_with("Transfer-Encoding: identity")).is_chunked
+
+
+def test_lines_that_came_before_are_what_they_were() -> None:
+    """However often a line comes, in whatever company, it means the same, and a malformed one is refused again."""
+    for _ in range(3):
+        assert parse_head(head_with("A: 1", "a:\t2 ", "B: x")).headers == {"a": "1, 2", "b": "x"}
+        assert parse_head(head_with("A: 1", "X: " + "x" * 10_000)).headers["x"] == "x" * 10_000
+        with pytest.raises(MalformedHeadError, match="a header line is 'A 1'"):
+            parse_head(head_with("A 1"))
+        with pytest.raises(MalformedHeadError, match=r"the status line is 'HTTP/1\.7 206 Partial'"):
+            parse_head(head_with(version="1.7"))
