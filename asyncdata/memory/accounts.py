@@ -150,9 +150,12 @@ class Account:
     def is_at_work(self) -> bool:
         """Its stage goes on by itself: it said so, or never said anything and holds bytes that do not rest.
 
-        One that was closed never does: what it holds has gone downstream, or to a consumer who keeps it.
+        Of what was closed only tasks do, until they end; what a buffer held has gone downstream, or to a consumer who
+        keeps it.
         """
-        return not self.waiting and not self.closed and (self.told or self.used > self.resting)
+        if self.closed:
+            return self.kind is Kind.FLOW and self.used > self.resting
+        return not self.waiting and (self.told or self.used > self.resting)
 
     @property
     def is_awaited(self) -> bool:

@@ -199,10 +199,12 @@ class Budget:
             self._act()
 
     def adopt(self, account: Account) -> None:
-        """Charges a new consumer with what the consumers before it still hold: one share has to do for all of them."""
-        for slab in self.slabs.alive():
-            if slab.account.account.closed:
-                self.move(slab, account)
+        """Charges a new consumer with what the consumers before it still hold: one share has to do for all of them.
+
+        What else is left of a pipeline before, as reads that are being stopped, is not its own and ends by itself.
+        """
+        for slab in self.slabs.by_index(list(self.kept.counts)):
+            self.move(slab, account)
 
     def hurry(self, ticket: Ticket) -> None:
         """What was asked for later use is needed next."""

@@ -269,6 +269,21 @@ def test_what_closed_accounts_still_hold_gives_no_hope() -> None:
     assert ledger.decisions().failed == [ask]
 
 
+def test_tasks_that_outlive_their_stage_give_hope() -> None:
+    """A function that still runs for a stage that was closed ends by itself, and its memory comes back."""
+    ledger = Ledger(10, slack_bytes=0)
+    tasks = ledger.open("map", rank=1, kind=Kind.FLOW)
+    running = ledger.ask(tasks, 7)
+    ledger.close(tasks)
+    shard = ledger.open("shard", rank=2, kind=Kind.SOURCE, reserved_bytes=3)
+    ask = ledger.ask(shard, 5)
+    ledger.wait(shard)
+    assert ask.state is State.QUEUED
+    assert not ledger.decisions().failed
+    ledger.give(running)
+    assert ledger.decisions().granted == [ask]
+
+
 def test_closing_answers_every_ask_and_keeps_the_books() -> None:
     """Queued asks of a closed account fail; its held bytes stay charged until given, then nothing of it is left."""
     ledger = Ledger(10, slack_bytes=0)

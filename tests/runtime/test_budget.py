@@ -10,6 +10,7 @@ import pytest
 from asyncdata.errors import MemoryLimitError, PipelineError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import GRANULE, Arena
+from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.budgets import Budgets
 
@@ -53,6 +54,36 @@ async def test_an_ask_is_not_hopeless_while_somebody_is_about_to_go_on(arena: Ar
     slab = await asking
     budget.slabs.drop(slab)
     assert budget.ledger.used == 0
+
+
+async def test_a_new_consumer_is_charged_with_what_consumers_keep_and_with_nothing_else(arena: Arena) -> None:
+    """Slabs that were lent are the next consumer's; reads that are still being stopped stay their own."""
+    budget = Budget(arena, LIMIT)
+    before = budget.open("consumer", rank=0, kind=Kind.ASSEMBLER)
+    rows = budget.open("rows", rank=1, kind=Kind.ASSEMBLER)
+    source = budget.open("source", rank=2, kind=Kind.SOURCE)
+    lent = [await budget.take(before, GRANULE), await budget.take(rows, GRANULE)]
+    budget.kept.lend(lent)
+    ahead = budget.take_ahead(source, GRANULE, urgency=1, reader=_NeverRecalled())
+    assert ahead is not None
+    for account in (before, rows, source):
+        budget.close(account)
+    consumer = budget.open("consumer", rank=0, kind=Kind.ASSEMBLER)
+    budget.adopt(consumer)
+    assert consumer.used == 2 * GRANULE
+    assert budget.kept.nbytes == 2 * GRANULE
+    assert [account.name for account in budget.snapshot().accounts] == ["consumer", "source"]
+    budget.slabs.drop(ahead)
+    budget.kept.take_back(lent)
+    budget.slabs.drop_each(lent)
+    assert (budget.kept.nbytes, budget.ledger.used) == (0, 0)
+
+
+class _NeverRecalled:
+    """Holds read-ahead that nobody needs elsewhere."""
+
+    def recall(self, slab: Slab) -> None:
+        raise AssertionError(f"{slab} was recalled")
 
 
 async def test_a_full_system_gives_the_grant_back(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
