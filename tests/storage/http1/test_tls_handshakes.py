@@ -18,6 +18,7 @@ from asyncdata.storage.http1.pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.urls import Origin
+from tests.samples import SOAK
 from tests.storage.http1.sealing_server import SealingPeer, SealingServer
 from tests.storage.http1.tls_clients import accept_all, dialled
 
@@ -88,7 +89,19 @@ async def test_an_encrypted_origin_never_gets_plain_text() -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl program is not installed")
-@pytest.mark.parametrize(("version", "command"), [("tls1_3", b"k\n"), ("tls1_3", b"K\n"), ("tls1_2", b"r\n")])
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        ("tls1_3", b"k\n"),
+        ("tls1_3", b"K\n"),
+        pytest.param(
+            "tls1_2",
+            b"r\n",
+            # Told an answer while it negotiates, on a busy machine, the program was seen to keep it for itself.
+            marks=pytest.mark.skipif(not SOAK, reason="runs only with ASYNCDATA_SOAK=1 (make soak)"),
+        ),
+    ],
+)
 @pytest.mark.parametrize("seen_by_loop", [True, False])
 async def test_new_keys_on_an_idle_connection_are_no_answer(
     version: str, command: bytes, seen_by_loop: bool, certificate: tuple[Path, ssl.SSLContext], tmp_path: Path
