@@ -137,17 +137,13 @@ class Slabs:
 
     def hold_rows(self, offsets: Rows) -> None:
         """One more holder per row."""
-        for index, count in self._count(offsets):
+        for index, count in self.holds_of(offsets):
             self._holds[index] += count
 
     def drop_rows(self, offsets: Rows) -> None:
         """One holder less per row."""
-        for index, count in self._count(offsets):
+        for index, count in self.holds_of(offsets):
             self._subtract(index, count)
-
-    def holds_of(self, offsets: Rows) -> list[tuple[int, int]]:
-        """The indices of the slabs that these rows lie in, ascending, and how many rows lie in each."""
-        return self._count(offsets)
 
     def claim(self, holds: list[tuple[int, int]]) -> None:
         """Turns the holds of rows, by `holds_of`, into one hold per slab, for whoever drops them together."""
@@ -183,7 +179,8 @@ class Slabs:
             raise AssertionError(f"of slabs {indices} some are not in use")
         return found
 
-    def _count(self, offsets: Rows) -> list[tuple[int, int]]:
+    def holds_of(self, offsets: Rows) -> list[tuple[int, int]]:
+        """The indices of the slabs that these rows lie in, ascending, and how many rows lie in each."""
         if not len(offsets):
             return []
         owners = self.of_rows(offsets)

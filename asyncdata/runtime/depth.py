@@ -17,7 +17,6 @@ _ROOM: Final = 100
 _FRAMES: Final = 3
 """Calls that one stage may take: `aclose`, that of its base class, and `close_all`."""
 
-
 _MOST_FRAMES: Final = 4
 """Calls that making one may take."""
 
