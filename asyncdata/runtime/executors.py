@@ -26,13 +26,16 @@ class ProcessExecutor:
         pool: The worker processes.
         start: Starts them; called before the first task.
         program: What to do with every element; see `dump`.
+        brief: See `Program.brief`.
     """
 
-    def __init__(self, pool: WorkerPool, start: Callable[[], Awaitable[None]], program: bytes) -> None:
+    def __init__(
+        self, pool: WorkerPool, start: Callable[[], Awaitable[None]], program: bytes, *, brief: bool = False
+    ) -> None:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(program)
+        self._program_id = pool.register(program, brief=brief)
 
     async def warm(self) -> None:
         """Starts the worker processes before the first task; what goes wrong is raised by that one."""

@@ -8,11 +8,14 @@ it any more.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.runtime.handover import Handover
 from asyncdata.runtime.loops import LoopThread
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
@@ -20,6 +23,7 @@ from asyncdata.storage.object_crc import ObjectChecks
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class Read:
@@ -39,7 +43,7 @@ class Read:
         self.filled = 0
         self._error: BaseException | None = None
         self._event = loop.create_future()
-        self.on_cancel: Callable[[], None] | None = None
+        self.on_cancel: Callable[[], object] | None = None
         slabs.hold(slab)
 
     @property
@@ -135,6 +139,38 @@ class _Transfer:
         self._io.stage_loop.call_soon_threadsafe(self._io.finish, self._read, *self._outcome)
 
 
+class _Copy:
+    """A `Read` that a worker process may do; what it has not at hand, a `_Transfer` does."""
+
+    def __init__(
+        self, io: Io, read: Read, request: bytes, source: ObjectInfo, length: int, transfer: Callable[[], _Transfer]
+    ) -> None:
+        self._io = io
+        self._read = read
+        self._request = request
+        self._source = source
+        self._length = length
+        self._transfer = transfer
+        self._found = False
+
+    def start(self, handover: Handover, spawn: Spawn) -> None:
+        task = spawn(self._run(handover))
+        self._read.on_cancel = task.cancel
+        # Also called for a task that is cancelled before its first step.
+        task.add_done_callback(self._report)
+
+    async def _run(self, handover: Handover) -> None:
+        self._found = await handover.run(self._request, self._length)
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self._io.finish(self._read, None, 0, PipelineClosedError("the read was cancelled"))
+        elif self._found:
+            self._io.finish(self._read, self._source, self._length, None)
+        else:
+            self._transfer().start()
+
+
 class Io:
     """Storage, as the stage loop sees it; owned by the Runtime.
 
@@ -143,6 +179,8 @@ class Io:
         stage_loop: Where results are reported.
         fetcher: What reads; closed with this.
         check_object_crc: Whether objects that were read as a whole are compared with the store's checksum.
+        handover: What lets worker processes read, and what starts a task on the stage loop; None leaves all reads to
+            the fetcher.
     """
 
     def __init__(
@@ -152,11 +190,13 @@ class Io:
         fetcher: Fetcher,
         *,
         check_object_crc: bool,
+        handover: tuple[Handover, Spawn] | None = None,
     ) -> None:
         self.thread = thread
         self.stage_loop = stage_loop
         self.fetcher = fetcher
         self._checks = ObjectChecks() if check_object_crc else None
+        self._handover = handover
         self._closed = False
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -183,7 +223,14 @@ class Io:
         buffer = slabs.arena.view[slab.offset + start : slab.offset + start + length]
         self._under_way += 1
         self._idle.clear()
-        _Transfer(self, read, source, position, buffer, priority).start()
+        transfer = partial(_Transfer, self, read, source, position, buffer, priority)
+        if self._handover is not None and not isinstance(source, str):
+            handover, spawn = self._handover
+            request = handover.request(source, position, slab.offset + start, length)
+            if request is not None:
+                _Copy(self, read, request, source, length, transfer).start(handover, spawn)
+                return read
+        transfer().start()
         return read
 
     def finish(self, read: Read, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
@@ -228,7 +275,16 @@ class Io:
 
     def stats(self) -> FetchStats:
         """Counters of all reads so far."""
-        return self.fetcher.stats()
+        stats = self.fetcher.stats()
+        if self._handover is None:
+            return stats
+        copies = self._handover[0]
+        return dataclasses.replace(
+            stats,
+            requests=stats.requests + copies.reads,
+            bytes=stats.bytes + copies.bytes,
+            in_flight=stats.in_flight + copies.under_way,
+        )
 
     async def aclose(self) -> None:
         """Closes every connection. Reads must have been cancelled before."""

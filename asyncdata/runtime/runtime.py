@@ -29,6 +29,7 @@ from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_c
 from asyncdata.runtime.budgets import Budgets
 from asyncdata.runtime.ends import discharge, enlist
 from asyncdata.runtime.gate import Gate
+from asyncdata.runtime.handover import Handover
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.loops import LoopThread, describe_tasks
@@ -175,7 +176,9 @@ class Runtime:
         self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
         self.returns = Returns(self._stage.loop.call_soon_threadsafe)
         fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside)
-        self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
+        checked, limited = self.options.check_object_crc, self.options.max_requests_in_flight != AUTOTUNE
+        handover = None if checked or limited else (Handover(lambda: self._pool), self._stage.spawn)
+        self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=checked, handover=handover)
 
     def _undo_start(self) -> None:
         self.abandon()

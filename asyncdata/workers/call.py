@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from asyncdata.workers.registry import Program
     from asyncdata.workers.worker import Worker
 
 # Events of a call, beside the kinds of messages REPLY, FAILED, NEED and WITHDRAWN.
@@ -25,23 +26,6 @@ class Death(NamedTuple):
 
     text: str
     blamed: bool
-
-
-class Program:
-    """A registered program; a long one lies in a file whose descriptor every worker gets a copy of.
-
-    Args:
-        number: Its number.
-        pickled: What the workers unpickle.
-    """
-
-    __slots__ = ("fd", "number", "pickled", "size")
-
-    def __init__(self, number: int, pickled: bytes, fd: int) -> None:
-        self.number = number
-        self.pickled = pickled
-        self.fd = fd
-        self.size = len(pickled)
 
 
 class Call:

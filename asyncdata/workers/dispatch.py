@@ -35,6 +35,11 @@ class Dispatcher:
         """Calls that no worker has room for."""
         return sum(not call.withdrawn for call in self._queue)
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return bool(self._by_load[0])
+
     def submit(self, call: Call, *, again: bool = False) -> None:
         """Gives a call to a worker, or queues it: at the end, or in front if its worker died."""
         if again or not self._queue:

@@ -28,12 +28,13 @@ from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError
 from asyncdata.workers import messages
-from asyncdata.workers.call import STOPPED, Call, Death, Program
-from asyncdata.workers.channel import has_seqpacket, store_body
+from asyncdata.workers.call import STOPPED, Call, Death
+from asyncdata.workers.channel import has_seqpacket
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
-from asyncdata.workers.messages import MAX_INLINE_BYTES, Message
+from asyncdata.workers.messages import Message
 from asyncdata.workers.process import Process
+from asyncdata.workers.registry import Registry
 from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
 from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.worker import Worker
@@ -100,8 +101,7 @@ class WorkerPool:
         self._spawning: set[asyncio.Future[Launched]] = set()
         self._workers: dict[Worker, None] = {}
         self._dispatcher = Dispatcher(depth)
-        self._programs: dict[int, Program] = {}
-        self._numbers = itertools.count(1)
+        self._programs = Registry()
         self._names = itertools.count()
         self._watchers: list[asyncio.Future[None]] = []  # who waits for workers to come, get ready or go
         self._overdue: set[Worker] = set()
@@ -211,8 +211,7 @@ class WorkerPool:
     def _release(self) -> None:
         if self._relief is not None:
             self._relief.cancel()
-        for number in list(self._programs):
-            self.unregister(number)
+        self._programs.clear()
         self._spawner.close()
 
     def _closed_error(self) -> PipelineClosedError:
@@ -248,27 +247,27 @@ class WorkerPool:
 
     # --- programs and calls
 
-    def register(self, program: bytes) -> int:
+    def register(self, program: bytes, *, brief: bool = False) -> int:
         """Takes a pickled program of any size; each worker gets it once, before its first task of that program.
+
+        The tasks of a `brief` one end soon, whatever else goes on: they call no user's function and need no memory.
 
         Returns:
             Its number, for ``run`` and ``unregister``.
         """
-        number = next(self._numbers)
-        fd = store_body(program) if len(program) > MAX_INLINE_BYTES else -1
-        self._programs[number] = Program(number, program, fd)
-        return number
+        return self._programs.add(program, brief=brief)
 
     def unregister(self, program_id: int) -> None:
         """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
-        program = self._programs.pop(program_id, None)
-        if program is None:
-            return
-        if program.fd >= 0:
-            os.close(program.fd)
-            program.fd = -1
-        for worker in self._workers:
-            worker.forget(program_id)
+        if self._programs.remove(program_id):
+            for worker in self._workers:
+                worker.forget(program_id)
+
+    @property
+    def ends_brief_ones_soon(self) -> bool:
+        """Whether a brief task would not have to wait for one that is not."""
+        all_brief = self._programs.all_brief and any(worker.ready for worker in self._workers)
+        return (all_brief or self._dispatcher.has_idle) and not self._closing and self._broken is None
 
     async def run(
         self, program_id: int, payload: bytes, *, grant: Grant, restart: Callable[[], None] | None = None

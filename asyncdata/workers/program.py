@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,9 +55,23 @@ class Program:
     stack: bool = False
     skip: bool = False
 
+    @property
+    def brief(self) -> bool:
+        """Whether its tasks end soon in any case: they call no user's function, and wait for no memory."""
+        return not self.functions and not self.stack
 
-def execute(arena: memoryview, program: Program, payload: bytes, need: Need) -> bytes:
+
+class Chore(Protocol):
+    """A program of another kind: it needs no memory but what the request names, and calls no user's function."""
+
+    def run(self, arena: memoryview, request: bytes) -> bytes:
+        """Does what one request asks for; returns the answer."""
+
+
+def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: Need) -> bytes:
     """Runs one task; the handler of `workers.pool`."""
+    if not isinstance(program, Program):
+        return program.run(arena, payload)
     started, cpu_started = time.perf_counter(), time.thread_time()
     task = Task.decode(payload)
     array = np.frombuffer(arena, np.uint8)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.workers import messages
-from asyncdata.workers.call import DIED, STOPPED, Call, Program
+from asyncdata.workers.call import DIED, STOPPED, Call
 from asyncdata.workers.dispatch import Dispatcher
+from asyncdata.workers.registry import Program
 from asyncdata.workers.worker import Worker
 
 
@@ -39,7 +40,7 @@ class Recorder(Worker):
 
 
 def make_call() -> Call:
-    return Call(Program(1, b"", -1), b"payload")
+    return Call(Program(1, b"", -1, brief=False), b"payload")
 
 
 def event_of(call: Call) -> int | None:

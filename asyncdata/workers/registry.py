@@ -1,0 +1,70 @@
+"""The programs that a pool knows, by number."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from asyncdata.workers.channel import store_body
+from asyncdata.workers.messages import MAX_INLINE_BYTES
+
+
+class Program:
+    """A registered program; a long one lies in a file whose descriptor every worker gets a copy of.
+
+    Args:
+        number: Its number.
+        pickled: What the workers unpickle.
+        fd: Of the file, or -1.
+        brief: Whether its tasks end soon, whatever else goes on.
+    """
+
+    __slots__ = ("brief", "fd", "number", "pickled", "size")
+
+    def __init__(self, number: int, pickled: bytes, fd: int, *, brief: bool) -> None:
+        self.number = number
+        self.pickled = pickled
+        self.size = len(pickled)
+        self.fd = fd
+        self.brief = brief
+
+
+class Registry:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._programs: dict[int, Program] = {}
+        self._numbers = itertools.count(1)
+        self._lengthy = 0
+
+    def __getitem__(self, number: int) -> Program:
+        return self._programs[number]
+
+    @property
+    def all_brief(self) -> bool:
+        """Whether all of them are."""
+        return not self._lengthy
+
+    def add(self, pickled: bytes, *, brief: bool) -> int:
+        """Takes a program; returns its number."""
+        number = next(self._numbers)
+        fd = store_body(pickled) if len(pickled) > MAX_INLINE_BYTES else -1
+        self._programs[number] = Program(number, pickled, fd, brief=brief)
+        self._lengthy += not brief
+        return number
+
+    def remove(self, number: int) -> bool:
+        """Drops a program; False where there is none of that number."""
+        program = self._programs.pop(number, None)
+        if program is None:
+            return False
+        self._lengthy -= not program.brief
+        if program.fd >= 0:
+            os.close(program.fd)
+            program.fd = -1
+        return True
+
+    def clear(self) -> None:
+        """Drops all of them."""
+        for number in list(self._programs):
+            self.remove(number)
