@@ -34,7 +34,7 @@ class RetryOptions:
     """
 
     max_attempts: int = 20
-    initial_delay_s: float = 0.25
+    initial_delay_s: float = 0.1
     max_delay_s: float = 8.0
     deadline_s: float = 120.0
 

@@ -46,7 +46,8 @@ _LINK: Final = {
 _WHERE: Final = {"operations": "storage.objects.get", "media_only": True}
 _RULES: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "clear": (),
-    "stalls": ({"fault": {"kind": "stall", "seconds": 2.0}, "every": 100, **_WHERE},),
+    # In the middle of every hundred, so that a reader that asks for each shard as a whole meets one, too.
+    "stalls": ({"fault": {"kind": "stall", "seconds": 2.0}, "nth": list(range(50, 10_000, 100)), **_WHERE},),
     "errors": ({"fault": {"kind": "status", "status": 503}, "every": 20, **_WHERE},),
     "hang": ({"fault": {"kind": "stall", "after_fraction": [0.5, 0.5]}, "nth": [9], **_WHERE},),
 }

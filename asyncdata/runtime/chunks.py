@@ -112,6 +112,7 @@ class ChunkReader:
         order: Place of the source among its siblings, for who is served first.
         opened: Called when an unknown object turns out to be what.
         first_bytes: The most bytes of the first chunk, where somebody waits for the beginning; None: as of any other.
+        prepared: Chunks that `prepare` asks for.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class ChunkReader:
         order: int,
         opened: Callable[[ObjectInfo], None],
         first_bytes: int | None = None,
+        prepared: int = 1,
     ) -> None:
         self._io = io
         self._budget = budget
@@ -139,6 +141,7 @@ class ChunkReader:
         self._order = order
         self._opened = opened
         self._first_bytes = self.data_bytes if first_bytes is None else min(first_bytes, self.data_bytes)
+        self._prepared = prepared
         self._pending: deque[_Pending] = deque()
         self._rest: Chunk | None = None
         self._next = 0
@@ -153,9 +156,9 @@ class ChunkReader:
         return self.info is not None and self._next >= self.info.size
 
     def prepare(self) -> None:
-        """Asks for the first chunk, if memory is to be had: the object will be needed soon."""
+        """Asks for the first chunks, if memory is to be had: the object will be needed soon."""
         if not self._next and not self._pending and not self._closed and not self._awaits_room:
-            self._read_ahead(1)
+            self._read_ahead(self._prepared)
 
     async def next(self) -> Chunk | None:
         """The next chunk, or None behind the last one."""
@@ -208,7 +211,7 @@ class ChunkReader:
         """Reads ahead again after memory was short."""
         self._awaits_room = False
         if not self._closed:
-            self._read_ahead(self._window() if self._active else 1)
+            self._read_ahead(self._window() if self._active else self._prepared)
 
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """Receives the next `length` bytes into another slab, those that are on their way included.
@@ -302,7 +305,7 @@ class ChunkReader:
 
     def _start(self, slab: Slab, size: int) -> None:
         room = self.room if self._next else 0
-        priority = (_SOON, 2 * len(self._pending) if self._active else _BEGINNING, self._order)
+        priority = (_SOON, 2 * len(self._pending) + (not self._active) * _BEGINNING, self._order)
         read = self._io.read(self._budget.slabs, slab, room, size, self._source, self._next, priority)
         self._pending.append(_Pending(slab, read, self._next, size, room))
         if self.info is not None:
