@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from asyncdata.errors import WorkerDiedError
 from asyncdata.memory.pickling import dumps
 from asyncdata.storage.local.at_hand import FOUND, UNSUPPORTED, CopyAtHand, encode_request
 from asyncdata.storage.local.reader import path_of
@@ -25,6 +26,7 @@ _LEAST_BYTES: Final = 1 << 18
 """Smaller reads cost less than a message to a worker."""
 
 _MOST_PASSED: Final = 64
+_NOT_ASKED: Final = b"not asked"
 
 
 class Handover:
@@ -61,7 +63,12 @@ class Handover:
         if self._to_pass:
             self._to_pass -= 1
             return None
-        return encode_request(path_of(source.url), source.version, position, offset, length)
+        if "%" in source.url and source.url[:5].lower() == "file:":
+            return None  # what it means may depend on the files there are, and this loop waits for no disk
+        try:
+            return encode_request(path_of(source.url), source.version, position, offset, length)
+        except ValueError:
+            return None  # a manifest may say anything: the read tells what is wrong with it
 
     async def run(self, request: bytes, length: int) -> bool:
         """Whether a worker had all the bytes at hand, and has copied them.
@@ -80,6 +87,8 @@ class Handover:
             self.reads += 1
             self.bytes += length
             return True
+        if answer == _NOT_ASKED:
+            return False
         self._able = self._able and answer != UNSUPPORTED
         self._misses = min(2 * self._misses + 1, _MOST_PASSED)
         self._to_pass = self._misses
@@ -87,11 +96,16 @@ class Handover:
 
     async def _ask(self, request: bytes) -> bytes:
         pool = self._pool()
-        if pool is None:
-            return b""
+        if pool is None or not pool.ends_brief_ones_soon:
+            return _NOT_ASKED  # that may have changed since the request was made
         if self._registered is None or self._registered[0] is not pool:
             self._registered = pool, pool.register(dumps(CopyAtHand()), brief=True)
-        return await pool.run(self._registered[1], request, grant=_needs_nothing)
+        return await pool.run(self._registered[1], request, grant=_needs_nothing, restart=_give_up)
+
+
+def _give_up() -> None:
+    """The worker died. Begun anew, a read might have to wait behind what takes long."""
+    raise WorkerDiedError("a worker process died while it copied", attempts=1)
 
 
 async def _needs_nothing(nbytes: int) -> tuple[int, int]:

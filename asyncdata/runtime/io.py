@@ -151,19 +151,27 @@ class _Copy:
         self._source = source
         self._length = length
         self._transfer = transfer
+        self._task: asyncio.Task[None] | None = None
         self._found = False
+        self._cancelled = False
+        read.on_cancel = self._cancel
 
     def start(self, handover: Handover, spawn: Spawn) -> None:
-        task = spawn(self._run(handover))
-        self._read.on_cancel = task.cancel
+        self._task = spawn(self._run(handover))
         # Also called for a task that is cancelled before its first step.
-        task.add_done_callback(self._report)
+        self._task.add_done_callback(self._report)
+
+    def _cancel(self) -> None:
+        self._cancelled = True  # a task that has just ended does not tell
+        if self._task is not None:
+            self._task.cancel()
 
     async def _run(self, handover: Handover) -> None:
         self._found = await handover.run(self._request, self._length)
 
-    def _report(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+    def _report(self, _task: asyncio.Task[None]) -> None:
+        self._task = None  # a cancelled one keeps its traceback, which leads back here
+        if self._cancelled:
             self._io.finish(self._read, None, 0, PipelineClosedError("the read was cancelled"))
         elif self._found:
             self._io.finish(self._read, self._source, self._length, None)
@@ -255,6 +263,11 @@ class Io:
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the I/O loop; cancelling cancels it."""
         return await asyncio.wrap_future(self.thread.submit(coroutine))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer reads are under way than may be in flight."""
+        return self._under_way < self.fetcher.window
 
     def chunks_ahead(self, in_turn: int) -> int:
         """Chunks each of so many files that are read in turn should ask for, so that together they fill the window."""

@@ -23,7 +23,7 @@ MISSING: Final = b"\x00"
 UNSUPPORTED: Final = b"\x02"
 """The system, or this file system, cannot tell what it has in memory."""
 
-_HEAD: Final = struct.Struct("<QQQH")
+_HEAD: Final = struct.Struct("<QQQQ")
 _MAX_IDLE_FILES: Final = 64
 _UNABLE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
@@ -37,6 +37,9 @@ def encode_request(path: str, version: str, position: int, offset: int, length: 
         position: Of the first byte in the file.
         offset: Of its place in the arena.
         length: Bytes.
+
+    Raises:
+        UnicodeError: A path, or a version, that no file can have.
     """
     token = version.encode()
     return _HEAD.pack(offset, length, position, len(token)) + token + os.fsencode(path)

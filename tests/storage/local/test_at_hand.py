@@ -106,6 +106,31 @@ def test_what_is_not_in_memory_is_not_waited_for(file: Path, copy: CopyAtHand) -
     assert answer == MISSING
 
 
+def test_whatever_stands_in_a_request_it_is_understood(file: Path, copy: CopyAtHand) -> None:
+    """Versions of any length are told from the path; what cannot be written down is refused where it is asked."""
+    assert copied(copy, file, "1" * 70_000, 0, 1)[0] == MISSING
+    assert copied(copy, "/" + "a" * 70_000, version(file), 0, 1)[0] == MISSING
+    for path, token in (("\ud800", "1"), ("a", "\ud800")):
+        with pytest.raises(UnicodeError):
+            encode_request(path, token, 0, 0, 1)
+
+
+def test_few_files_stay_open(tmp_path: Path, copy: CopyAtHand) -> None:
+    """However many files are read, and read again; `close` closes them, and what is asked later opens them anew."""
+    paths = [tmp_path / f"{number}" for number in range(80)]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 100)
+    before = len(os.listdir("/proc/self/fd"))
+    for path in paths + paths[::-1]:
+        answer, memory = copied(copy, path, version(path), 0, 100)
+        assert answer == FOUND
+        assert memory[MARGIN : MARGIN + 100] == path.read_bytes()[:100]
+    assert 32 <= len(os.listdir("/proc/self/fd")) - before <= 64
+    copy.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert copied(copy, paths[0], version(paths[0]), 0, 100)[0] == FOUND
+
+
 def test_file_systems_that_cannot_tell(copy: CopyAtHand) -> None:
     """They are told apart: who asks need not ask again."""
     path = "/proc/version"
