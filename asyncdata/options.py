@@ -98,7 +98,7 @@ class HedgeOptions:
 
     enabled: bool = True
     max_extra: float = 0.05
-    tail_factor: float = 4.0
+    tail_factor: float = 3.0
     least_delay_s: float = 0.2
     most_delay_s: float = 2.0
     probe_bytes: int = 512 * KIB

@@ -112,7 +112,7 @@ class ChunkReader:
         order: Place of the source among its siblings, for who is served first.
         opened: Called when an unknown object turns out to be what.
         first_bytes: The most bytes of the first chunk, where somebody waits for the beginning; None: as of any other.
-        prepared: Chunks that `prepare` asks for.
+        eager: Whether `prepare` asks for more than the first chunk, as far as there are requests to spare.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ChunkReader:
         order: int,
         opened: Callable[[ObjectInfo], None],
         first_bytes: int | None = None,
-        prepared: int = 1,
+        eager: bool = False,
     ) -> None:
         self._io = io
         self._budget = budget
@@ -141,7 +141,7 @@ class ChunkReader:
         self._order = order
         self._opened = opened
         self._first_bytes = self.data_bytes if first_bytes is None else min(first_bytes, self.data_bytes)
-        self._prepared = prepared
+        self._eager = eager
         self._pending: deque[_Pending] = deque()
         self._rest: Chunk | None = None
         self._next = 0
@@ -156,9 +156,18 @@ class ChunkReader:
         return self.info is not None and self._next >= self.info.size
 
     def prepare(self) -> None:
-        """Asks for the first chunks, if memory is to be had: the object will be needed soon."""
-        if not self._next and not self._pending and not self._closed and not self._awaits_room:
-            self._read_ahead(self._prepared)
+        """Asks for the first chunks, if memory is to be had: the object is needed soon. To be called repeatedly."""
+        if self._active or self._closed or self._awaits_room:
+            return
+        if not self._next and not self._pending:
+            self._read_ahead(1)
+        if self._eager and self._pending:
+            most = self._window()
+            while self._io.has_room and len(self._pending) < most and not self._awaits_room:
+                count = len(self._pending)
+                self._read_ahead(count + 1)
+                if len(self._pending) == count:
+                    return  # that is all of it
 
     async def next(self) -> Chunk | None:
         """The next chunk, or None behind the last one."""
@@ -211,7 +220,10 @@ class ChunkReader:
         """Reads ahead again after memory was short."""
         self._awaits_room = False
         if not self._closed:
-            self._read_ahead(self._window() if self._active else self._prepared)
+            if self._active:
+                self._read_ahead(self._window())
+            else:
+                self.prepare()
 
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """Receives the next `length` bytes into another slab, those that are on their way included.

@@ -48,7 +48,7 @@ class Attempts:
         self._unseen = 0
         self._turn, self._held = -1.0, 0
         self._hedge_memory = HedgeMemory(hedge_bytes)
-        self._hedger = Hedger(options.hedge, self._hedge_memory, self.counters)
+        self._hedger = Hedger(options.hedge, self._hedge_memory, self.counters, self._observed.hedge_after_s)
         self.enter_at_once = self._gate.enter_at_once
         """Takes a place of so many bytes, or returns None: then ``enter`` waits for one."""
 

@@ -99,7 +99,7 @@ class Racing(Attempt):
         again: How to ask for some of them once more.
         opens: Whether it opens an object, so that what follows its head can be asked for only when that was seen.
         began: When it began, on the loop's clock.
-        after_s: How long it may be silent before it is hedged.
+        after_s: How long it may be silent before it is hedged, as far as is known.
         task: The second attempt, while it runs and after.
         won_at: Where the bytes of the second attempt belong, relative to the first's beginning; -1 where none won.
         won: They.
@@ -149,12 +149,16 @@ class Hedger:
         options: When, and how much.
         memory: Where the bytes come from.
         counters: Where hedges are counted.
+        after_s: How long an attempt at so many bytes may be silent, by what is known now.
     """
 
-    def __init__(self, options: HedgeOptions, memory: HedgeMemory, counters: FetchCounters) -> None:
+    def __init__(
+        self, options: HedgeOptions, memory: HedgeMemory, counters: FetchCounters, after_s: Callable[[int], float]
+    ) -> None:
         self._options = options
         self._memory = memory
         self._counters = counters
+        self._after_s = after_s
         self._budget = HedgeBudget(options)
         self.running: set[Racing] = set()
         """Attempts that are watched; to be added to while it `looks`."""
@@ -204,6 +208,8 @@ class Hedger:
         late = now - self._due > TICK_S
         self._arm(loop)
         for racing in self.running:
+            # Others have told more since it began.
+            racing.after_s = self._after_s(racing.size)
             if not racing.is_silent(now) or late:
                 continue
             if racing.task is not None:

@@ -84,7 +84,8 @@ class Observations:
 
     def _told(self) -> None:
         self._news += 1
-        if self._news >= _REFRESH or len(self._limits) > 100:
+        # At the beginning every one counts: reads that are silent wait for what the others tell.
+        if self._news >= _REFRESH or self._any_first.count <= ENOUGH or len(self._limits) > 100:
             self._news = 0
             self._limits.clear()
 

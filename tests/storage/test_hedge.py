@@ -145,13 +145,13 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
 class Silent:
     """A read that falls silent at once, and its Hedger; on a loop whose time is virtual."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, after_s: Callable[[int], float] = lambda _size: 0.3) -> None:
         async def again(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
             return None
 
         self._counters = FetchCounters()
         self._counters.began()
-        self._hedger = Hedger(HedgeOptions(max_extra=1.0), HedgeMemory(1 << 20), self._counters)
+        self._hedger = Hedger(HedgeOptions(max_extra=1.0), HedgeMemory(1 << 20), self._counters, after_s)
         racing = Racing(None, 100, again, 0.0, 0.3)
         racing.wire, racing.asked_at = line, 0.0
         self._hedger.watch(racing)
@@ -176,6 +176,22 @@ def test_what_waits_in_the_kernel_is_looked_at_before_a_second_attempt() -> None
         assert (silent.hedges, line.nudges > 0) == (0, True)
         line.waiting = False
         await asyncio.sleep(0.5)
+        assert silent.hedges == 1
+        await silent.aclose()
+
+    run_virtual(scenario())
+
+
+def test_a_silent_read_hears_what_others_have_told_since_it_began() -> None:
+    """One that began when nothing was known need not wait for as long as that would take."""
+
+    async def scenario() -> None:
+        known = 2.0
+        silent = Silent(Line(), lambda _size: known)
+        await asyncio.sleep(0.5)
+        assert silent.hedges == 0
+        known = 0.3
+        await asyncio.sleep(0.1)
         assert silent.hedges == 1
         await silent.aclose()
 

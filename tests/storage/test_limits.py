@@ -21,6 +21,15 @@ def test_before_enough_was_seen_the_options_hold() -> None:
     assert observed.hedge_after_s(1000) == HEDGE.most_delay_s
 
 
+def test_what_is_enough_holds_at_once() -> None:
+    """Whoever asked before hears of it with the very observation that makes it enough, not some later."""
+    observed = Observations(CAPS, HEDGE)
+    for _ in range(ENOUGH):
+        assert observed.hedge_after_s(1000) == HEDGE.most_delay_s
+        observed.first_byte(1000, 0.01)
+    assert observed.hedge_after_s(1000) == HEDGE.least_delay_s
+
+
 @given(first=st.floats(1e-4, 50), body=st.floats(1e-5, 100), connect=st.floats(1e-5, 100), size=st.integers(1, 1 << 25))
 def test_limits_lie_between_floor_and_cap(first: float, body: float, connect: float, size: int) -> None:
     """Whatever was observed."""

@@ -33,9 +33,6 @@ _LEAST_FIRST: Final = 1 << 16
 _FIRST_PART: Final = 8
 """The first chunk of the first files is this part of any other."""
 
-_PREPARED: Final = 2
-"""Chunks of a file that are asked for before its turn, where all others wait for it when its turn comes."""
-
 
 def _framed(
     node: Any,
@@ -65,7 +62,7 @@ def _framed(
         opened=lambda info: services.manifest.__setitem__(info.url, info),
         # The first batch waits for all files that are read in turn to begin, none of them for much of it.
         first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if begins_far and not at_once else None,
-        prepared=1 if scope.any_order else _PREPARED,
+        eager=not _is_near(node.url),
     )
     chunks: ChunkReader | InflatedChunks = reader
     if node.compression:
