@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -56,7 +57,12 @@ class Program:
 
     def end(self, timeout_s: float = 90.0) -> tuple[int, str, str]:
         """Exit code and what was written after what was expected."""
-        out, err = self.popen.communicate(timeout=timeout_s)
+        try:
+            out, err = self.popen.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.popen.send_signal(signal.SIGABRT)  # faulthandler tells where all its threads are
+            out, err = self.popen.communicate()
+            raise AssertionError(f"no end within {timeout_s} s; wrote {out[-1000:]!r}\n{err[-8000:]}") from None
         return self.popen.returncode, out, err
 
 
