@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import struct
 from typing import Final
 
@@ -25,6 +26,9 @@ UNSUPPORTED: Final = b"\x02"
 
 _HEAD: Final = struct.Struct("<QQQQ")
 _MAX_IDLE_FILES: Final = 64
+_MOST_OF_LIMIT: Final = 8
+"""One in so many of the descriptors that the process may have is for idle files: user functions open files, too."""
+
 _UNABLE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -59,7 +63,7 @@ class CopyAtHand:
         if not hasattr(os, "RWF_NOWAIT"):
             return UNSUPPORTED
         if self._files is None:
-            self._files = Descriptors(_MAX_IDLE_FILES)
+            self._files = Descriptors(_max_idle())
         try:
             with self._files.using(path, wanted) as (descriptor, version):
                 if version != wanted or not _copy(descriptor, position, arena[offset : offset + length]):
@@ -73,6 +77,11 @@ class CopyAtHand:
         if self._files is not None:
             self._files.close()
             self._files = None
+
+
+def _max_idle() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_IDLE_FILES if limit == resource.RLIM_INFINITY else min(_MAX_IDLE_FILES, limit // _MOST_OF_LIMIT)
 
 
 def _copy(descriptor: int, position: int, buffer: memoryview) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,7 +116,17 @@ def test_whatever_stands_in_a_request_it_is_understood(file: Path, copy: CopyAtH
             encode_request(path, token, 0, 0, 1)
 
 
-def test_few_files_stay_open(tmp_path: Path, copy: CopyAtHand) -> None:
+@pytest.fixture(params=[None, 256], ids="limit={}".format)
+def most_open(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The most files that may stay open, under the system's limit as it is or a low one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = soft if request.param is None else request.param
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    yield 64 if limit == resource.RLIM_INFINITY else min(64, limit // 8)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_few_files_stay_open(tmp_path: Path, copy: CopyAtHand, most_open: int) -> None:
     """However many files are read, and read again; `close` closes them, and what is asked later opens them anew."""
     paths = [tmp_path / f"{number}" for number in range(80)]
     for path in paths:
@@ -125,7 +136,7 @@ def test_few_files_stay_open(tmp_path: Path, copy: CopyAtHand) -> None:
         answer, memory = copied(copy, path, version(path), 0, 100)
         assert answer == FOUND
         assert memory[MARGIN : MARGIN + 100] == path.read_bytes()[:100]
-    assert 32 <= len(os.listdir("/proc/self/fd")) - before <= 64
+    assert len(os.listdir("/proc/self/fd")) - before == most_open
     copy.close()
     assert len(os.listdir("/proc/self/fd")) == before
     assert copied(copy, paths[0], version(paths[0]), 0, 100)[0] == FOUND
