@@ -27,15 +27,22 @@ class ProcessExecutor:
         start: Starts them; called before the first task.
         program: What to do with every element; see `dump`.
         brief: See `Program.brief`.
+        owner: Of the pipeline; see `WorkerPool.register`.
     """
 
     def __init__(
-        self, pool: WorkerPool, start: Callable[[], Awaitable[None]], program: bytes, *, brief: bool = False
+        self,
+        pool: WorkerPool,
+        start: Callable[[], Awaitable[None]],
+        program: bytes,
+        *,
+        brief: bool = False,
+        owner: int = 0,
     ) -> None:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(program, brief=brief)
+        self._program_id = pool.register(program, brief=brief, owner=owner)
 
     async def warm(self) -> None:
         """Starts the worker processes before the first task; what goes wrong is raised by that one."""

@@ -166,7 +166,9 @@ class Services:
         body = dump(program)
         process = self._by_program.get((place, body))
         if process is None:
-            process = ProcessExecutor(self.runtime.pool, self.runtime.start_pool, body, brief=program.brief)
+            process = ProcessExecutor(
+                self.runtime.pool, self.runtime.start_pool, body, brief=program.brief, owner=id(self)
+            )
             self._by_program[place, body] = process
             self._programs.append(process)
             if program.functions or self._records_come:

@@ -23,7 +23,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError
@@ -32,14 +32,13 @@ from asyncdata.workers.call import STOPPED, Call, Death
 from asyncdata.workers.channel import has_seqpacket
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
+from asyncdata.workers.grants import Grant, Grants
 from asyncdata.workers.messages import Message
 from asyncdata.workers.process import Process
 from asyncdata.workers.registry import Registry
 from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
 from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.worker import Worker
-
-Grant = Callable[[int], Awaitable[tuple[int, int]]]
 
 _LOGGER: Final = logging.getLogger(__name__)
 _MAX_FAILED_STARTS: Final = 3
@@ -102,6 +101,7 @@ class WorkerPool:
         self._workers: dict[Worker, None] = {}
         self._dispatcher = Dispatcher(depth)
         self._programs = Registry()
+        self._grants = Grants(arena_bytes)
         self._names = itertools.count()
         self._watchers: list[asyncio.Future[None]] = []  # who waits for workers to come, get ready or go
         self._overdue: set[Worker] = set()
@@ -247,15 +247,16 @@ class WorkerPool:
 
     # --- programs and calls
 
-    def register(self, program: bytes, *, brief: bool = False) -> int:
+    def register(self, program: bytes, *, brief: bool = False, owner: int = 0) -> int:
         """Takes a pickled program of any size; each worker gets it once, before its first task of that program.
 
         The tasks of a `brief` one end soon, whatever else goes on: they call no user's function and need no memory.
+        Tasks that wait for memory make way for those of another `owner`, and are run again; see ``workers.grants``.
 
         Returns:
             Its number, for ``run`` and ``unregister``.
         """
-        return self._programs.add(program, brief=brief)
+        return self._programs.add(program, brief=brief, owner=owner)
 
     def unregister(self, program_id: int) -> None:
         """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
@@ -293,27 +294,35 @@ class WorkerPool:
         """
         self._check_usable()
         call = Call(self._programs[program_id], payload)
-        self._dispatcher.submit(call)
-        if self._relief is None:
-            self._relief = asyncio.get_running_loop().call_later(_SLOW_S, self._relieve)
+        self._submit(call)
         try:
             while True:
                 kind, value = await self._next_event(call)
                 if kind == messages.NEED:
-                    await self._answer_need(call, value, grant)
-                elif kind == messages.REPLY and call.abandoned is None:
+                    await self._grants.answer(call, value, grant, restart, self._abandon)
+                    continue
+                if kind == messages.REPLY and call.abandoned is None:
                     return value  # type: ignore[no-any-return]  # the body of a REPLY
-                else:
-                    self._conclude(call, kind, value)
-                    if restart is not None:
-                        restart()
-                    self._dispatcher.submit(call, again=True)
+                parked = kind == messages.FAILED and call.parked
+                self._conclude(call, STOPPED if parked else kind, None if parked else value)
+                if not parked and restart is not None:
+                    restart()
+                call.run_anew(keep=parked)
+                self._submit(call, again=True)
         finally:
             if call.deadline is not None:
                 call.deadline.cancel()
 
+    def _submit(self, call: Call, *, again: bool = False) -> None:
+        self._dispatcher.submit(call, again=again)
+        if self._relief is None:
+            self._relief = asyncio.get_running_loop().call_later(_SLOW_S, self._relieve)
+
     def _relieve(self) -> None:
         self._relief = None
+        self._grants.make_way(
+            [worker for worker in self._workers if worker.ready], self._dispatcher.behind(self._workers)
+        )
         if self._dispatcher.relieve(self._workers) and not self._closing:
             self._relief = asyncio.get_running_loop().call_later(_SLOW_S, self._relieve)
 
@@ -329,27 +338,6 @@ class WorkerPool:
         call.event = None
         return event
 
-    async def _answer_need(self, call: Call, nbytes: int, grant: Grant) -> None:
-        worker, ticket = call.worker, call.ticket
-        granted: tuple[int, int] | None = None
-        if call.abandoned is None:
-            try:
-                granted = await grant(nbytes)
-                offset, size = granted
-                if size < nbytes or offset < 0 or offset + size > self._plan.arena_bytes:
-                    granted = None
-                    raise ValueError(f"granted {size} bytes at {offset} for {nbytes} in {self._plan.arena_bytes}")
-            except asyncio.CancelledError as exc:
-                self._abandon(call, exc)
-            except Exception as exc:  # noqa: BLE001 -- raised from run as soon as the worker has let go
-                call.refusal = exc
-        if worker is None or call.worker is not worker:
-            return  # it died meanwhile; the event says so
-        if granted is None or call.abandoned is not None:
-            worker.send_denial(ticket)
-        else:
-            worker.send_grant(ticket, granted[0], granted[1])
-
     def _conclude(self, call: Call, kind: int, value: Any) -> None:
         """Raises what the end of a call means; returns if the call is to be run again."""
         if call.abandoned is not None:
@@ -359,12 +347,12 @@ class WorkerPool:
         if kind == messages.FAILED:
             body, where = value
             raise decode_failure(body, where=where)
-        if kind == STOPPED:
+        if kind == STOPPED and value is not None:
             raise value
         if self._closing:
             raise self._closed_error()
-        death: Death = value
-        if death.blamed:
+        death: Death | None = value
+        if death is not None and death.blamed:
             call.attempts += 1
             if call.attempts > self._retries:
                 raise WorkerDiedError(f"a task could not be finished: {death.text}", attempts=call.attempts)

@@ -17,16 +17,18 @@ class Program:
         pickled: What the workers unpickle.
         fd: Of the file, or -1.
         brief: Whether its tasks end soon, whatever else goes on.
+        owner: Whose it is: the same number for all programs of one pipeline.
     """
 
-    __slots__ = ("brief", "fd", "number", "pickled", "size")
+    __slots__ = ("brief", "fd", "number", "owner", "pickled", "size")
 
-    def __init__(self, number: int, pickled: bytes, fd: int, *, brief: bool) -> None:
+    def __init__(self, number: int, pickled: bytes, fd: int, *, brief: bool, owner: int) -> None:
         self.number = number
         self.pickled = pickled
         self.size = len(pickled)
         self.fd = fd
         self.brief = brief
+        self.owner = owner
 
 
 class Registry:
@@ -45,11 +47,11 @@ class Registry:
         """Whether all of them are."""
         return not self._lengthy
 
-    def add(self, pickled: bytes, *, brief: bool) -> int:
+    def add(self, pickled: bytes, *, brief: bool, owner: int) -> int:
         """Takes a program; returns its number."""
         number = next(self._numbers)
         fd = store_body(pickled) if len(pickled) > MAX_INLINE_BYTES else -1
-        self._programs[number] = Program(number, pickled, fd, brief=brief)
+        self._programs[number] = Program(number, pickled, fd, brief=brief, owner=owner)
         self._lengthy += not brief
         return number
 
