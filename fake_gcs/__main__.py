@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import resource
 import signal
+import socket
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -26,13 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.root is not None:
         options.root.mkdir(parents=True, exist_ok=True)
     _allow_many_descriptors()
-    ended = threading.Event()
-
-    def end(_signal: int, _frame: FrameType | None) -> None:
-        ended.set()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
     server = FakeGCS(
         options.root,
         profile,
@@ -43,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         buckets=options.bucket,
     )
     try:
-        with server:
+        with _signals() as wait_for_signal, server:
             if server.certificate and options.certificate is not None:
                 options.certificate.write_bytes(server.certificate)
             print(server.url, flush=True)
-            ended.wait()
+            wait_for_signal()
     except OSError as error:
         print(f"fake-gcs: {error}", file=sys.stderr)
         return 1
@@ -55,6 +49,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with options.journal.open("w") as file:
             file.writelines(entry.as_json() + "\n" for entry in server.journal)
     return 0
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[], object]]:
+    """What waits for SIGTERM or SIGINT, from now on.
+
+    Through a socket: a signal that comes just before this thread begins to wait, or that another thread is given, would
+    not wake it from waiting for a lock.
+    """
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        """What the system's handler has written says all."""
+
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())
+        signal.signal(signal.SIGTERM, note)
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield lambda: reader.recv(1)
+        finally:
+            signal.set_wakeup_fd(-1)
 
 
 def _allow_many_descriptors() -> None:
