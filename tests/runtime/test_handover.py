@@ -252,8 +252,8 @@ def test_workers_that_die(folder: Path, runtime: Runtime) -> None:
             for number, batch in enumerate(batches):
                 seen += list(batch)
                 if number == 2:
-                    for worker in runtime.pool.stats().workers:
-                        os.kill(worker.pid, signal.SIGKILL)
+                    # One of them: a task that was moved to the other one, and died there as well, would be an error.
+                    os.kill(runtime.pool.stats().workers[0].pid, signal.SIGKILL)
         assert sorted(seen) == expected()
     assert runtime.pool.stats().deaths >= 2
 
