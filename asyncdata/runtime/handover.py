@@ -33,12 +33,12 @@ class Handover:
     """See the module's text; used on the stage loop.
 
     Args:
-        pool: The worker processes, once there are any.
+        pool: The worker processes, once there are any; then always the same.
     """
 
     def __init__(self, pool: Callable[[], WorkerPool | None]) -> None:
         self._pool = pool
-        self._registered: tuple[WorkerPool, int] | None = None
+        self._program = 0
         self._able = True
         self._misses = 0
         self._to_pass = 0
@@ -98,9 +98,9 @@ class Handover:
         pool = self._pool()
         if pool is None or not pool.ends_brief_ones_soon:
             return _NOT_ASKED  # that may have changed since the request was made
-        if self._registered is None or self._registered[0] is not pool:
-            self._registered = pool, pool.register(dumps(CopyAtHand()), brief=True)
-        return await pool.run(self._registered[1], request, grant=_needs_nothing, restart=_give_up)
+        if not self._program:
+            self._program = pool.register(dumps(CopyAtHand()), brief=True)
+        return await pool.run(self._program, request, grant=_needs_nothing, restart=_give_up)
 
 
 def _give_up() -> None:

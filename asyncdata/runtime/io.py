@@ -11,19 +11,19 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.runtime.handover import Handover
 from asyncdata.runtime.loops import LoopThread
+from asyncdata.runtime.stage import Spawn
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.object_crc import ObjectChecks
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
-Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class Read:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError
 from asyncdata.workers import messages
-from asyncdata.workers.call import STOPPED, Call, Death
+from asyncdata.workers.call import DIED, STOPPED, Call
 from asyncdata.workers.channel import has_seqpacket
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
@@ -303,11 +303,11 @@ class WorkerPool:
                     continue
                 if kind == messages.REPLY and call.abandoned is None:
                     return value  # type: ignore[no-any-return]  # the body of a REPLY
-                parked = kind == messages.FAILED and call.parked
-                self._conclude(call, STOPPED if parked else kind, None if parked else value)
-                if not parked and restart is not None:
+                self._conclude(call, kind, value)
+                made_way = kind == messages.FAILED
+                if not made_way and restart is not None:
                     restart()
-                call.run_anew(keep=parked)
+                call.run_anew(keep=made_way)
                 self._submit(call, again=True)
         finally:
             if call.deadline is not None:
@@ -344,18 +344,17 @@ class WorkerPool:
             raise call.abandoned
         if call.refusal is not None:
             raise call.refusal
-        if kind == messages.FAILED:
+        if kind == messages.FAILED and not call.parked:
             body, where = value
             raise decode_failure(body, where=where)
-        if kind == STOPPED and value is not None:
+        if kind == STOPPED:
             raise value
         if self._closing:
             raise self._closed_error()
-        death: Death | None = value
-        if death is not None and death.blamed:
+        if kind == DIED and value.blamed:
             call.attempts += 1
             if call.attempts > self._retries:
-                raise WorkerDiedError(f"a task could not be finished: {death.text}", attempts=call.attempts)
+                raise WorkerDiedError(f"a task could not be finished: {value.text}", attempts=call.attempts)
         if self._broken is not None:
             raise self._broken_error()
 

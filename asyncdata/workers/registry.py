@@ -1,4 +1,8 @@
-"""The programs that a pool knows, by number."""
+"""The programs that a pool knows, by number; one that is long lies in a file, which is open until it is removed.
+
+What always holds: a number is given once, and `all_brief` says of exactly those programs that are here now whether
+none of them may take long.
+"""
 
 from __future__ import annotations
 

@@ -33,6 +33,19 @@ class Owned:
         self.restarts += 1
 
 
+async def made_way(
+    kit: Kit, program: Callable[..., bytes], payload: bytes
+) -> tuple[Owned, Meeting, asyncio.Task[bytes]]:
+    """A task that waits for memory, and has made way for somebody else's, which is done."""
+    owned = Owned(kit)
+    held = Meeting(held=True)
+    task = owned.start(1, program, payload, held)
+    await held.arrivals.get()
+    async with asyncio.timeout(30):
+        await owned.start(2, handlers.same, b"", Meeting())
+    return owned, held, task
+
+
 async def test_somebody_elses_task_does_not_wait_for_memory_that_others_wait_for(make_kit: MakeKit) -> None:
     """It runs while both workers' tasks wait; these finish when their memory is there, and asked for it once."""
     kit = await make_kit()
@@ -119,12 +132,7 @@ def other_sizes(arena: memoryview, payload: bytes, need: Any) -> bytes:
 async def test_a_run_that_asks_for_another_size_begins_anew(make_kit: MakeKit, tmp_path: Any) -> None:
     """What the first run was granted may be taken back: it is told so before it asks again."""
     kit = await make_kit(1)
-    owned = Owned(kit)
-    held = Meeting(held=True)
-    task = owned.start(1, other_sizes, os.fsencode(tmp_path / "runs"), held)
-    await held.arrivals.get()
-    async with asyncio.timeout(30):
-        await owned.start(2, handlers.same, b"", Meeting())
+    owned, held, task = await made_way(kit, other_sizes, os.fsencode(tmp_path / "runs"))
     held.gate.set()
     assert await task == b"2"
     assert held.asked == [10, 20]
@@ -134,12 +142,8 @@ async def test_a_run_that_asks_for_another_size_begins_anew(make_kit: MakeKit, t
 async def test_a_task_that_made_way_can_be_cancelled(make_kit: MakeKit) -> None:
     """At once: no worker has it."""
     kit = await make_kit(1)
-    owned = Owned(kit)
-    held = Meeting(held=True)
-    task = owned.start(1, handlers.write_at, b"abc", held)
-    await held.arrivals.get()
+    owned, _, task = await made_way(kit, handlers.write_at, b"abc")
     async with asyncio.timeout(30):
-        await owned.start(2, handlers.same, b"", Meeting())
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -149,12 +153,8 @@ async def test_a_task_that_made_way_can_be_cancelled(make_kit: MakeKit) -> None:
 async def test_a_pool_that_is_closed_ends_what_made_way(make_kit: MakeKit) -> None:
     """When its memory comes, there is nobody to run it."""
     kit = await make_kit(1)
-    owned = Owned(kit)
-    held = Meeting(held=True)
-    task = owned.start(1, handlers.write_at, b"abc", held)
-    await held.arrivals.get()
+    _, held, task = await made_way(kit, handlers.write_at, b"abc")
     async with asyncio.timeout(30):
-        await owned.start(2, handlers.same, b"", Meeting())
         await kit.pool.aclose()
         held.gate.set()
         with pytest.raises(PipelineClosedError):
@@ -164,12 +164,8 @@ async def test_a_pool_that_is_closed_ends_what_made_way(make_kit: MakeKit) -> No
 async def test_workers_that_die_meanwhile(make_kit: MakeKit) -> None:
     """A task that made way is not theirs any more."""
     kit = await make_kit(1)
-    owned = Owned(kit)
-    held = Meeting(held=True)
-    task = owned.start(1, handlers.write_at, b"abc", held)
-    await held.arrivals.get()
+    _, held, task = await made_way(kit, handlers.write_at, b"abc")
     async with asyncio.timeout(30):
-        await owned.start(2, handlers.same, b"", Meeting())
         os.kill(kit.pids()[0], signal.SIGKILL)
         held.gate.set()
         offset = int(await task)

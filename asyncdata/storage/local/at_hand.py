@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import struct
 from typing import Final
 
-from asyncdata.storage.local.descriptors import Descriptors, version_of
+from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
 
 FOUND: Final = b"\x01"
 MISSING: Final = b"\x00"
@@ -25,10 +24,6 @@ UNSUPPORTED: Final = b"\x02"
 """The system, or this file system, cannot tell what it has in memory."""
 
 _HEAD: Final = struct.Struct("<QQQQ")
-_MAX_IDLE_FILES: Final = 64
-_MOST_OF_LIMIT: Final = 8
-"""One in so many of the descriptors that the process may have is for idle files: user functions open files, too."""
-
 _UNABLE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -63,10 +58,12 @@ class CopyAtHand:
         if not hasattr(os, "RWF_NOWAIT"):
             return UNSUPPORTED
         if self._files is None:
-            self._files = Descriptors(_max_idle())
+            self._files = Descriptors(max_idle_files())
         try:
             with self._files.using(path, wanted) as (descriptor, version):
-                if version != wanted or not _copy(descriptor, position, arena[offset : offset + length]):
+                if version != wanted:
+                    return MISSING
+                if fill(descriptor, position, arena[offset : offset + length], os.RWF_NOWAIT) < length:
                     return MISSING
                 return FOUND if version_of(os.fstat(descriptor)) == wanted else MISSING
         except OSError as error:
@@ -77,19 +74,3 @@ class CopyAtHand:
         if self._files is not None:
             self._files.close()
             self._files = None
-
-
-def _max_idle() -> int:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MAX_IDLE_FILES if limit == resource.RLIM_INFINITY else min(_MAX_IDLE_FILES, limit // _MOST_OF_LIMIT)
-
-
-def _copy(descriptor: int, position: int, buffer: memoryview) -> bool:
-    """Whether the buffer could be filled without waiting."""
-    filled = 0
-    while filled < len(buffer):
-        count = os.preadv(descriptor, [buffer[filled:]], position + filled, os.RWF_NOWAIT)
-        if count == 0:
-            return False
-        filled += count
-    return True

@@ -7,16 +7,46 @@ the old file stays readable for those who listed it. Least recently used files a
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
+
+_MAX_IDLE_FILES: Final = 64
+_MOST_OF_LIMIT: Final = 8
+"""One in so many of the descriptors that the process may have is for idle files: user functions open files, too."""
 
 
 def version_of(status: os.stat_result) -> str:
     """The token of a local file's content: inode, modification time, size."""
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+def max_idle_files() -> int:
+    """How many files a process keeps open that nobody uses."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_IDLE_FILES if limit == resource.RLIM_INFINITY else min(_MAX_IDLE_FILES, limit // _MOST_OF_LIMIT)
+
+
+def fill(descriptor: int, position: int, buffer: memoryview, flags: int = 0) -> int:
+    """Fills the buffer with what a file has from a position on; returns how many bytes that were.
+
+    Args:
+        descriptor: Of the file.
+        position: In the file.
+        buffer: To be filled.
+        flags: See preadv2(2).
+    """
+    filled = 0
+    while filled < len(buffer):
+        received = os.preadv(descriptor, [buffer[filled:]], position + filled, flags)
+        if received == 0:
+            break
+        filled += received
+    return filled
 
 
 @dataclass(slots=True, eq=False)

@@ -22,14 +22,13 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
-from asyncdata.storage.local.descriptors import Descriptors, version_of
+from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
 from asyncdata.storage.local.walk import find_files
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.threads import ThreadJobs
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 8
-MAX_IDLE_FILES: Final = 64
 _TRANSIENT_ERRNOS: Final = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE})
 
 
@@ -45,7 +44,7 @@ class LocalReader:
 
     def __init__(self, *, max_threads: int) -> None:
         self._jobs = ThreadJobs(max_threads, "asyncdata-file")
-        self._files = Descriptors(MAX_IDLE_FILES)
+        self._files = Descriptors(max_idle_files())
 
     def __repr__(self) -> str:
         return f"<LocalReader {len(self._files)} files open>"
@@ -91,7 +90,7 @@ class LocalReader:
         try:
             with self._files.using(path_of(info.url), info.version) as (descriptor, version):
                 self._check(info, version, start)
-                filled = _fill(descriptor, start, buffer)
+                filled = fill(descriptor, start, buffer)
                 self._check(info, version_of(os.fstat(descriptor)), start)
         except OSError as error:
             if info.version is not None and isinstance(error, FileNotFoundError):
@@ -122,16 +121,6 @@ def path_of(url: str) -> str:
     # Only percent signs that quote something are taken as such: names are used as they are written elsewhere.
     path = url[len("file:") :].removeprefix("//").removeprefix(parts.netloc)
     return unquote(path) if "%" in path and not os.path.lexists(path) else path
-
-
-def _fill(descriptor: int, start: int, buffer: memoryview) -> int:
-    filled = 0
-    while filled < len(buffer):
-        received = os.preadv(descriptor, [buffer[filled:]], start + filled)
-        if received == 0:
-            break
-        filled += received
-    return filled
 
 
 def _stat(url: str) -> ObjectInfo:

@@ -17,8 +17,8 @@ from asyncdata.errors import (
 )
 from asyncdata.options import Environment, Options
 from asyncdata.storage import Fetcher
-from asyncdata.storage.local.descriptors import Descriptors
-from asyncdata.storage.local.reader import MAX_IDLE_FILES, LocalReader, path_of
+from asyncdata.storage.local.descriptors import Descriptors, max_idle_files
+from asyncdata.storage.local.reader import LocalReader, path_of
 from asyncdata.types import ObjectInfo
 
 
@@ -94,7 +94,7 @@ async def test_what_is_no_readable_file(tmp_path: Path) -> None:
 async def test_open_files_are_bounded(tmp_path: Path) -> None:
     """Many files are read with few descriptors, and none is left after close."""
     reader = LocalReader(max_threads=4)
-    names = [tmp_path / f"{number:04d}" for number in range(3 * MAX_IDLE_FILES)]
+    names = [tmp_path / f"{number:04d}" for number in range(3 * max_idle_files())]
     for path in names:
         path.write_bytes(path.name.encode())
     infos = await reader.glob(f"{tmp_path}/*")
@@ -105,7 +105,7 @@ async def test_open_files_are_bounded(tmp_path: Path) -> None:
         assert buffer == info.url[-4:].encode()
 
     await asyncio.gather(*(check(info) for info in infos * 2))
-    assert f"<LocalReader {MAX_IDLE_FILES} files open>" == repr(reader)
+    assert f"<LocalReader {max_idle_files()} files open>" == repr(reader)
     await reader.aclose()
     assert "0 files" in repr(reader)
 
