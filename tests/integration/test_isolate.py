@@ -81,9 +81,10 @@ def test_epochs_and_pipelines_of_a_runtime_share_the_child_and_its_connections(s
     files = ad.Dataset.list_files(f"gs://{BUCKET}/shard-*.tfrecord", shuffle=False)
     dataset = ad.TFRecordDataset(files).batch(50)
     before = children()
-    # A second attempt, on a machine that is late, would have a connection of its own.
+    # One request at a time needs one connection; a second attempt, on a machine that is late, would have its own.
     calm = ad.HedgeOptions(enabled=False)
-    with ad.Runtime(isolated(storage=gs_storage(server), chunk_bytes=16 << 10, hedge=calm)):
+    options = isolated(storage=gs_storage(server), chunk_bytes=16 << 10, hedge=calm, max_requests_in_flight=1)
+    with ad.Runtime(options):
         seen: list[set[int]] = []
         for _ in range(3):
             assert [record for batch in dataset for record in batch] == expected

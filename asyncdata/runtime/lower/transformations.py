@@ -63,7 +63,8 @@ def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
         cycle_length=node.cycle_length,
         block_length=node.block_length,
         ahead=min(node.cycle_length, _MAX_PARALLEL_OPENS),
-        spawn=None if ordered else services.spawn,
+        ordered=ordered,
+        spawn=services.spawn,
     )
 
 

@@ -107,7 +107,8 @@ class InterleaveStage(Stage):
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
         ahead: Inner datasets prepared beyond those that have a slot.
-        spawn: Starts a task of the pipeline; given for sloppy order only.
+        ordered: Whether the order is tf.data's; otherwise it is sloppy.
+        spawn: Starts a task of the pipeline.
     """
 
     def __init__(
@@ -119,13 +120,15 @@ class InterleaveStage(Stage):
         cycle_length: int,
         block_length: int,
         ahead: int,
-        spawn: Spawn | None,
+        ordered: bool,
+        spawn: Spawn,
     ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
         self._make_inner = make_inner
         self._block_length = block_length
         self._ahead = ahead
+        self._ordered = ordered
         self._spawn = spawn
         self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = Turn(0, 0)
@@ -145,13 +148,17 @@ class InterleaveStage(Stage):
 
     async def _fill_slot(self, index: int) -> bool:
         """Gives a free slot the next inner dataset; False when there is none."""
-        await self._open_ahead(1)
-        if not self._waiting:
+        while not self._waiting:
             if self._failure is not None:
                 raise self._failure
-            return False
+            if not self._may_open_more:
+                return False
+            self._arrived.clear()
+            await self._open_more()
+            if not self._waiting and self._opening is not None:
+                await self._arrived.wait()
         self._give_slot(index)
-        await self._open_ahead(0)
+        await self._open_more()
         return True
 
     def _give_slot(self, index: int) -> None:
@@ -160,21 +167,53 @@ class InterleaveStage(Stage):
         cycle = len(self._slots)
         self._slots[index] = _Slot(found.inner, found.origin, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
 
-    async def _open_ahead(self, at_least: int) -> None:
-        """Prepares inner datasets; waits for input only as long as fewer than `at_least` are there."""
-        target = self._slots.count(None) + self._ahead
-        if len(self._waiting) >= target:
-            return
+    @property
+    def _may_open_more(self) -> bool:
+        return self._failure is None and not (self._input_ended and not self._elements)
+
+    @property
+    def _missing(self) -> int:
+        """How many inner datasets are to be opened: for the free slots, and ahead."""
+        return max(0, self._slots.count(None) + self._ahead - len(self._waiting))
+
+    async def _open_more(self) -> None:
+        """Opens what input is at hand, and what is not in the background: slots that have rows wait for no input."""
+        if self._opening is None and self._missing and self._may_open_more:
+            await self._open_ahead(wait=False)
+            if self._missing and self._may_open_more:
+                self._opening = self._spawn(self._open_in_background())
+
+    async def _open_in_background(self) -> None:
         try:
-            while len(self._waiting) < target and self._failure is None:
+            while self._missing and self._may_open_more:
+                await self._open_ahead(wait=True)
+                self._arrived.set()
+        finally:
+            self._opening = None
+            self._arrived.set()
+
+    async def _open_ahead(self, *, wait: bool) -> None:
+        """Prepares inner datasets, of the input that is at hand; waits for some only where there is none."""
+        try:
+            while self._missing and self._failure is None:
                 await self._pause()
                 if self._elements:
                     element, origin, state = self._elements.popleft()
                     self._waiting.append(_Waiting(self._make_inner(element, origin), origin, state))
-                elif self._input_ended or len(self._waiting) >= at_least:
+                    wait = False
+                elif self._input_ended:
                     return
+                elif (block := self._upstream.pull_ready(max(self._missing, self._ahead))) is not None:
+                    # Elements that are at hand cost less together; their datasets are made one by one.
+                    self._take_input(block)
+                elif wait:
+                    block = await self._upstream.pull(self._missing)
+                    if block is None:
+                        self._input_ended = True
+                    else:
+                        self._take_input(block)
                 else:
-                    await self._read_input(target - len(self._waiting))
+                    return
         except Exception as error:  # noqa: BLE001 -- raised when those opened before have got their slots
             self._failure = error
         finally:
@@ -189,11 +228,7 @@ class InterleaveStage(Stage):
         for waiting in itertools.islice(self._waiting, soon):
             waiting.inner.prepare()
 
-    async def _read_input(self, limit: int) -> None:
-        block = await self._upstream.pull(limit)
-        if block is None:
-            self._input_ended = True
-            return
+    def _take_input(self, block: Block) -> None:
         states = [self._input_fold.at(block.advance, row + 1) for row in range(len(block))]
         self._input_fold.feed(block.advance)
         try:
@@ -215,10 +250,7 @@ class InterleaveStage(Stage):
 
     async def pull(self, limit: int) -> Block | None:
         while True:
-            if self._spawn is not None:
-                filled = await self._fill_sloppy()
-            else:
-                filled = await self._fill_ordered()
+            filled = await self._fill_ordered() if self._ordered else await self._fill_sloppy()
             if not filled:
                 return self._last_news()
             self._prepare_soon()
@@ -273,7 +305,7 @@ class InterleaveStage(Stage):
             if not slot.rows:
                 break
         if given:
-            await self._open_ahead(0)
+            await self._open_more()
 
     async def _pull_at_hand(self, slot: _Slot) -> None:
         """Rows that need not be waited for, as far as there are any and more are useful."""
@@ -315,8 +347,8 @@ class InterleaveStage(Stage):
             await self._arrived.wait()
 
     async def _give_slots(self) -> None:
-        """Free slots get what was opened ahead; more is opened in the background, so that no slot waits for input."""
-        assert self._spawn is not None
+        """Free slots get what was opened ahead, and all that have nothing ask for rows."""
+        await self._open_more()
         for index in range(len(self._slots)):
             if self._slots[index] is None and self._waiting:
                 self._give_slot(index)
@@ -325,17 +357,7 @@ class InterleaveStage(Stage):
                 await self._pull_at_hand(slot)
                 if not slot.rows:
                     slot.pulling = self._spawn(self._pull_into(slot))
-        if self._opening is None and self._failure is None and not (self._input_ended and not self._elements):
-            free = sum(slot is None for slot in self._slots)
-            if len(self._waiting) < free + self._ahead:
-                self._opening = self._spawn(self._open_in_background())
-
-    async def _open_in_background(self) -> None:
-        try:
-            await self._open_ahead(len(self._waiting) + 1)
-        finally:
-            self._opening = None
-            self._arrived.set()
+        await self._open_more()
 
     async def _pull_into(self, slot: _Slot) -> None:
         try:
@@ -351,8 +373,8 @@ class InterleaveStage(Stage):
         slots = self._slots
         # A sloppy rotation passes over slots without rows; an ordered one stops at them, unless they are free for
         # good: while input may come, a free slot is one that must be asked.
-        sloppy = self._spawn is not None
-        idle = not sloppy and self._input_ended and not self._waiting and not self._elements
+        sloppy = not self._ordered
+        idle = self._ordered and self._input_ended and not self._waiting and not self._elements
         vacant = [(slot is None and idle) or (sloppy and not (slot and slot.rows)) for slot in slots]
         available = [0 if slot is None else slot.rows for slot in slots]
         turn = self._turn

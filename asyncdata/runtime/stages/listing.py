@@ -44,11 +44,16 @@ class ListFilesStage(Stage):
                 raise
             if self._key is not None:
                 self._order = permutation(self._key, len(self._urls))
-        stop = min(self._at + limit, len(self._urls))
+        return self._take(self._urls, limit)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        return None if self._urls is None else self._take(self._urls, limit)
+
+    def _take(self, urls: list[str], limit: int) -> Block | None:
+        stop = min(self._at + limit, len(urls))
         if self._at == stop:
             return None
         index = np.arange(self._at, stop) if self._order is None else self._order[self._at : stop]
-        urls = self._urls
         elements = [urls[i] for i in index.tolist()]
         # The provenance names the file's place in the listing, not in this epoch's order.
         origin = source_origin(self._source, self._at, len(elements))

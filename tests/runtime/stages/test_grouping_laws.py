@@ -131,7 +131,8 @@ def _flat_window(bench: Bench, kind: Kinds) -> Stage:
         cycle_length=1,
         block_length=1,
         ahead=1,
-        spawn=None,
+        ordered=True,
+        spawn=bench.spawn,
     )
 
 
@@ -178,7 +179,9 @@ def _reduce_twice(bench: Bench, key: int, contents: Contents) -> Stage:
         return ContentsStage("window", contents, bench.budget.slabs)
 
     outer = Scripted(bench, script(2, drops=False), "objects")
-    return InterleaveStage("twice", outer, make_inner, cycle_length=2, block_length=1, ahead=1, spawn=None)
+    return InterleaveStage(
+        "twice", outer, make_inner, cycle_length=2, block_length=1, ahead=1, ordered=True, spawn=bench.spawn
+    )
 
 
 def _failing(element: Element) -> int:

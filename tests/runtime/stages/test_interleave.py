@@ -43,7 +43,8 @@ def interleaved(
             cycle_length=cycle,
             block_length=block,
             ahead=ahead,
-            spawn=bench.spawn if sloppy else None,
+            ordered=not sloppy,
+            spawn=bench.spawn,
         )
 
     return make
@@ -138,7 +139,14 @@ def test_sloppy_does_not_wait_for_a_slow_dataset() -> None:
             return Gated(inner, gate) if element == 1 else inner
 
         stage = InterleaveStage(
-            "interleave", items(bench, range(6)), make_inner, cycle_length=3, block_length=2, ahead=1, spawn=bench.spawn
+            "interleave",
+            items(bench, range(6)),
+            make_inner,
+            cycle_length=3,
+            block_length=2,
+            ahead=1,
+            ordered=False,
+            spawn=bench.spawn,
         )
 
         async def others_then_all(limit: int) -> Block | None:
@@ -154,6 +162,65 @@ def test_sloppy_does_not_wait_for_a_slow_dataset() -> None:
         return stage
 
     assert whole(make).elements == []
+
+
+class Unready(Stage):
+    """An input about which nobody knows what it has at hand."""
+
+    def __init__(self, upstream: Stage) -> None:
+        super().__init__("unready", (upstream,))
+
+    async def pull(self, limit: int) -> Block | None:
+        await asyncio.sleep(0)
+        return await self.inputs[0].pull(limit)
+
+
+@pytest.mark.parametrize("unready", [False, True])
+@pytest.mark.parametrize("sloppy", [False, True])
+@pytest.mark.parametrize(("cycle", "ahead"), [(1, 1), (4, 4), (3, 5)])
+def test_as_many_as_asked_for_are_always_opened_ahead(cycle: int, ahead: int, sloppy: bool, unready: bool) -> None:
+    """When a dataset ends the next one was opened long before, wherever in the cycle that is."""
+    count, rows = 40, 6
+
+    def make(bench: Bench) -> Stage:
+        opened: list[int] = []
+
+        def make_inner(element: Element, origin: Rows) -> Stage:
+            opened.append(element)
+            return Scripted(bench, [("row", 100 * element + j) for j in range(rows)])
+
+        upstream: Stage = items(bench, range(count))
+        stage = InterleaveStage(
+            "interleave",
+            Unready(upstream) if unready else upstream,
+            make_inner,
+            cycle_length=cycle,
+            block_length=1,
+            ahead=ahead,
+            ordered=not sloppy,
+            spawn=bench.spawn,
+        )
+        pull = stage.pull
+        left = [0] * count
+
+        async def watched(limit: int) -> Block | None:
+            block = await pull(limit)
+            if block is not None:
+                for element in block.elements():
+                    left[element // 100] += 1
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                begun = sum(taken > 0 for taken in left)
+                assert len(opened) >= min(count, begun + ahead), (begun, opened)
+                assert len(opened) <= sum(taken == rows for taken in left) + cycle + ahead
+            return block
+
+        stage.pull = watched  # type: ignore[method-assign]  # looks at what passes
+        return stage
+
+    trace = whole(make)
+    assert trace.error is None
+    assert sorted(trace.elements) == [100 * i + j for i in range(count) for j in range(rows)]
 
 
 def failing_at(bad: int, *, sloppy: bool, in_inner: bool) -> Make:
@@ -173,7 +240,8 @@ def failing_at(bad: int, *, sloppy: bool, in_inner: bool) -> Make:
             cycle_length=2,
             block_length=1,
             ahead=4,
-            spawn=bench.spawn if sloppy else None,
+            ordered=not sloppy,
+            spawn=bench.spawn,
         )
 
     return make
@@ -251,7 +319,8 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
             cycle_length=4,
             block_length=1,
             ahead=2,
-            spawn=bench.spawn if sloppy else None,
+            ordered=not sloppy,
+            spawn=bench.spawn,
         )
 
     lengths = []

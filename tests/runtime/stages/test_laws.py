@@ -136,7 +136,8 @@ def _interleave(bench: Bench, kind: Kinds, cycle: int = 3, block: int = 2, *, sl
         cycle_length=cycle,
         block_length=block,
         ahead=2,
-        spawn=bench.spawn if sloppy else None,
+        ordered=not sloppy,
+        spawn=bench.spawn,
     )
 
 
