@@ -88,11 +88,13 @@ class HedgeOptions:
     Attributes:
         enabled: False waits for the time limits instead.
         max_extra: The most requests that hedging adds, as a fraction of those that are made without it.
-        tail_factor: A read is hedged when it was silent for this many times the 90th percentile of first-byte times.
+        tail_factor: A read is hedged when it was silent for this many times the 90th percentile of first-byte times;
+            for two thirds of that while a quarter of the requests that may be in flight are not.
         least_delay_s: It is never hedged sooner.
         most_delay_s: It is hedged after this long even while nothing is known.
         probe_bytes: The most a second attempt asks for, and holds in memory of its own; what is missing behind that
-            is then read by the winner's way.
+            is then read by the winner's way. While a quarter of the requests that may be in flight are not, it asks for
+            all that is missing, as far as the memory of ``max_at_once`` second attempts goes.
         max_at_once: Second attempts under way at a time.
     """
 

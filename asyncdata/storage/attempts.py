@@ -48,7 +48,9 @@ class Attempts:
         self._unseen = 0
         self._turn, self._held = -1.0, 0
         self._hedge_memory = HedgeMemory(hedge_bytes)
-        self._hedger = Hedger(options.hedge, self._hedge_memory, self.counters, self._observed.hedge_after_s)
+        self._hedger = Hedger(
+            options.hedge, self._hedge_memory, self.counters, self._observed.hedge_after_s, self._has_room
+        )
         self.enter_at_once = self._gate.enter_at_once
         """Takes a place of so many bytes, or returns None: then ``enter`` waits for one."""
 
@@ -75,6 +77,10 @@ class Attempts:
         else:
             hedger.watch(racing)
         return racing
+
+    def _has_room(self) -> bool:
+        """Whether places are free, and not only for the moment between the end of a read and the next one's begin."""
+        return 4 * self._gate.held < 3 * self._gate.limit
 
     def end(self, racing: Racing, ticket: Ticket) -> None:
         """It is over, in whatever way."""

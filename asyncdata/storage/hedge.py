@@ -11,6 +11,9 @@ late. A second attempt that falls silent too is replaced. It asks for the next b
 it is complete while the first is not yet that far, the first is ended, its buffer let go, and the bytes copied; else
 it is dropped. So never two copies are delivered, and never do two attempts write to one place.
 
+While places are to spare, as at the end of an epoch, a second attempt takes nobody's: it comes sooner, and asks for all
+that is missing, as far as its memory goes, so that no third request has to follow.
+
 That memory is a small share of the memory limit, set aside when the Runtime starts. So nobody waits for it: a second
 attempt asks for as much as is left of the share, and where nothing is left it is not made.
 """
@@ -32,6 +35,8 @@ from asyncdata.types import ObjectInfo
 
 TICK_S: Final = 0.05
 _PATIENCE: Final = 4.0
+_SOONER: Final = 2 / 3
+"""Of the usual silence, where the request that a second attempt adds takes no other's place."""
 _SHARE: Final = 32
 _LEAST_BYTES: Final = 16 << 10
 """Second attempts at fewer bytes, unless they are the last ones, are not worth a request."""
@@ -60,9 +65,14 @@ class HedgeMemory:
         self.used_bytes = 0
         self.peak_bytes = 0
 
+    @property
+    def left_bytes(self) -> int:
+        """What nobody holds."""
+        return self.limit_bytes - self.used_bytes
+
     def fits(self, wanted: int) -> int:
         """How many of so many bytes a second attempt may have; 0 where it is not worth making."""
-        fitting = min(wanted, self.limit_bytes - self.used_bytes)
+        fitting = min(wanted, self.left_bytes)
         return fitting if fitting == wanted or fitting >= _LEAST_BYTES else 0
 
     def take(self, nbytes: int) -> None:
@@ -150,15 +160,22 @@ class Hedger:
         memory: Where the bytes come from.
         counters: Where hedges are counted.
         after_s: How long an attempt at so many bytes may be silent, by what is known now.
+        has_room: Whether fewer requests are in flight than may be.
     """
 
     def __init__(
-        self, options: HedgeOptions, memory: HedgeMemory, counters: FetchCounters, after_s: Callable[[int], float]
+        self,
+        options: HedgeOptions,
+        memory: HedgeMemory,
+        counters: FetchCounters,
+        after_s: Callable[[int], float],
+        has_room: Callable[[], bool],
     ) -> None:
         self._options = options
         self._memory = memory
         self._counters = counters
         self._after_s = after_s
+        self._has_room = has_room
         self._budget = HedgeBudget(options)
         self.running: set[Racing] = set()
         """Attempts that are watched; to be added to while it `looks`."""
@@ -207,9 +224,12 @@ class Hedger:
         now = loop.time()
         late = now - self._due > TICK_S
         self._arm(loop)
+        has_room = self._has_room()
+        part, least_s = _SOONER if has_room else 1.0, self._options.least_delay_s
+        silent: list[tuple[Racing, int]] = []
         for racing in self.running:
             # Others have told more since it began.
-            racing.after_s = self._after_s(racing.size)
+            racing.after_s = max(part * self._after_s(racing.size), least_s)
             if not racing.is_silent(now) or late:
                 continue
             if racing.task is not None:
@@ -226,15 +246,23 @@ class Hedger:
                 racing.nudged = True
                 wire.nudge()
             else:
-                self._hedge(racing, wire.filled, now)
+                silent.append((racing, wire.filled))
+        if not silent:
+            return
+        most = self._options.probe_bytes
+        if has_room:
+            # One request for all that is missing saves the way there and back of another.
+            most = max(most, self._memory.left_bytes // len(silent))
+        for racing, offset in silent:
+            self._hedge(racing, offset, most, now)
 
-    def _hedge(self, racing: Racing, offset: int, now: float) -> None:
+    def _hedge(self, racing: Racing, offset: int, most: int, now: float) -> None:
         opened = racing.opened
         if offset and racing.opens and opened is None:
             return
         # An object that is opened may be smaller than what was asked for.
         whole = racing.size if opened is None else min(racing.size, opened.size)
-        size = self._memory.fits(min(whole - offset, self._options.probe_bytes))
+        size = self._memory.fits(min(whole - offset, most))
         if size <= 0:
             return
         cost = 1 if offset + size == whole else 2

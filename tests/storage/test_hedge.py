@@ -145,13 +145,16 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
 class Silent:
     """A read that falls silent at once, and its Hedger; on a loop whose time is virtual."""
 
-    def __init__(self, line: Line, after_s: Callable[[int], float] = lambda _size: 0.3) -> None:
+    def __init__(
+        self, line: Line, after_s: Callable[[int], float] = lambda _size: 0.3, *, has_room: bool = False
+    ) -> None:
         async def again(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
             return None
 
         self._counters = FetchCounters()
         self._counters.began()
-        self._hedger = Hedger(HedgeOptions(max_extra=1.0), HedgeMemory(1 << 20), self._counters, after_s)
+        options = HedgeOptions(max_extra=1.0)
+        self._hedger = Hedger(options, HedgeMemory(1 << 20), self._counters, after_s, lambda: has_room)
         racing = Racing(None, 100, again, 0.0, 0.3)
         racing.wire, racing.asked_at = line, 0.0
         self._hedger.watch(racing)
@@ -196,6 +199,20 @@ def test_a_silent_read_hears_what_others_have_told_since_it_began() -> None:
         await silent.aclose()
 
     run_virtual(scenario())
+
+
+def test_a_second_attempt_that_takes_nobodys_place_comes_sooner() -> None:
+    """After two thirds of the time, where fewer requests are in flight than may be; never below the least delay."""
+
+    async def scenario(after_s: float, has_room: bool) -> float:
+        loop = asyncio.get_running_loop()
+        silent = Silent(Line(), lambda _size: after_s, has_room=has_room)
+        await until(lambda: silent.hedges == 1)
+        await silent.aclose()
+        return loop.time()
+
+    for after_s, has_room, expected_s in ((0.9, False, 0.9), (0.9, True, 0.6), (0.21, False, 0.25), (0.21, True, 0.2)):
+        assert run_virtual(scenario(after_s, has_room)) == pytest.approx(expected_s, abs=0.06)
 
 
 def test_a_process_that_was_late_itself_waits_for_the_next_look() -> None:
@@ -268,6 +285,19 @@ async def test_stalled_reads_are_overtaken(fault: Fault) -> None:
             assert stats.bytes - before.bytes == 140 * SIZE
             assert stats.in_flight == stats.hedges_in_flight == 0
             assert not stats.timeouts
+
+
+@pytest.mark.parametrize(("limit", "requests"), [(1, 3), (16, 2)])
+async def test_where_places_are_free_one_request_brings_all_that_is_missing(limit: int, requests: int) -> None:
+    """Else the second attempt asks for a part, and a third request for the rest."""
+    async with FakeGCS(buckets=["bucket"]) as server:
+        server.put("bucket", "x", DATA)
+        async with fetching(server, EAGER, limit=limit) as (fetcher, info):
+            before = fetcher.stats().requests
+            server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), nth=(1,), media_only=True),))
+            assert await asyncio.wait_for(read_all(fetcher, info, 60, 61), 90) == DATA[60 * SIZE : 61 * SIZE]
+            stats = fetcher.stats()
+            assert (stats.hedges, stats.hedges_won, stats.requests - before) == (1, 1, requests)
 
 
 async def test_without_hedging_time_limits_do_it() -> None:
