@@ -13,6 +13,9 @@ hang     one body stops half-way and never goes on
 Faults are counted out, not drawn. Each run is a process of its own, every record's number is checked, and readers and
 weathers are measured in turn: five rounds, or as many as end within ten minutes (see *runs*). Others than this library
 meet the `hang` once, and who has not finished 20 s after the time of a clear epoch is stopped.
+
+In clear weather the same bytes are also received by bare sockets and dropped, without a record, a checksum or a second
+attempt: what client and server can do together on this machine.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import json
 import statistics
 import subprocess
 import sys
@@ -31,7 +35,7 @@ from typing import Any, Final
 
 from benchmarks.conditions import conditions
 from benchmarks.datasets import RAW_BYTES, Shards, write_shards
-from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_peer
+from benchmarks.launch import PEERS_PYTHON, find_python, run_here, run_json, run_peer
 from benchmarks.links import touch
 from benchmarks.measure import in_turn
 from benchmarks.servers import REPOSITORY, Server, fake_gcs
@@ -57,6 +61,8 @@ _PEERS: Final = {
     "SPDL + obstore": ("spdl_obstore.py", ("spdl", "obstore")),
     "PyTorch + gcsfs": ("torch_gcsfs.py", ("torch", "gcsfs", "cv2")),
 }
+_BARE: Final = "bare sockets, bytes dropped"
+_FRAME_BYTES: Final = 16
 _FINISH_S: Final = 20.0
 _START_S: Final = 10.0
 """For a reader to start and to read all there is, where that was not measured."""
@@ -92,6 +98,8 @@ def run_all(
             deterministic=reader == "asyncdata, deterministic",
             batch=64,
         )
+        if reader == _BARE:
+            return run_bare(work, shards)
         if reader not in _PEERS:
             return run_here(work)[0]
         limit_s = took_s.get(reader, _START_S) + _FINISH_S if name == "hang" else None
@@ -118,6 +126,8 @@ def run_all(
             for name in weathers:
                 run = functools.partial(once, name, reader, server)
                 (waiting if reader in peers and name == "hang" else often)[f"{name}, {reader}"] = run
+        if "clear" in weathers:
+            often[f"clear, {_BARE}"] = functools.partial(once, "clear", _BARE, server)
         measured = in_turn(rounds, often, note, _LIMIT_S - len(waiting) * (_FINISH_S + _START_S))
         measured |= in_turn(1, waiting, note)
     found: dict[str, dict[str, list[Epoch]]] = {name: {} for name in weathers}
@@ -125,6 +135,26 @@ def run_all(
         name, _, reader = title.partition(", ")
         found[name][reader] = [epoch for epoch in epochs if epoch is not None]
     return found
+
+
+def run_bare(work: Work, shards: Shards) -> Epoch:
+    """The bytes of all shards, received and dropped."""
+    size = shards.records * (RAW_BYTES + _FRAME_BYTES)
+    where = f"/download/storage/v1/b/{shards.name}/o"
+    objects = [(f"{where}/shard-{number:05d}.tfrecord?alt=media", size) for number in range(shards.shards)]
+    script = REPOSITORY / "benchmarks" / "peers" / "bare_sockets.py"
+    values = run_json([sys.executable, str(script), json.dumps({"endpoint": work.endpoint, "objects": objects})])
+    records = shards.shards * shards.records
+    return Epoch(
+        first_s=0.0,
+        wall_s=values["wall_s"],
+        first_records=0,
+        records=records,
+        nbytes=shards.shards * size,
+        cpu_s=values["cpu_s"],
+        parent_cpu_s=values["cpu_s"],
+        tasks=0,
+    )
 
 
 def rate(epoch: Epoch) -> float:
@@ -151,7 +181,7 @@ def rows(name: str, results: Mapping[str, list[Epoch]], clear: Mapping[str, list
             [
                 name,
                 reader,
-                median_cell([epoch.first_s for epoch in epochs]),
+                "-" if reader == _BARE else median_cell([epoch.first_s for epoch in epochs]),
                 median_cell(rates, 0),
                 median_cell([epoch.cpu_s / (epoch.records * RAW_BYTES / 1e9) for epoch in epochs]),
                 share,
