@@ -9,7 +9,27 @@ from types import MappingProxyType
 
 from asyncdata.errors import TransientStorageError
 from asyncdata.storage.failures import TIMEOUT_CAUSES, FailureCause, ReadFailedError
-from asyncdata.storage.window import WindowStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStats:
+    """What the controller chose, and why.
+
+    Attributes:
+        limit: Requests in flight at most.
+        reason: In words.
+        first_byte_s: Mean time to the first byte.
+        stream_bytes_per_s: Mean rate of one body.
+        bytes_per_s: Rate of all bodies while the window was full; 0 before that was measured.
+        backoffs: How often it shrank because requests were refused.
+    """
+
+    limit: int
+    reason: str
+    first_byte_s: float = 0.0
+    stream_bytes_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    backoffs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ been too many: half as many are tried as long as they bring as much. As all move
 
 A move is one slot per finished read, never a burst. What was asked for before a move has ended is left out; then whole
 windows of reads are measured, for reads that began together end together. Reads count only while the window was what
-held them back: a program that asks for less, or pauses, moves nothing. Where the same window brings another rate than
+held them back: a program that asks for less, or pauses, moves nothing, and a window that was being tried is given up
+only when that goes on, for at the end of every epoch places are free. Where the same window brings another rate than
 it used to, the link has changed, and is probed at once.
 """
 
@@ -27,9 +28,9 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
 from typing import Final
 
+from asyncdata.storage.counters import WindowStats
 from asyncdata.storage.refusals import Kind, Refusals
 from asyncdata.storage.throughput import Durations, Filling, Rate, Sample
 
@@ -59,27 +60,9 @@ _PATIENCE: Final = 12
 _SOON: Final = 4
 _MOST_PATIENCE: Final = 64
 _SMOOTHING: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowStats:
-    """What the controller chose, and why.
-
-    Attributes:
-        limit: Requests in flight at most.
-        reason: In words.
-        first_byte_s: Mean time to the first byte.
-        stream_bytes_per_s: Mean rate of one body.
-        bytes_per_s: Rate of all bodies while the window was full; 0 before that was measured.
-        backoffs: How often it shrank because requests were refused.
-    """
-
-    limit: int
-    reason: str
-    first_byte_s: float = 0.0
-    stream_bytes_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-    backoffs: int = 0
+_NOT_ASKED: Final = 4
+"""So many blocks, one after the other, during which places were free say that no more is asked for; fewer may be the
+end of an epoch, or a wait for one late read."""
 
 
 class Phase(enum.Enum):
@@ -118,6 +101,7 @@ class Window:
         self._block_at = -math.inf
         self._last_at = math.inf
         self._block_bytes = self._block_reads = self._block_limited = 0
+        self._not_full = 0
         self._patience = _PATIENCE
         self._down_step = 0.85
         self._next_probe = Phase.DOWN
@@ -257,8 +241,13 @@ class Window:
         if seconds <= 0:
             return
         if not full:
-            self._not_asked_for(now)
+            # Until as many are asked for again, and a whole window of those is in, nothing is measured.
+            self._unsettled = max(self._unsettled, self.limit)
+            self._not_full += 1
+            if self._not_full == _NOT_ASKED:
+                self._not_asked_for(now)
             return
+        self._not_full = 0
         self._rate.add(size, seconds, reads)
         self._decide(now)
 
@@ -489,6 +478,7 @@ class Window:
 
     def _not_asked_for(self, now: float) -> None:
         """The program does not ask for as many: a window that was being tried is given up."""
+        self._not_full = 0
         if self._phase in {Phase.GROW, Phase.UP, Phase.DOWN} and self._base_rate is not None:
             self._move(self._base, now)
             self._settled(f"no more than {self._base} are asked for")

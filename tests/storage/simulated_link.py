@@ -128,6 +128,7 @@ class Run:
         seed: Of all draws.
         left_out: Reads that end before the steady rate is measured; half of them unless given.
         demand: Most reads the program wants at a time.
+        epoch: After so many reads the program waits for all of them before it goes on; 0 for never.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Run:
         seed: int,
         left_out: int | None = None,
         demand: int = DEMAND,
+        epoch: int = 0,
     ) -> None:
         self._link = link
         self._window = None if isinstance(window, int) else window
@@ -146,6 +148,8 @@ class Run:
         self._reads = reads
         self._left_out = reads // 2 if left_out is None else left_out
         self._demand = demand
+        self._epoch = epoch
+        self._until = epoch or reads + DEMAND
         self._latencies, self._chances = _drawn(seed, link.sigma)
         self._now = 0.0
         self._events: list[tuple[float, int, int]] = []
@@ -225,6 +229,10 @@ class Run:
         while self._in_flight < self._limit:
             if self._ready:
                 self._begin(self._ready.popleft())
+            elif self._begun == self._until:
+                if self._in_flight + self._waiting_out:
+                    return
+                self._until += self._epoch
             elif self._in_flight + self._waiting_out < self._demand:
                 self._begin(self._begun)
                 self._begun += 1

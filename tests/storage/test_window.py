@@ -166,6 +166,18 @@ def test_a_program_that_asks_for_less_moves_nothing() -> None:
     assert set(outcome.windows) == {FIRST}
 
 
+@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize(("epoch", "times", "part"), [(200, 3.0, 0.8), (300, 3.0, 0.85), (500, 3.0, 0.85)])
+def test_epochs_that_end_do_not_keep_it_from_growing(epoch: int, times: float, part: float, seed: int) -> None:
+    """At each end places are free, and at each beginning nothing comes for a while: neither counts against a window."""
+    link = Link(first_byte_s=0.04, sigma=0.25, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, times),))
+
+    def rate(window: int | Window) -> float:
+        return Run(link, window, reads=READS, left_out=8000, seed=seed, epoch=epoch).run().steady_rate
+
+    assert rate(Window()) >= part * max(rate(window) for window in (48, 96, 192))
+
+
 def test_a_window_grows_slot_by_slot() -> None:
     """Never by a burst: one finished read, at most one slot more."""
     link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6)
