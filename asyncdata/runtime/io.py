@@ -266,8 +266,11 @@ class Io:
 
     @property
     def has_room(self) -> bool:
-        """Whether fewer reads are under way than may be in flight."""
-        return self._under_way < self.fetcher.window
+        """Whether fewer reads are under way than may be in flight, and a quarter more.
+
+        Those wait in the queue of requests: it is there that the next one begins at once when a place gets free.
+        """
+        return 4 * self._under_way < 5 * self.fetcher.window
 
     def chunks_ahead(self, in_turn: int) -> int:
         """Chunks each of so many files that are read in turn should ask for, so that together they fill the window."""
