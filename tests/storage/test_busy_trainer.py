@@ -81,10 +81,10 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> Impatience:
     seen = Impatience()
     hedge, fail = Hedger._hedge, RangeConnection.fail
 
-    def noting_hedge(self: Hedger, racing: Racing, offset: int, now: float) -> None:
+    def noting_hedge(self: Hedger, racing: Racing, offset: int, most: int, now: float) -> None:
         if isinstance(racing.wire, RangeConnection):
             seen.hedged.append((racing.wire._start, now))
-        hedge(self, racing, offset, now)
+        hedge(self, racing, offset, most, now)
 
     def noting_end(self: RangeConnection, error: StorageError) -> None:
         if isinstance(error, ReadFailedError) and error.cause in TIMEOUT_CAUSES:
