@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.memory.structure import register_dataclass as register_dataclass
+    from asyncdata.observe.snapshot import PipelineStats as PipelineStats
     from asyncdata.options import AUTOTUNE as AUTOTUNE
     from asyncdata.options import ErrorPolicy as ErrorPolicy
     from asyncdata.options import HedgeOptions as HedgeOptions
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
     from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
     from asyncdata.runtime.runtime import Runtime as Runtime
     from asyncdata.workers.failure import UserFunctionError as UserFunctionError
+
+__version__ = "0.1.0"
 
 _HOMES = {
     "asyncdata.dataset": (
@@ -128,6 +131,7 @@ _HOMES = {
     "asyncdata.memory.structure": ("register_dataclass",),
     "asyncdata.plan.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
     "asyncdata.planner.cardinality": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
+    "asyncdata.observe.snapshot": ("PipelineStats",),
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.iterate": ("PipelineIterator",),
     "asyncdata.runtime.runtime": ("Runtime",),

@@ -250,8 +250,8 @@ def test_handles_are_values() -> None:
     for again in (copy.copy(longer), pickle.loads(pickle.dumps(longer))):
         assert [batch.tolist() for batch in again] == [[0, 1], [2, 3]]
     assert ints(ds.apply(lambda d: d.take(2))) == [0, 1]
-    assert repr(longer) == "<Dataset batch>"
-    assert repr(pickle.loads(pickle.dumps(ad.TFRecordDataset("x")))) == "<Dataset TFRecordDataset>"
+    assert repr(longer) == "<Dataset range(4) → map(abs) → batch(2)>"
+    assert repr(pickle.loads(pickle.dumps(ad.TFRecordDataset("x")))) == "<Dataset TFRecordDataset(x)>"
 
 
 def jitter(_x: Any, rng: np.random.Generator) -> float:

@@ -10,6 +10,7 @@ from asyncdata import arguments
 from asyncdata.options import Options
 from asyncdata.plan import transformations
 from asyncdata.plan.grouping import Contents
+from asyncdata.plan.label import steps_of
 from asyncdata.plan.node import Node
 from asyncdata.runtime.iterate import PipelineIterator
 from asyncdata.types import Element
@@ -81,7 +82,7 @@ class Handle:
         return _later(self._node.rows) if isinstance(self._node, Contents) else self.iterator()
 
     def __repr__(self) -> str:
-        return f"<Dataset {self._node.label}>"
+        return f"<Dataset {steps_of(self._node)}>"
 
 
 async def _later(rows: Iterable[Element]) -> AsyncIterator[Element]:

@@ -21,12 +21,6 @@ from asyncdata.workers.program import generator
 T = TypeVar("T")
 
 
-def function_name(function: Callable[..., Any]) -> str:
-    """A function's name for labels: qualified, or its class's name."""
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return str(name).replace("<locals>.", "")
-
-
 class UserFunction:
     """A function of one element, called where the pipeline runs.
 

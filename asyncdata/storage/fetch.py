@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
 from asyncdata.options import Environment, Options
@@ -29,6 +29,8 @@ from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.attempts import Attempts
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.failures import ReadFailedError
+from asyncdata.storage.globs import numbered
+from asyncdata.storage.groups import gather_bounded
 from asyncdata.storage.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.registry import spec_for
@@ -38,6 +40,10 @@ from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
+
+_LOOKS: Final = 16
+"""Names of a range that are looked at at a time; a longer range is listed, where the backend lists well."""
+_LIST_WELL: Final = frozenset({"gs", "gcs", "s3", "s3a", "az", "abfs", "abfss", "hdfs"})
 
 
 class Fetcher:
@@ -68,9 +74,34 @@ class Fetcher:
         return await self._retried(lambda: reader.stat(url), url)
 
     async def glob(self, pattern: str) -> list[ObjectInfo]:
-        """The objects that match, sorted by URL, with retries; empty where none does."""
-        reader = self._reader(pattern)
-        return await self._retried(lambda: reader.glob(pattern), pattern)
+        """The objects that match, sorted by URL, with retries; empty where none does.
+
+        Raises:
+            ObjectNotFoundError: A range in braces (``{0000..0127}``) names an object that does not exist.
+        """
+        ranges = numbered(pattern)
+        if ranges is None:
+            reader = self._reader(pattern)
+            return await self._retried(lambda: reader.glob(pattern), pattern)
+        listed: dict[str, ObjectInfo] = {}
+        if ranges.covering is not None and len(ranges.patterns) > _LOOKS and scheme_of(pattern) in _LIST_WELL:
+            # One listing instead of a request per name. A name that it lacks is looked for by itself.
+            found = await self.glob(ranges.covering)
+            listed = {info.url[-ranges.tail :]: info for info in found}
+        groups = await gather_bounded(
+            lambda name: self._numbered(name, listed.get(name[-ranges.tail :])), ranges.patterns, _LOOKS
+        )
+        missing = [name for name, infos in zip(ranges.patterns, groups, strict=True) if not infos]
+        if missing:
+            raise ObjectNotFoundError(
+                f"{len(missing)} of the {len(ranges.patterns)} names in {redact(pattern)} do not exist; this is the "
+                "first of them. Correct the range, or use * where any number will do",
+                url=missing[0],
+            )
+        return sorted({info.url: info for infos in groups for info in infos}.values(), key=lambda info: info.url)
+
+    async def _numbered(self, name: str, listed: ObjectInfo | None) -> list[ObjectInfo]:
+        return await self.glob(name) if listed is None else [listed]
 
     def read(
         self, info: ObjectInfo, start: int, buffer: memoryview, *, priority: Priority = 0

@@ -1,5 +1,8 @@
 r"""Glob patterns as data: where to list, and which names to keep. Pure.
 
+A range in braces, ``{0000..0127}``, is not a wildcard but an enumeration: the pattern stands for every name it spells
+out, and each of them must exist. `numbered` spells them out before any backend sees the pattern.
+
 Wildcards: ``*`` any run of characters without ``/`` (as a whole segment: at least one), ``?`` one such character,
 ``[abc]`` ``[a-z]`` ``[!a]`` one of a set, ``{a,b}`` alternatives (they nest), ``**`` any run across ``/``; as a whole
 segment ``**`` also matches no segment at all. There is no escape character: a backslash is an ordinary one, as in
@@ -13,6 +16,7 @@ object names.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +25,8 @@ from asyncdata.errors import UnsupportedURLError
 
 _WILDCARD: Final = re.compile(r"[*?[]")
 _MAX_ALTERNATIVES: Final = 10_000
+_RANGE: Final = re.compile(r"\{(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})(?:\.\.(-?[0-9]{1,18}))?\}")
+_MAX_NUMBERED: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +59,79 @@ class GlobPattern:
         return self.regex.match(name) is not None and not name.endswith("/")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbered:
+    """What a pattern with ranges in braces stands for.
+
+    Attributes:
+        patterns: One pattern for each combination of numbers, in order.
+        covering: One glob that matches all of them and little else; None where they differ in length, have wildcards,
+            or lie in different buckets.
+        tail: How many characters at the end of a name tell the patterns apart, where there is a covering glob.
+    """
+
+    patterns: list[str]
+    covering: str | None
+    tail: int
+
+
+def numbered(pattern: str) -> Numbered | None:
+    """The names that ranges in braces enumerate; None for a pattern without a range.
+
+    A range counts up or down, both ends included, in steps of 1 or of the third number. Where an end is written with
+    leading zeros, all numbers have the width of the longer end, as in a shell (bash manual, "Brace Expansion").
+
+    Example::
+
+        >>> numbered("x-{08..10}.rec").patterns
+        ['x-08.rec', 'x-09.rec', 'x-10.rec']
+    """
+    first = _RANGE.search(pattern)
+    if first is None:
+        return None
+    counts = [_numbers(found) for found in _RANGE.finditer(pattern)]
+    if math.prod(len(numbers) for numbers in counts) > _MAX_NUMBERED:
+        raise UnsupportedURLError(f"the pattern's ranges name more than {_MAX_NUMBERED} files", url=pattern[:200])
+    texts = [""]
+    covering, end = "", 0
+    alike = True
+    for found, numbers in zip(_RANGE.finditer(pattern), counts, strict=True):
+        between = pattern[end : found.start()]
+        texts = [text + between + number for text in texts for number in numbers]
+        shared = sum(1 for _ in itertools.takewhile(lambda digits: len(set(digits)) == 1, zip(*numbers, strict=False)))
+        covering += between + numbers[0][:shared] + "[0-9]" * (len(numbers[0]) - shared)
+        alike &= len({len(number) for number in numbers}) == 1
+        end = found.end()
+    rest = pattern[end:]
+    patterns = [text + rest for text in dict.fromkeys(texts)]
+    in_bucket = "/" not in pattern[: first.start()].partition("://")[2]
+    alike &= not has_wildcard(patterns[0]) and not in_bucket
+    return Numbered(
+        patterns=patterns,
+        covering=covering + rest if alike else None,
+        tail=len(patterns[0]) - first.start() if alike else 0,
+    )
+
+
+def _numbers(found: re.Match[str]) -> list[str]:
+    low, high = found[1], found[2]
+    step = abs(int(found[3] or 1)) or 1
+    begin, end = int(low), int(high)
+    padded = any(re.match("-?0[0-9]", text) for text in (low, high))
+    width = max(len(low), len(high)) if padded else 0
+    if abs(end - begin) // step >= _MAX_NUMBERED:
+        raise UnsupportedURLError(f"the range {found[0]} names more than {_MAX_NUMBERED} files", url=found.string[:200])
+    numbers = range(begin, end + 1, step) if begin <= end else range(begin, end - 1, -step)
+    return [f"{number:0{width}d}" for number in numbers]
+
+
 def has_wildcard(pattern: str) -> bool:
     """Whether the pattern is more than the name of one object."""
-    return _WILDCARD.search(pattern) is not None or expand_braces(pattern) != [pattern]
+    return (
+        _WILDCARD.search(pattern) is not None
+        or _RANGE.search(pattern) is not None
+        or expand_braces(pattern) != [pattern]
+    )
 
 
 def compile_glob(pattern: str) -> list[GlobPattern]:

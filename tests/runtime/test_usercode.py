@@ -10,9 +10,10 @@ import pytest
 
 from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
+from asyncdata.plan.label import function_name
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stages.arrays import block_of_elements, source_origin
-from asyncdata.runtime.usercode import UserFunction, call_rows, function_name
+from asyncdata.runtime.usercode import UserFunction, call_rows
 from asyncdata.workers.failure import UserFunctionError
 
 ORIGIN = source_origin(1, 3, 1)[0]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.errors import UnsupportedURLError
-from asyncdata.storage.globs import compile_glob, expand_braces, has_wildcard, translate
+from asyncdata.storage.globs import compile_glob, expand_braces, has_wildcard, numbered, translate
 
 segment = st.text(alphabet="ab.-", min_size=1, max_size=3)
 names = st.lists(segment, min_size=1, max_size=4).map("/".join)
@@ -106,3 +106,52 @@ def test_literal_patterns_are_known_as_such() -> None:
     assert has_wildcard("a?")
     assert compile_glob("a/b")[0].is_literal
     assert not compile_glob("a/*")[0].is_literal
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("x-{08..10}.rec", ["x-08.rec", "x-09.rec", "x-10.rec"]),
+        ("{0..1}/a{1..2}", ["0/a1", "0/a2", "1/a1", "1/a2"]),
+        ("x{3..1}", ["x3", "x2", "x1"]),
+        ("x{0..10..5}", ["x0", "x5", "x10"]),
+        ("x{10..1..-4}", ["x10", "x6", "x2"]),
+        ("{-1..1}", ["-1", "0", "1"]),
+        ("{098..101}", ["098", "099", "100", "101"]),
+        ("{0..1}-{a,b}*", ["0-{a,b}*", "1-{a,b}*"]),
+        ("{5..5}", ["5"]),
+    ],
+)
+def test_ranges_enumerate_as_in_a_shell(pattern: str, names: list[str]) -> None:
+    """Both ends are included, and leading zeros set the width."""
+    found = numbered(pattern)
+    assert found is not None
+    assert found.patterns == names
+    assert has_wildcard(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["x", "{a,b}", "{1}", "{1..}", "{1..b}", "{1...3}", "1..3"])
+def test_what_is_no_range_is_left_alone(pattern: str) -> None:
+    """Only two whole numbers with two dots between them are a range."""
+    assert numbered(pattern) is None
+
+
+@given(low=st.integers(0, 2000), count=st.integers(0, 300), width=st.integers(1, 5), tail=st.sampled_from(["", ".rec"]))
+def test_a_covering_glob_matches_every_number(low: int, count: int, width: int, tail: str) -> None:
+    """Where one glob covers a range it matches every name, and the tails of the names differ."""
+    found = numbered(f"gs://b/x{{{low:0{width}d}..{low + count:0{width}d}}}{tail}")
+    assert found is not None
+    assert found.patterns == list(dict.fromkeys(found.patterns))
+    if found.covering is None:
+        assert len({len(name) for name in found.patterns}) > 1
+        return
+    (compiled,) = compile_glob(found.covering)
+    assert all(compiled.matches(name) for name in found.patterns)
+    assert len({name[-found.tail :] for name in found.patterns}) == len(found.patterns)
+
+
+@pytest.mark.parametrize("pattern", ["{0..99999999}", "{0..1999}{0..1999}", "{1..999999999999999999}"])
+def test_ranges_have_a_limit(pattern: str) -> None:
+    """A slip of the pen must not fill the memory."""
+    with pytest.raises(UnsupportedURLError, match="more than 1000000 files"):
+        numbered(pattern)

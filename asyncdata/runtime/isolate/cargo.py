@@ -10,9 +10,9 @@ import cloudpickle  # type: ignore[import-untyped]  # ships no types
 from asyncdata.errors import FunctionTransferError
 from asyncdata.options import Options
 from asyncdata.plan.flat import flattened, restored
+from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import parcel
-from asyncdata.runtime.lower.registry import label_of
 from asyncdata.workers.transfer import LOADER, dump_program
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from asyncdata.plan import combining
+from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node
 from asyncdata.planner.sizes import shards_of_inputs
-from asyncdata.runtime.lower.registry import branch, draw_key, label_of, lower, register
+from asyncdata.runtime.lower.registry import branch, draw_key, lower, register
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.concatenate import ConcatenateStage

@@ -17,10 +17,11 @@ from asyncdata.formats.whole import WholeFramer
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.plan import files, sources
+from asyncdata.plan.label import label_of
 from asyncdata.redaction import redact
 from asyncdata.runtime.chunks import ChunkReader
 from asyncdata.runtime.inflate import InflatedChunks
-from asyncdata.runtime.lower.registry import label_of, shares
+from asyncdata.runtime.lower.registry import shares
 from asyncdata.runtime.lower.restart import register_file
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage

@@ -9,13 +9,14 @@ from asyncdata.errors import ObjectNotFoundError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.plan import grouping
+from asyncdata.plan.label import function_name, label_of
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.lower.registry import label_of, lower, lower_into, register, rows_account, shares, tasks_account
+from asyncdata.runtime.lower.registry import lower, lower_into, register, rows_account, shares, tasks_account
 from asyncdata.runtime.recording import IMAGE_BYTES
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
@@ -32,7 +33,7 @@ from asyncdata.runtime.stages.unbatch import UnbatchStage
 from asyncdata.runtime.stages.uneven import Lay, UnevenBatchStage
 from asyncdata.runtime.stages.window import WindowStage
 from asyncdata.runtime.stored import FileStore, MemoryStore, Store
-from asyncdata.runtime.usercode import UserFunction, as_int, function_name
+from asyncdata.runtime.usercode import UserFunction, as_int
 
 
 def _unbatch(node: grouping.Unbatch, scope: Scope) -> Stage:

@@ -7,15 +7,14 @@ from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account, Kind
+from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.sizes import Shares, divide
-from asyncdata.redaction import redact
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.inputs import HandingOver, Holder
-from asyncdata.runtime.usercode import function_name
 
 N = TypeVar("N", bound=Node)
 
@@ -33,19 +32,6 @@ def lower(node: Node, scope: Scope) -> Stage:
     if make is None:
         raise PipelineError(f"there is no stage for {node.label}")
     return make(node, scope)
-
-
-def label_of(node: Node) -> str:
-    """The node's name with what tells it from its like: ``map(decode)``, ``shuffle(1000)``."""
-    for field in ("function", "predicate", "functions", "size", "buffer_size", "count", "url"):
-        value = getattr(node, field, None)
-        if value is not None:
-            if callable(value):
-                value = function_name(value)
-            elif isinstance(value, tuple):
-                value = ", ".join(function_name(function) for function in value)
-            return redact(f"{node.label}({value})")
-    return node.label
 
 
 def draw_key(node: Node, scope: Scope, seed: int | None, *, fresh: bool) -> tuple[int, int]:

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node
-from asyncdata.runtime.lower.registry import label_of, register
+from asyncdata.runtime.lower.registry import register
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.guarded import GuardedStage

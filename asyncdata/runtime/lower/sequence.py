@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asyncdata.plan import sequence
-from asyncdata.runtime.lower.registry import draw_key, label_of, lower, register, source_number
+from asyncdata.plan.label import label_of
+from asyncdata.runtime.lower.registry import draw_key, lower, register, source_number
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.calls import RejectionStage, ScanStage, TakeWhileStage

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 from asyncdata.plan import sources
-from asyncdata.runtime.lower.registry import draw_key, label_of, register, source_number
+from asyncdata.plan.label import label_of
+from asyncdata.runtime.lower.registry import draw_key, register, source_number
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage, SlicesStage

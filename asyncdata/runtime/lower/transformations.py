@@ -7,17 +7,10 @@ from typing import Final
 from asyncdata.memory.advance import Rows
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
+from asyncdata.plan.label import label_of
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.lower.registry import (
-    draw_key,
-    label_of,
-    lower,
-    lower_into,
-    register,
-    rows_account,
-    tasks_account,
-)
+from asyncdata.runtime.lower.registry import draw_key, lower, lower_into, register, rows_account, tasks_account
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import BatchStage

@@ -11,8 +11,9 @@ from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.memory.accounts import Kind
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
+from asyncdata.plan.label import function_name, label_of
 from asyncdata.planner.check import will_check
-from asyncdata.runtime.lower.registry import keys, label_of, lower, register, rows_account, tasks_account
+from asyncdata.runtime.lower.registry import keys, lower, register, rows_account, tasks_account
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.check import CheckStage
@@ -20,7 +21,7 @@ from asyncdata.runtime.stages.collecting import Collector
 from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.workers import WorkerStage
-from asyncdata.runtime.usercode import UserFunction, function_name
+from asyncdata.runtime.usercode import UserFunction
 from asyncdata.workers.program import Program
 
 

@@ -1,0 +1,75 @@
+"""How steps of a plan are written in errors, statistics and reprs: ``map(decode)``, ``shuffle(1000)``. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from asyncdata.plan.node import Node
+from asyncdata.redaction import redact
+
+_TELLING: Final = ("function", "predicate", "functions", "size", "buffer_size", "count", "url")
+"""Fields that tell a step from its like, the most telling first."""
+_SHOWN: Final = (*_TELLING, "patterns", "num_shards", "stop")
+_LONGEST: Final = 80
+_MOST_STEPS: Final = 24
+_MOST_BRANCHES: Final = 3
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """A function's name for labels: qualified, or its class's name."""
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name).replace("<locals>.", "")
+
+
+def label_of(node: Node, fields: tuple[str, ...] = _TELLING) -> str:
+    """The node's name with the first of these fields that it has: ``map(decode)``, ``shuffle(1000)``."""
+    for field in fields:
+        value = getattr(node, field, None)
+        if value is not None:
+            return redact(f"{node.label}({_shown(value)})")
+    return node.label
+
+
+def _shown(value: Any) -> str:
+    if callable(value):
+        return function_name(value)
+    if isinstance(value, tuple):
+        text = ", ".join(map(_shown, value[:_MOST_BRANCHES]))
+        return text if len(value) <= _MOST_BRANCHES else f"{text}, … {len(value)} in all"
+    return str(value)
+
+
+def steps_of(node: Node) -> str:
+    """All steps from the sources on, as one line: ``list_files(*.rec) → interleave(TFRecordDataset) → batch(64)``.
+
+    Branches stand in brackets; of a long plan the middle is left out. Without input or output of any kind.
+    """
+    texts = [_cut(_with_branches(step)) for step in _chain(node)]
+    if len(texts) > _MOST_STEPS:
+        half = _MOST_STEPS // 2
+        texts = [*texts[:half], f"… {len(texts) - 2 * half} steps …", *texts[-half:]]
+    return " → ".join(texts)
+
+
+def _chain(node: Node) -> list[Node]:
+    """The steps that lead to a node from a source, or from a step with several inputs."""
+    steps = [node]
+    while len(steps[-1].inputs) == 1:
+        steps += steps[-1].inputs
+    return steps[::-1]
+
+
+def _with_branches(node: Node) -> str:
+    if len(node.inputs) < 2:
+        return label_of(node, _SHOWN)
+    # One level of branches is written out; a branch that has branches names its last step only.
+    branches = [
+        _cut(" → ".join(label_of(step, _SHOWN) for step in _chain(child))) for child in node.inputs[:_MOST_BRANCHES]
+    ]
+    more = [f"… {len(node.inputs)} in all"] if len(node.inputs) > _MOST_BRANCHES else []
+    return f"{node.label}[{', '.join([*branches, *more])}]"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,42 @@
+"""Labels and reprs: one line that shows the steps, whatever they are, and no secret."""
+
+from __future__ import annotations
+
+import asyncdata as ad
+from asyncdata.plan.label import steps_of
+
+
+def test_a_repr_shows_the_steps_from_the_source_on() -> None:
+    """Each step appears with what tells it from its like."""
+    ds = ad.Dataset.list_files("gs://b/x-*.rec").interleave(ad.TFRecordDataset).shuffle(1000).batch(64)
+    assert repr(ds) == "<Dataset list_files(gs://b/x-*.rec) → interleave(TFRecordDataset) → shuffle(1000) → batch(64)>"
+
+
+def test_branches_stand_in_brackets() -> None:
+    """A step with several inputs shows what each of them is; the steps behind it follow."""
+    numbers = ad.Dataset.range(4)
+    both = ad.Dataset.zip(numbers.map(abs), ad.Dataset.from_tensors("x").repeat(3)).take(2)
+    assert repr(both) == "<Dataset zip[range(4) → map(abs), from_tensors → repeat(3)] → take(2)>"
+    many = ad.Dataset.sample_from_datasets([numbers] * 5)
+    assert repr(many) == "<Dataset sample_from_datasets[range(4), range(4), range(4), … 5 in all]>"
+
+
+def test_long_plans_are_shortened() -> None:
+    """A plan of thousands of steps, or of long names, still fits on a screen."""
+    ds = ad.Dataset.range(3)
+    for _ in range(3000):
+        ds = ds.map(abs)
+    assert "… 2977 steps …" in repr(ds)
+    assert len(repr(ds)) < 400
+    assert len(repr(ad.TextLineDataset("x" * 10_000))) < 100
+    deep = ad.Dataset.range(1)
+    for _ in range(500):
+        deep = ad.Dataset.zip(deep, deep)
+    assert len(repr(deep)) < 200
+
+
+def test_a_repr_shows_no_secret() -> None:
+    """What signs a URL stays out of a repr."""
+    ds = ad.TextLineDataset("https://me:hush@host/x.txt?X-Goog-Signature=secret")
+    assert "hush" not in repr(ds)
+    assert "secret" not in steps_of(ds._node)
