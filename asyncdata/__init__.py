@@ -65,17 +65,17 @@ if TYPE_CHECKING:
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
     from asyncdata.options import TimeoutOptions as TimeoutOptions
-    from asyncdata.plan.spec import ArraySpec as ArraySpec
-    from asyncdata.plan.spec import BytesSpec as BytesSpec
-    from asyncdata.plan.spec import DatasetSpec as DatasetSpec
-    from asyncdata.plan.spec import RaggedSpec as RaggedSpec
-    from asyncdata.plan.spec import StrSpec as StrSpec
     from asyncdata.planner.cardinality import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from asyncdata.planner.cardinality import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from asyncdata.record.manifest import write_manifest as write_manifest
     from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
     from asyncdata.runtime.runtime import Runtime as Runtime
+    from asyncdata.spec import ArraySpec as ArraySpec
+    from asyncdata.spec import BytesSpec as BytesSpec
+    from asyncdata.spec import DatasetSpec as DatasetSpec
+    from asyncdata.spec import RaggedSpec as RaggedSpec
+    from asyncdata.spec import StrSpec as StrSpec
     from asyncdata.workers.failure import UserFunctionError as UserFunctionError
 
 __version__ = "0.1.0"
@@ -129,7 +129,7 @@ _HOMES = {
     "asyncdata.dataset.fused": ("map_and_batch", "parallel_interleave", "shuffle_and_repeat"),
     "asyncdata.memory.ragged": ("RaggedArray",),
     "asyncdata.memory.structure": ("register_dataclass",),
-    "asyncdata.plan.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
+    "asyncdata.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
     "asyncdata.planner.cardinality": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
     "asyncdata.observe.snapshot": ("PipelineStats",),
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),

@@ -12,8 +12,8 @@ from asyncdata import arguments
 from asyncdata.dataset.buckets import BucketOf, BucketSize, ReduceBucket, check_buckets
 from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.plan import grouping, transformations
-from asyncdata.plan.spec import ArraySpec
 from asyncdata.planner.element_spec import element_spec
+from asyncdata.spec import ArraySpec
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset

@@ -6,7 +6,7 @@ from asyncdata import arguments
 from asyncdata.dataset.filenames import FileNames, FilesDataset
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.plan import sources
-from asyncdata.plan.spec import BytesSpec
+from asyncdata.spec import BytesSpec
 
 
 class TFRecordDataset(FilesDataset):

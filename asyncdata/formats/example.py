@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
+from asyncdata.formats.feature_specs import of_examples, of_records
 from asyncdata.formats.features import Feature, FixedLenSequenceFeature
 from asyncdata.formats.lists import ListReader, Record
 from asyncdata.formats.outputs import check_spec, of_batch, of_record, of_stack, plan
@@ -54,6 +55,10 @@ class ExampleParser:
 
     def __repr__(self) -> str:
         return f"parse_example({', '.join(self.spec)})"
+
+    def __element_spec__(self, given: Any) -> dict[str, Any] | None:
+        """The spec of what is made of records of the spec `given`."""
+        return of_examples(self.spec, of_records(given))
 
     def __call__(self, record: Any) -> dict[str, Any]:
         """Parses one record, or a batch of them.

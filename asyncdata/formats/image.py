@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
+from asyncdata.spec import ArraySpec
 
 Image: TypeAlias = npt.NDArray[np.uint8]
 Encoded: TypeAlias = bytes | bytearray | memoryview
@@ -103,6 +104,13 @@ class ImageDecoder:
 
     def __repr__(self) -> str:
         return f"decode_image(channels={self.channels}, size={self.size}, feature={self.feature!r})"
+
+    def __element_spec__(self, given: Any) -> Any:
+        """The spec of what is made of a record of the spec `given`."""
+        pixels = ArraySpec((*(self.size or (None, None)), self.channels), np.uint8)
+        if self.feature is None:
+            return pixels
+        return {**given, self.feature: pixels} if isinstance(given, Mapping) and self.feature in given else None
 
     def __call__(self, record: Any) -> Any:
         """Decodes one record.

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.errors import CorruptRecordError
+from asyncdata.formats.feature_specs import of_records, of_sequences
 from asyncdata.formats.features import (
     Feature,
     FixedLenFeature,
@@ -95,6 +96,10 @@ class SequenceExampleParser:
 
     def __repr__(self) -> str:
         return f"parse_sequence_example({', '.join([*self.context_features, *self.sequence_features])})"
+
+    def __element_spec__(self, given: Any) -> Any:
+        """The spec of what is made of records of the spec `given`."""
+        return of_sequences(self.context_features, self.sequence_features, of_records(given))
 
     def __call__(self, record: Any) -> tuple[dict[str, Any], ...]:
         """Parses one record, or a batch of them.

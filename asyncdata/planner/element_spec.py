@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, Final
@@ -10,14 +11,15 @@ import numpy as np
 
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import flatten, unflatten
+from asyncdata.memory.structure import LEAF, RaggedOf, Structure, flatten, unflatten
 from asyncdata.plan import combining, files, grouping, sequence, sources, transformations
 from asyncdata.plan.node import Node
-from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
 from asyncdata.planner.upwards import Upwards
+from asyncdata.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
 
 TELLS = "__element_spec__"
-"""Attribute of a function: the spec of what it returns (of the elements of the dataset that it returns)."""
+"""Attribute of a function: the spec of what it returns (of the elements of the dataset that it returns), or a method
+that says so for the spec of its argument."""
 
 
 @singledispatch
@@ -134,17 +136,20 @@ def _csv(node: files.CsvRows) -> Any:
 
 @_rule.register
 def _map(node: transformations.Map) -> Any:
-    return _told(node.function)
+    return _told(node.function, element_spec(node.input))
 
 
 @_rule.register
 def _map_batch(node: transformations.MapBatch) -> Any:
-    return _batched(_told(node.functions[-1]), node.size if node.drop_remainder else None)
+    spec = element_spec(node.input)
+    for function in node.functions:
+        spec = _told(function, spec)
+    return _batched(spec, node.size if node.drop_remainder else None)
 
 
 @_rule.register
 def _interleave(node: transformations.Interleave) -> Any:
-    return _told(node.function)
+    return _told(node.function, element_spec(node.input))
 
 
 @_rule.register
@@ -223,8 +228,17 @@ def _either(node: combining.Concatenate | combining.SampleFrom | combining.Choos
 
 def spec_of(element: Any) -> Any:
     """The spec of an element that is there."""
-    leaves, structure = flatten(element) if not isinstance(element, RaggedArray) else ([element], None)
-    return unflatten(structure, map(_spec_of_leaf, leaves)) if structure is not None else _spec_of_leaf(leaves[0])
+    leaves, structure = flatten(element)
+    left, specs = iter(leaves), []
+
+    def outline(part: Structure) -> Structure:
+        """The structure with a RaggedArray as one leaf; its parts have no specs of their own."""
+        if part is LEAF or isinstance(part, RaggedOf):
+            specs.append(_spec_of_leaf(unflatten(part, left)))
+            return LEAF
+        return dataclasses.replace(part, children=tuple(map(outline, part.children)))
+
+    return unflatten(outline(structure), iter(specs))
 
 
 def _spec_of_leaf(leaf: Any) -> Any:
@@ -243,8 +257,9 @@ def _spec_of_leaf(leaf: Any) -> Any:
     return None
 
 
-def _told(function: Callable[..., Any]) -> Any:
-    return getattr(function, TELLS, None)
+def _told(function: Callable[..., Any], given: Any) -> Any:
+    told = getattr(function, TELLS, None)
+    return told(given) if callable(told) else told
 
 
 def _each(change: Callable[[Any], Any], spec: Any) -> Any:

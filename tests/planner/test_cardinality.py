@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.formats.image import encode_png
 from asyncdata.plan import combining, files, grouping, node, sequence, sources, transformations
-from asyncdata.plan.spec import ArraySpec, BytesSpec, DatasetSpec, StrSpec
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.element_spec import element_spec, spec_of
+from asyncdata.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
 
 D = ad.Dataset
 INFINITE, UNKNOWN = ad.INFINITE_CARDINALITY, ad.UNKNOWN_CARDINALITY
@@ -154,6 +155,28 @@ mixed = D.from_tensor_slices(
     {"x": np.zeros((4, 2, 3), np.float32), "y": (np.arange(4, dtype=np.int16), [b"", b"a"] * 2)}
 )
 
+
+def serialized(n: Any) -> bytes:
+    """An Example."""
+    return ad.serialize_example({"x": [n, 1.5], "b": b"ab"[:n], "v": [n] * n, "w": [b"x"] * n})
+
+
+records = D.from_tensor_slices([serialized(n) for n in range(5)])
+parse = ad.parse_example(
+    {
+        "x": ad.FixedLenFeature((2,), float),
+        "b": ad.FixedLenFeature((), bytes),
+        "v": ad.VarLenFeature(int),
+        "w": ad.VarLenFeature(bytes),
+        "s": ad.FixedLenSequenceFeature((3,), int, allow_missing=True),
+    }
+)
+parse_steps = ad.parse_sequence_example(
+    {"b": ad.FixedLenFeature((), bytes)},
+    {"v": ad.VarLenFeature(int), "s": ad.FixedLenSequenceFeature((3,), int, allow_missing=True)},
+)
+pictures = D.from_tensor_slices([encode_png(np.zeros((3, 4, 3), np.uint8))] * 2)
+
 NEST = {"x": ArraySpec((2, 3), np.float32), "y": (ArraySpec((), np.int16), BytesSpec())}
 
 SPECS: dict[str, tuple[ad.Dataset, Any]] = {
@@ -193,6 +216,38 @@ SPECS: dict[str, tuple[ad.Dataset, Any]] = {
     "lines": (ad.TextLineDataset([__file__, __file__]), BytesSpec()),
     "lines of listed files": (D.list_files(__file__).interleave(ad.TextLineDataset), BytesSpec()),
     "rows": (ad.CsvDataset([__file__] * 2, [0, ""]).take(0), (ArraySpec((), np.int32), BytesSpec())),
+    "parsed": (
+        records.map(parse),
+        {"x": ArraySpec((2,), np.float32), "b": BytesSpec(), "v": ArraySpec((None,), np.int64), "w": None}
+        | {"s": ArraySpec((None, 3), np.int64)},
+    ),
+    "parsed batches": (
+        records.batch(2).map(parse),
+        {"x": ArraySpec((None, 2), np.float32), "b": BytesSpec((None,)), "v": RaggedSpec((None, None), np.int64, 1)}
+        | {"w": RaggedSpec((None, None), object, 1), "s": ArraySpec((None, None, 3), np.int64)},
+    ),
+    "parsed and batched": (
+        records.map(ad.parse_example({"x": ad.FixedLenFeature(2, float)}), 2).batch(3, drop_remainder=True),
+        {"x": ArraySpec((3, 2), np.float32)},
+    ),
+    "parsed sequences": (
+        records.map(parse_steps),
+        ({"b": BytesSpec()}, {"v": RaggedSpec((None, None), np.int64, 1), "s": ArraySpec((None, 3), np.int64)}),
+    ),
+    "parsed batches of sequences": (
+        records.batch(2, drop_remainder=True).map(parse_steps),
+        (
+            {"b": BytesSpec((2,))},
+            {"v": RaggedSpec((2, None, None), np.int64, 2), "s": ArraySpec((2, None, 3), np.int64)},
+            {"s": ArraySpec((2,), np.int64)},
+        ),
+    ),
+    "parsed, of what is not known": (five.map(serialized).map(parse), None),
+    "images": (pictures.map(ad.decode_image()), ArraySpec((None, None, 3), np.uint8)),
+    "images of one size": (
+        D.zip({"i": pictures, "n": five}).map(ad.decode_image(1, (2, 5), feature="i")).batch(2),
+        {"i": ArraySpec((None, 2, 5, 1), np.uint8), "n": ArraySpec((None,), np.int64)},
+    ),
     "padded": (D.from_tensors(np.zeros(3)).padded_batch(2), ArraySpec((None, None), np.float64)),
 }
 
