@@ -19,7 +19,7 @@ _NUMBERS: Final = ("int32", "int64", "float32", "float64")
 
 
 class CsvDataset(FilesDataset):
-    r"""The rows of CSV files, as tuples of one value per column; rules and arguments are those of tf.data's CsvDataset.
+    r"""The rows of CSV files, as tuples or dicts of one value per column; rules and arguments are those of tf.data.
 
     Fields may be quoted; then delimiters and line ends inside are data, and a quote inside is written twice. A field
     that is empty, or says `na_value`, is missing.
@@ -29,7 +29,8 @@ class CsvDataset(FilesDataset):
         record_defaults: Per wanted column a dtype (``numpy.int32``, ``int64``, ``float32``, ``float64``, ``bytes`` or
             ``str``; ``int`` and ``float`` mean int32 and float32), when its values are required; or what stands in for
             missing values: a number, ``bytes`` or ``str``, an array or a list of one. A Python ``int`` stands for
-            int32 and a ``float`` for float32, as in tf.data.
+            int32 and a ``float`` for float32, as in tf.data. Or a dict of these by the names of the wanted columns:
+            rows are dicts then, and each file's header (``header=True``) or `column_names` says where the columns are.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         header: Whether the first record of each file is no row.
         field_delim: What separates fields: one character.
@@ -37,6 +38,7 @@ class CsvDataset(FilesDataset):
         na_value: A field that says this is missing.
         select_cols: Numbers of the wanted columns, ascending; all unless given, and then each row has just those.
         exclude_cols: Numbers of the columns that are not wanted, instead.
+        column_names: Names of all columns of the files, in order; rows are dicts then.
         num_parallel_reads: Files read in turn, one row each; None: one file after the other.
         buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
 
@@ -49,6 +51,8 @@ class CsvDataset(FilesDataset):
         >>> fsspec.filesystem("memory").pipe("/fruit.csv", b'name,price\n"apple, red",1.5\npear,\n')
         >>> list(ad.CsvDataset("memory://fruit.csv", [bytes, 0.0], header=True))
         [(b'apple, red', np.float32(1.5)), (b'pear', np.float32(0.0))]
+        >>> list(ad.CsvDataset("memory://fruit.csv", {"price": 0.0}, header=True))
+        [{'price': np.float32(1.5)}, {'price': np.float32(0.0)}]
     """
 
     __slots__ = ()
@@ -56,7 +60,7 @@ class CsvDataset(FilesDataset):
     def __init__(
         self,
         filenames: FileNames,
-        record_defaults: Sequence[Any],
+        record_defaults: Sequence[Any] | Mapping[str, Any],
         compression_type: str | None = None,
         header: bool = False,
         field_delim: str = ",",
@@ -65,16 +69,23 @@ class CsvDataset(FilesDataset):
         select_cols: Sequence[int] | None = None,
         *,
         exclude_cols: Sequence[int] | None = None,
+        column_names: Sequence[str] | None = None,
         num_parallel_reads: int | None = None,
         buffer_size: int | None = None,
     ) -> None:
         arguments.integer_or_none("buffer_size", buffer_size, least=0)
-        if isinstance(record_defaults, str | bytes | Mapping) or not isinstance(record_defaults, Iterable):
+        header = arguments.flag("header", header)
+        if isinstance(record_defaults, Mapping):
+            wanted = arguments.texts("the keys of record_defaults", list(record_defaults))
+            defaults: Iterable[Any] = record_defaults.values()
+        elif isinstance(record_defaults, str | bytes) or not isinstance(record_defaults, Iterable):
             raise TypeError(
-                "record_defaults must be a list of a dtype or default per column, not "
+                "record_defaults must be a list of a dtype or default per column, or a dict by their names, not "
                 f"{arguments.shown(record_defaults)}"
             )
-        columns = [_column(default) for default in record_defaults]
+        else:
+            wanted, defaults = None, record_defaults
+        columns = [_column(default) for default in defaults]
         use_quote_delim = arguments.flag("use_quote_delim", use_quote_delim)
         delimiter = _text("field_delim", field_delim)
         if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
@@ -90,11 +101,11 @@ class CsvDataset(FilesDataset):
             compression=check_compression_type(compression_type) or None,
             dtypes=tuple(dtype for dtype, _ in columns),
             defaults=tuple(default for _, default in columns),
-            header=arguments.flag("header", header),
+            header=header,
             delimiter=delimiter,
             quotes=use_quote_delim,
             na_value=_text("na_value", na_value),
-            selected=_selected(select_cols, exclude_cols, len(columns)),
+            **_places(wanted, column_names, _selected(select_cols, exclude_cols, len(columns)), columns, header=header),
         )
 
 
@@ -216,6 +227,43 @@ def _column(default: Any) -> tuple[str, Any]:
     if isinstance(default, float):
         return "float32", default
     raise TypeError(f"every item of record_defaults must be a dtype, a number or a str, not {arguments.shown(default)}")
+
+
+def _places(
+    wanted: tuple[str, ...] | None,
+    column_names: Sequence[str] | None,
+    selected: tuple[int, ...] | None,
+    columns: Sequence[Any],
+    *,
+    header: bool,
+) -> dict[str, Any]:
+    """Where the wanted columns are and what they are called: fields of the node."""
+    names = None if column_names is None else arguments.texts("column_names", column_names)
+    if names is not None and len(set(names)) < len(names):
+        raise ValueError(f"column_names must differ, not {list(names)}")
+    if wanted is None:
+        if names is None:
+            return {"selected": selected}
+        most = len(columns) - 1 if selected is None else selected[-1]
+        if len(names) <= most or (selected is None and len(names) != len(columns)):
+            raise ValueError(
+                f"column_names must name all columns of the files: there are {len(names)} names, and record_defaults "
+                f"has {len(columns)} items" + ("" if selected is None else f", the last for column {most}")
+            )
+        return {"selected": selected, "names": names if selected is None else tuple(names[i] for i in selected)}
+    if selected is not None:
+        raise ValueError("a dict of record_defaults selects columns by name: leave select_cols and exclude_cols out")
+    if names is None:
+        if not header:
+            raise ValueError(
+                "record_defaults has names of columns: say header=True if the files' first line has them, or give "
+                "column_names"
+            )
+        return {"selected": None, "names": wanted, "by_header": True}
+    absent = [name for name in wanted if name not in names]
+    if absent:
+        raise ValueError(f"record_defaults names the column {absent[0]!r}, which is not in column_names")
+    return {"selected": tuple(map(names.index, wanted)), "names": wanted}
 
 
 def _selected(select: Sequence[int] | None, exclude: Sequence[int] | None, columns: int) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ name line and column, counted from 1 and from 0.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ import numpy as np
 from asyncdata.errors import BrokenFrameError, CorruptRecordError, DataError
 from asyncdata.formats.csv_split import Octets, Split, Splitter, field_index, lines_at
 from asyncdata.formats.csv_values import Column, Converted, convert, make_quotes_single, missing, unquoted
-from asyncdata.formats.framing import Frames, Place, Positions, Refs, Values
-from asyncdata.memory.structure import LEAF, Structure, TupleOf
+from asyncdata.formats.framing import NOWHERE, Frames, Place, Positions, Refs, Values
+from asyncdata.memory.structure import LEAF, DictOf, Structure, TupleOf
 
 
 class CsvFramer:
@@ -29,7 +30,9 @@ class CsvFramer:
         delimiter: One byte.
         quotes: Whether fields may be quoted.
         na_value: A field that says this is missing, as an empty one is.
-        selected: Numbers of the wanted columns, ascending; None: these are all there are.
+        selected: Numbers of the wanted columns; None: these are all there are.
+        names: Of the wanted columns; rows are dicts then.
+        by_header: Whether the file's header says where these columns are. Reading has to begin at the header then.
     """
 
     in_thread = True
@@ -43,11 +46,15 @@ class CsvFramer:
         quotes: bool = True,
         na_value: bytes = b"",
         selected: Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
+        by_header: bool = False,
     ) -> None:
-        self.structure: Structure = TupleOf((LEAF,) * len(columns))
+        leaves = (LEAF,) * len(columns)
+        self.structure: Structure = TupleOf(leaves) if names is None else DictOf(tuple(names), leaves)
         self._columns = list(columns)
+        self._wanted = names if by_header else None
         self._numbers = list(range(len(columns))) if selected is None else list(selected)
-        self._exactly = len(columns) if selected is None else None
+        self._exactly = len(columns) if selected is None and not by_header else None
         self._header = header
         self._na_value = na_value
         self._splitter = Splitter(delimiter, quotes=quotes)
@@ -61,13 +68,17 @@ class CsvFramer:
         leading = 1 if self._header and place.offset == 0 else 0
         split = self._splitter.split(array, start, stop, limit=limit + leading, at_least=1 + leading, last=last)
         starts, error = split.starts[leading:], None
+        if leading and self._wanted is not None and len(split.starts):
+            error = self._find_columns(self._wanted, view, array, split, place)
+            if error is not None:
+                return Frames(starts=NOWHERE, values=self._no_rows(), stop=start, error=error)
         if len(starts):
             converted = self._convert(view, array, split, leading)
             wrong = min((c.wrong for c in converted), default=len(starts))
             if wrong < len(starts):
                 error = self._wrong_value(converted, wrong, split, leading, place, start)
         else:
-            converted, wrong = [Converted(self._no_values(c), 0, "") for c in self._columns], 0
+            converted, wrong = [Converted(values, 0, "") for values in self._no_rows()], 0
             if last and leading and start == stop:
                 error = self._broken("the file is empty, but its first line should be a header", place, 0, place.line)
         if error is None and len(split.starts) < limit + leading:
@@ -89,8 +100,30 @@ class CsvFramer:
             resume_line=place.line + int(np.searchsorted(split.breaks, resume)),
         )
 
-    def _no_values(self, column: Column) -> Values:
-        return Refs(np.empty((0, 2), np.int64)) if column.dtype == "bytes" else np.empty(0, column.dtype)
+    def _no_rows(self) -> tuple[Values, ...]:
+        return tuple(
+            Refs(np.empty((0, 2), np.int64)) if column.dtype == "bytes" else np.empty(0, column.dtype)
+            for column in self._columns
+        )
+
+    def _find_columns(
+        self, wanted: Sequence[str], view: memoryview, array: Octets, split: Split, place: Place
+    ) -> BrokenFrameError | None:
+        """Takes the numbers of the wanted columns from the header, the first of the records."""
+        stop = int(split.first_field[1])
+        fields = unquoted(array, split.field_starts[:stop], split.field_ends[:stop], split.quotes)
+        texts = [bytes(view[begin : begin + size]) for begin, size in zip(fields.starts, fields.lengths, strict=True)]
+        for index in fields.escaped.tolist():
+            texts[index] = texts[index].replace(b'""', b'"')
+        # Spreadsheets write a byte order mark in front.
+        header = [text.decode(errors="replace") for text in [texts[0].removeprefix(codecs.BOM_UTF8), *texts[1:]]]
+        for name in wanted:
+            if header.count(name) != 1:
+                found = "no column" if name not in header else f"{header.count(name)} columns"
+                shown = ", ".join(map(repr, header[:20])) + (", …" if len(header) > 20 else "")
+                return self._broken(f"the header has {found} {name!r}; it has {shown}", place, 0, place.line)
+        self._numbers = [header.index(name) for name in wanted]
+        return None
 
     def _convert(self, view: memoryview, array: Octets, split: Split, leading: int) -> list[Converted]:
         counted = self._counted(np.diff(split.first_field)[leading:])
@@ -111,7 +144,7 @@ class CsvFramer:
     def _counted(self, counts: Positions) -> Converted:
         """The first record with a wrong number of fields, as if it were a wrong value."""
         if self._exactly is None:
-            wanted = self._numbers[-1] + 1 if self._numbers else 0
+            wanted = max(self._numbers) + 1
             bad = counts < wanted
         else:
             bad = counts != self._exactly
@@ -120,7 +153,7 @@ class CsvFramer:
         wrong = int(bad.argmax())
         have = int(counts[wrong])
         what = "at least " if self._exactly is None else ""
-        want = self._numbers[-1] + 1 if self._exactly is None else self._exactly
+        want = max(self._numbers) + 1 if self._exactly is None else self._exactly
         return Converted([], wrong, f"{what}{want} fields are expected, but there are {have}")
 
     def _wrong_value(

@@ -77,6 +77,14 @@ class SkippedStats:
 class PipelineStats:
     """One iteration, as it stands.
 
+    Example:
+        >>> import asyncdata as ad
+        >>> with ad.Dataset.range(10).batch(4).iterator() as batches:
+        ...     count = len(list(batches))
+        ...     stats = batches.stats()
+        >>> count, stats.elements, stats.skipped.elements
+        (3, 3, 0)
+
     Attributes:
         elements: Elements (batches, where the pipeline ends in one) that the consumer was given.
         deliveries: In how many parts they left the pipeline, those that wait for the consumer included.

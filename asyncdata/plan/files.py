@@ -55,10 +55,11 @@ class JsonLines(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CsvRows(Node):
-    """The rows of a CSV file as tuples.
+    """The rows of a CSV file as tuples, or as dicts where the columns have names.
 
     `dtypes` (numpy's names, or ``"bytes"``) and `defaults` (None: required) are those of the columns that are wanted;
-    `selected` their ascending numbers, None for all there are.
+    `selected` their numbers, None for all there are; `names` the keys of a dict, found in the file's header if
+    `by_header`.
     """
 
     name: ClassVar[str] = "CsvDataset"
@@ -72,6 +73,8 @@ class CsvRows(Node):
     quotes: bool
     na_value: bytes
     selected: tuple[int, ...] | None
+    names: tuple[str, ...] | None = None
+    by_header: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

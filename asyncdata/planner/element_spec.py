@@ -131,7 +131,8 @@ def _whole_file(node: files.WholeFile) -> Any:
 
 @_rule.register
 def _csv(node: files.CsvRows) -> Any:
-    return tuple(BytesSpec() if dtype == "bytes" else ArraySpec((), dtype) for dtype in node.dtypes)
+    specs = tuple(BytesSpec() if dtype == "bytes" else ArraySpec((), dtype) for dtype in node.dtypes)
+    return specs if node.names is None else dict(zip(node.names, specs, strict=True))
 
 
 @_rule.register

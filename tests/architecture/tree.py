@@ -25,19 +25,12 @@ PUBLIC_PACKAGES: Final = (
 
 OPTIONAL_PACKAGES: Final = frozenset(
     {
-        "apache_beam",
         "backports",
         "cv2",
         "hdfs_native",
-        "jax",
         "numba",
         "obstore",
-        "pandas",
-        "prometheus_client",
         "pyarrow",
-        "ray",
-        "torch",
-        "tqdm",
     }
 )
 """Third-party packages that only an extra installs, by the name under which they are imported."""

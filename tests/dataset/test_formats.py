@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import random
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -214,6 +215,59 @@ def test_files_from_a_bucket_in_bad_weather() -> None:
                     server.put(BUCKET, f"{name}/{n}", content(n))
                 listed = ad.Dataset.list_files(f"gs://{BUCKET}/{name}/*", shuffle=False)
                 assert list(make(listed)) == [element for n in range(3) for element in elements(n)]
+
+
+def test_csv_columns_by_name() -> None:
+    """Names come from each file's header, whatever its order, or are given; rows are dicts of the wanted ones."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/n/0.csv": b'id,"na""me",x\n1,a,0.5\n', "/n/1.csv": b'\xef\xbb\xbfx,id,"na""me"\r\n1.5,2,b'})
+    urls = ["memory://n/0.csv", "memory://n/1.csv"]
+    by_header = ad.CsvDataset(urls, {'na"me': "", "id": np.int64}, header=True)
+    assert list(by_header) == [{'na"me': b"a", "id": 1}, {'na"me': b"b", "id": 2}]
+    assert list(next(iter(by_header.batch(2)))) == ['na"me', "id"]
+    assert by_header.element_spec == {'na"me': ad.BytesSpec(), "id": ad.ArraySpec((), np.int64)}
+    memory.pipe("/n/2.csv", b"1,a,0.5\n2,b,\n")
+    given = ad.CsvDataset("memory://n/2.csv", {"x": 9.0, "id": int}, column_names=["id", "name", "x"])
+    assert list(given) == [{"x": 0.5, "id": 1}, {"x": 9.0, "id": 2}]
+    all_named = ad.CsvDataset("memory://n/2.csv", [0, "", 9.0], column_names=["id", "name", "x"])
+    assert list(all_named.take(1)) == [{"id": 1, "name": b"a", "x": 0.5}]
+    some = ad.CsvDataset("memory://n/2.csv", [0, 9.0], select_cols=[0, 2], column_names=["id", "name", "x"])
+    assert list(some.take(1)) == [{"id": 1, "x": 0.5}]
+    assert list(ad.CsvDataset(urls[:1], {"x": 0.0}, header=True, column_names=["id", "name", "x"])) == [{"x": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"id,y\n1,2\n", "line 1: the header has no column 'x'; it has 'id', 'y'"),
+        (b"x,x\n1,2\n", "line 1: the header has 2 columns 'x'; it has 'x', 'x'"),
+        (b"", "the file is empty, but its first line should be a header"),
+        (b"id,x\n1\n", "line 2: at least 2 fields are expected, but there are 1"),
+    ],
+)
+def test_headers_that_do_not_fit(text: bytes, message: str) -> None:
+    """A file without the wanted columns is an error that names what it has."""
+    fsspec.filesystem("memory").pipe("/h.csv", text)
+    with pytest.raises(ad.DataError, match=re.escape(message)):
+        list(ad.CsvDataset("memory://h.csv", {"x": 0.0}, header=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (({"x": 0},), "say header=True"),
+        (({"x": 0}, None, True, ",", True, "", [0]), "leave select_cols and exclude_cols out"),
+    ],
+)
+def test_names_of_columns_that_cannot_be(arguments: tuple[Any, ...], message: str) -> None:
+    """Names need a place, and one only."""
+    with pytest.raises(ValueError, match=message):
+        ad.CsvDataset("memory://h.csv", *arguments)
+    for names in (["a"], ["a", "a"], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match="column_names must"):
+            ad.CsvDataset("memory://h.csv", [0, 0], column_names=names)
+    with pytest.raises(ValueError, match="'x', which is not in column_names"):
+        ad.CsvDataset("memory://h.csv", {"x": 0}, column_names=["y"])
 
 
 def test_columns_of_csv() -> None:

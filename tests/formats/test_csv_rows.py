@@ -13,6 +13,7 @@ import pytest
 from asyncdata.errors import BrokenFrameError, CorruptRecordError
 from asyncdata.formats.csv_rows import CsvFramer
 from asyncdata.formats.csv_values import Column
+from asyncdata.formats.framing_stream import iter_framed
 from asyncdata.testing.decoders import pieces_of, run
 from tests.formats.framers import check_any_chunking, decoder, outcome, plain
 from tests.samples import samples
@@ -267,3 +268,17 @@ def test_a_field_longer_than_any_window_is_one_value() -> None:
     found, error = outcome(make, b'"' + large + b'",1\nb,2\n')
     assert error is None
     assert found == [(large, ("int32", 1)), (b"b", ("int32", 2))]
+
+
+def test_columns_by_the_header_whatever_the_cut() -> None:
+    """The header is read once, however the bytes arrive, and rows have the columns that it names."""
+    data = b'\xef\xbb\xbfid,"a,""b"""\r\n1,x\r\n2,y'
+
+    def make() -> CsvFramer:
+        return CsvFramer([BYTES, INT], header=True, names=['a,"b"', "id"], by_header=True)
+
+    check_any_chunking(make, data, [repr(row).encode() for row in outcome(make, data)[0]])
+    assert [dict(row) for row in iter_framed(make(), [data], url="gs://b/o")] == [
+        {'a,"b"': b"x", "id": 1},
+        {'a,"b"': b"y", "id": 2},
+    ]

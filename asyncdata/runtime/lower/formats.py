@@ -131,6 +131,8 @@ def _csv(node: files.CsvRows, scope: Scope) -> Stage:
         quotes=node.quotes,
         na_value=node.na_value,
         selected=node.selected,
+        names=node.names,
+        by_header=node.by_header,
     )
     return _framed(node, scope, framer)
 

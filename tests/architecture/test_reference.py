@@ -1,0 +1,57 @@
+"""docs/reference is complete: every option, error and number of the statistics has a row that says what it means."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncdata import errors, options
+from asyncdata.observe.snapshot import PipelineStats, SkippedStats, StageStats, WorkersStats
+from asyncdata.storage.counters import FetchStats, WindowStats
+from asyncdata.workers.failure import UserFunctionError
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+RECORDS: list[tuple[Any, str, str]] = [
+    *(
+        (record, "options.md", name)
+        for name, record in vars(options).items()
+        if name.endswith(("Options", "Policy")) and dataclasses.is_dataclass(record)
+    ),
+    (PipelineStats, "statistics.md", "PipelineStats"),
+    (StageStats, "statistics.md", "StageStats"),
+    (WorkersStats, "statistics.md", "WorkersStats"),
+    (SkippedStats, "statistics.md", "SkippedStats"),
+    (FetchStats, "statistics.md", "fetch"),
+    (WindowStats, "statistics.md", "window"),
+]
+ERRORS = [
+    *(thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, errors.AsyncdataError)),
+    UserFunctionError,
+]
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next one."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{page} has no section {heading}"
+    return found[1]
+
+
+@pytest.mark.parametrize(("record", "page", "heading"), RECORDS, ids=[heading for _, _, heading in RECORDS])
+def test_every_field_has_a_row(record: Any, page: str, heading: str) -> None:
+    """A row for each field, in the order of the fields, and for nothing else."""
+    rows = re.findall(r"^\| `(\w+)`", section(page, heading), re.MULTILINE)
+    assert sorted(rows) == sorted(field.name for field in dataclasses.fields(record))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_every_error_is_explained(error: type[Exception]) -> None:
+    """Errors have a row or a section of their own."""
+    text = (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    assert f"| `{error.__name__}`" in text or f"## {error.__name__}" in text
