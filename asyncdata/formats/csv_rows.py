@@ -67,7 +67,8 @@ class CsvFramer:
         array = np.frombuffer(view, np.uint8)
         leading = 1 if self._header and place.offset == 0 else 0
         split = self._splitter.split(array, start, stop, limit=limit + leading, at_least=1 + leading, last=last)
-        starts, error = split.starts[leading:], None
+        starts = split.starts[leading:]
+        error: DataError | None = None
         if leading and self._wanted is not None and len(split.starts):
             error = self._find_columns(self._wanted, view, array, split, place)
             if error is not None:

@@ -56,7 +56,7 @@ def _imports(tree: ast.Module) -> Imports:
 
 @pytest.mark.parametrize("package", sorted(OPTIONAL_PACKAGES))
 def test_an_optional_package_has_one_door(package: str, imports: dict[str, Imports]) -> None:
-    """Each optional third-party package is imported in exactly one file of asyncdata: an extra that nothing uses is not offered."""
+    """Each optional third-party package is imported in one file of asyncdata; an unused extra is not offered."""
     doors = [name for name, of_file in imports.items() if package in of_file.anywhere]
     assert len(doors) == 1
 
