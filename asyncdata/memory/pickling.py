@@ -12,6 +12,8 @@ import sys
 from typing import Any
 
 _PROTOCOL = 5
+_SCRIPT = b"_main__"
+"""Part of both names of the script's module: ``__main__``, and ``__mp_main__`` in a child of multiprocessing."""
 
 
 def dumps(value: object) -> bytes:
@@ -23,7 +25,7 @@ def dumps(value: object) -> bytes:
         if by_value is None:
             raise
         return by_value
-    if b"__main__" in pickled:
+    if _SCRIPT in pickled:
         return _dumps_by_value(value) or pickled
     return pickled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -14,6 +15,8 @@ from asyncdata.errors import FunctionTransferError
 _MAX_DEPTH: Final = 8
 _MAX_TRIALS: Final = 500
 _MAX_CHILDREN: Final = 64
+_SCRIPT_OF_CHILD: Final = "__mp_main__"
+"""What multiprocessing calls the script's module in a child it spawned."""
 
 
 WORKERS: Final = "the worker processes"
@@ -24,10 +27,25 @@ _WAY_OUT: Final = {
 }
 
 
-def dump_program(program: object, destination: str = WORKERS) -> bytes:
-    """Pickles a function, or a structure that holds functions, for another process.
+def dumps(value: object, **options: Any) -> bytes:
+    """The pickle of something that may hold functions, for another process of the pipeline.
 
-    Functions of ``__main__``, lambdas and closures travel by value; functions of importable modules by name.
+    What the script defines, lambdas and closures travel by value; functions of importable modules by name. A child that
+    multiprocessing has spawned is no exception: its script is a module that no other process can import.
+
+    Args:
+        value: What is to be pickled.
+        options: Of ``pickle.dumps``.
+    """
+    script = sys.modules.get("__main__")
+    if script is not None and script.__name__ == _SCRIPT_OF_CHILD:
+        cloudpickle.register_pickle_by_value(script)
+    pickled: bytes = cloudpickle.dumps(value, **{"protocol": 5, **options})
+    return pickled
+
+
+def dump_program(program: object, destination: str = WORKERS) -> bytes:
+    """As `dumps`, of a function or a structure that holds functions.
 
     Args:
         program: The function.
@@ -37,10 +55,9 @@ def dump_program(program: object, destination: str = WORKERS) -> bytes:
         FunctionTransferError: It cannot be pickled. The message names the object in the way and how it is reached.
     """
     try:
-        pickled: bytes = cloudpickle.dumps(program, protocol=5)
+        return dumps(program)
     except Exception as exc:
         raise FunctionTransferError(_explain(program, exc, destination)) from exc
-    return pickled
 
 
 def _explain(program: object, failure: Exception, destination: str) -> str:
@@ -69,7 +86,7 @@ def _article(culprit: object) -> str:
 
 def _failure_of(value: object) -> Exception | None:
     try:
-        cloudpickle.dumps(value, protocol=5)
+        dumps(value)
     except Exception as exc:  # noqa: BLE001 -- any __reduce__ may run here, and any of its failures is the answer
         return exc
     return None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, fields
 
-import cloudpickle  # type: ignore[import-untyped]  # ships no types
-
 from asyncdata.errors import FunctionTransferError
 from asyncdata.options import Options
 from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import parcel
-from asyncdata.workers.transfer import LOADER, dump_program
+from asyncdata.workers.transfer import LOADER, dump_program, dumps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,7 @@ def load_up(cargo: Cargo) -> tuple[int, int]:
     """
     try:
         steps = flattened(cargo.plan)
-        pieces = parcel.dump((dataclasses.replace(cargo, plan=steps[-1]), steps), cloudpickle.dumps)
+        pieces = parcel.dump((dataclasses.replace(cargo, plan=steps[-1]), steps), dumps)
     except Exception as error:
         _name_culprit(cargo.plan)
         raise FunctionTransferError(
