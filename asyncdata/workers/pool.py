@@ -8,7 +8,8 @@ It knows nothing of records or batches. What always holds:
 - ``run`` returns or raises only when no worker uses the memory of that call any more: the reply is there, the task was
   taken back before it began, or the process that ran it is gone.
 - A task whose worker dies runs again in another one, from the start, ``retries`` times; tasks that merely waited in the
-  dead worker move on uncounted. Every dead worker is replaced, until three in a row die before they are ready.
+  dead worker move on uncounted. Every dead worker is replaced; while new ones die before they are ready, later each
+  time (see ``workers.starts``), and calls that only wait for one end with an error.
 - No task, thread, process or descriptor is left after ``aclose``.
 
 The cost is paid per call: no Task, no pickle, one message each way. Backpressure: callers wait in ``run``; per worker
@@ -37,11 +38,11 @@ from asyncdata.workers.messages import Message
 from asyncdata.workers.process import Process
 from asyncdata.workers.registry import Registry
 from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
+from asyncdata.workers.starts import Starts
 from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.worker import Worker
 
 _LOGGER: Final = logging.getLogger(__name__)
-_MAX_FAILED_STARTS: Final = 3
 _ABORT_TIMEOUT_S: Final = 3.0
 _KILL_TIMEOUT_S: Final = 10.0
 _SLOW_S: Final = 0.1  # what waits so long behind one and the same task is given to another worker
@@ -107,8 +108,8 @@ class WorkerPool:
         self._overdue: set[Worker] = set()
         self._relief: asyncio.TimerHandle | None = None
         self._reports: list[str] = []
-        self._broken: PipelineError | None = None
-        self._failed_starts = 0
+        self._starts = Starts()
+        self._next_start: asyncio.TimerHandle | None = None
         self._closing = False
         self._closed: asyncio.Future[None] | None = None
         self._tasks_done = 0
@@ -119,19 +120,11 @@ class WorkerPool:
     # --- life
 
     async def start(self) -> None:
-        """Starts all processes, without waiting until they are ready; the loop is held for less than 2 ms at a time.
-
-        Raises:
-            PipelineError: A process cannot be started. The pool is closed then.
-        """
+        """Starts all processes, without waiting until they are ready; the loop is held for less than 2 ms at a time."""
         self._check_usable(started=False)
         self._loop = asyncio.get_running_loop()
-        for _ in range(self._num_workers):
-            self._spawn()
-        await self._until(lambda: not self._spawning or self._broken is not None or self._closing)
-        if self._broken is not None:
-            await self.aclose()
-            raise self._broken_error()
+        self._replenish()
+        await self._until(lambda: not self._spawning or self._closing)
         self._check_usable()
 
     async def ready(self) -> None:
@@ -140,10 +133,12 @@ class WorkerPool:
 
         def is_settled() -> bool:
             all_ready = len(self._workers) == self._num_workers and all(worker.ready for worker in self._workers)
-            return all_ready or self._broken is not None or self._closing
+            return all_ready or self._starts.hopeless or self._closing
 
         await self._until(is_settled)
         self._check_usable()
+        if self._starts.hopeless:
+            raise self._starts.error()
 
     async def aclose(self) -> None:
         """Ends the workers: at once when idle, after the task they are in when busy, by force after the time limit.
@@ -209,26 +204,18 @@ class WorkerPool:
             worker.process.kill()
 
     def _release(self) -> None:
-        if self._relief is not None:
-            self._relief.cancel()
+        for timer in (self._relief, self._next_start):
+            if timer is not None:
+                timer.cancel()
         self._programs.clear()
         self._spawner.close()
 
     def _closed_error(self) -> PipelineClosedError:
         return PipelineClosedError("the worker pool was closed")
 
-    def _broken_error(self) -> PipelineError:
-        """A new exception each time: one that several callers raise collects all their tracebacks."""
-        known = self._broken or PipelineError("the worker pool is broken")
-        error = type(known)(known.message)
-        error.__cause__ = known.__cause__
-        return error
-
     def _check_usable(self, *, started: bool = True) -> None:
         if self._closing:
             raise self._closed_error()
-        if self._broken is not None:
-            raise self._broken_error()
         if started is (self._loop is None):
             raise PipelineError("the worker pool is not started" if started else "the worker pool is started already")
 
@@ -268,7 +255,7 @@ class WorkerPool:
     def ends_brief_ones_soon(self) -> bool:
         """Whether a brief task would not have to wait for one that is not."""
         all_brief = self._programs.all_brief and any(worker.ready for worker in self._workers)
-        return (all_brief or self._dispatcher.has_idle) and not self._closing and self._broken is None
+        return (all_brief or self._dispatcher.has_idle) and not self._closing
 
     async def run(
         self, program_id: int, payload: bytes, *, grant: Grant, restart: Callable[[], None] | None = None
@@ -290,6 +277,7 @@ class WorkerPool:
             Exception: The user's own, with the worker's traceback as its cause (see ``workers.failure``), or what
                 ``grant`` raised.
             WorkerDiedError: The processes that ran the task died, ``1 + retries`` times.
+            PipelineError: No worker is there, and those that are started do not become ready.
             PipelineClosedError: The pool is closed.
         """
         self._check_usable()
@@ -355,8 +343,6 @@ class WorkerPool:
             call.attempts += 1
             if call.attempts > self._retries:
                 raise WorkerDiedError(f"a task could not be finished: {value.text}", attempts=call.attempts)
-        if self._broken is not None:
-            raise self._broken_error()
 
     def _abandon(self, call: Call, cancellation: asyncio.CancelledError) -> None:
         """Takes a call back: at once where no worker has it, else through its worker, whose answer ends ``run``."""
@@ -380,6 +366,30 @@ class WorkerPool:
 
     # --- what workers do
 
+    def _replenish(self) -> None:
+        """Starts workers in place of those that are missing: now, or later where they fail to start."""
+        if self._closing or self._next_start is not None:
+            return
+        starting = len(self._spawning) + sum(not worker.ready for worker in self._workers)
+        missing = self._num_workers - len(self._workers) - len(self._spawning)
+        count, delay_s = self._starts.plan(missing=missing, starting=starting)
+        if delay_s:
+            self._next_start = asyncio.get_running_loop().call_later(delay_s, self._start_one)
+            return
+        for _ in range(count):
+            self._spawn()
+
+    def _start_one(self) -> None:
+        self._next_start = None
+        if not self._closing:
+            self._spawn()
+
+    def _fail_start(self, error: PipelineError) -> None:
+        """A worker has not become ready; if none is left and too many have not, nobody waits for the next one."""
+        self._starts.fail(error)
+        if self._starts.hopeless and not self._workers and not self._spawning:
+            self._dispatcher.stop(self._starts.error)
+
     def _spawn(self) -> None:
         name = f"asyncdata-w{next(self._names)}"
         future = self._spawner.submit(functools.partial(launch, self._plan, name), Launched.discard)
@@ -390,8 +400,10 @@ class WorkerPool:
         self._spawning.discard(future)
         error = future.exception()
         if error is not None:
-            text = f"worker processes cannot be started with {self._plan.executable!r}: {error}"
-            self._break(PipelineError(text), error)
+            failure = PipelineError(f"{self._plan.executable!r} cannot be started: {error}")
+            failure.__cause__ = error
+            self._fail_start(failure)
+            self._replenish()
         else:
             loop, launched = future.get_loop(), future.result()
             worker = Worker(name, launched, loop=loop, on_message=self._on_message, on_gone=self._on_gone)
@@ -409,13 +421,16 @@ class WorkerPool:
             return
         if kind == messages.READY:
             worker.ready = True
-            self._failed_starts = 0
+            self._starts.succeed()
+            if self._next_start is not None:
+                self._next_start.cancel()
+                self._next_start = None
+            self._replenish()
             self._dispatcher.supply(worker)
             self._notify()
             return
         if ticket == 0:
-            cause = decode_failure(message.body, where=worker.describe())
-            self._break(PipelineError(f"a worker process cannot start: {type(cause).__name__}: {cause}"), cause)
+            worker.refusal = decode_failure(message.body, where=worker.describe())
             return
         call = self._dispatcher.finish(worker, ticket)
         if call is None:
@@ -435,8 +450,8 @@ class WorkerPool:
 
     def _move(self, call: Call) -> None:
         """Gives a call that waited behind a slow one to another worker."""
-        if self._closing or self._broken is not None:
-            call.post(STOPPED, self._closed_error() if self._closing else self._broken_error())
+        if self._closing:
+            call.post(STOPPED, self._closed_error())
         else:
             self._dispatcher.submit(call, again=True)
 
@@ -451,12 +466,11 @@ class WorkerPool:
             self._deaths += 1
             self._last_death = f"{worker.describe()} {how}"
             _LOGGER.warning("%s", self._last_death)
-            self._failed_starts += not worker.ready
-            if self._failed_starts >= _MAX_FAILED_STARTS:
-                self._break(WorkerDiedError(f"worker processes die while they start: {self._last_death}"), None)
         self._remove(worker, how)
-        if not self._closing and self._broken is None:
-            self._spawn()
+        if not self._closing:
+            if not worker.ready:
+                self._fail_start(worker.start_error(how))
+            self._replenish()
         self._notify()
 
     def _remove(self, worker: Worker, how: str) -> None:
@@ -464,14 +478,6 @@ class WorkerPool:
         self._overdue.discard(worker)
         self._dispatcher.bury(worker, f"{worker.describe()} {how}")
         worker.close()
-
-    def _break(self, error: PipelineError, cause: BaseException | None) -> None:
-        """Gives up: no worker can be started. The first reason stays."""
-        if self._broken is None:
-            error.__cause__ = cause
-            self._broken = error
-            self._dispatcher.stop(self._broken_error)
-        self._notify()
 
     def stats(self) -> PoolStats:
         """A snapshot."""

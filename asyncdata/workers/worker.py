@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from asyncdata.errors import PipelineError, WorkerDiedError
 from asyncdata.workers import messages
 from asyncdata.workers.call import Call
 from asyncdata.workers.channel import Channel
@@ -40,6 +41,7 @@ class Worker:
         self.flight: dict[int, Call] = {}
         self.programs: set[int] = set()
         self.ready = False
+        self.refusal: Exception | None = None  # why it cannot start, in its own words
         self.load = -1  # under which load the dispatcher has it; -1 while it takes no tasks
         self.head = 0  # ticket of the call it is in
         self.seen = 0  # what that was when the dispatcher last looked for slow ones
@@ -67,6 +69,18 @@ class Worker:
     def describe(self) -> str:
         """Names it in messages."""
         return f"worker process {self.name} (pid {self.pid})"
+
+    def start_error(self, how: str) -> PipelineError:
+        """Why it has not become ready.
+
+        Args:
+            how: Its end, as `exit_text` says it.
+        """
+        if self.refusal is None:
+            return WorkerDiedError(f"{self.describe()} {how}")
+        error = PipelineError(f"{self.describe()} cannot start: {type(self.refusal).__name__}: {self.refusal}")
+        error.__cause__ = self.refusal
+        return error
 
     def stats(self) -> WorkerStats:
         """A snapshot."""

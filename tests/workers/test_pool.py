@@ -284,8 +284,8 @@ async def test_a_handler_that_cannot_be_imported_is_a_clear_error(make_kit: Make
     assert text in str(caught.value)
 
 
-async def test_workers_that_die_while_starting_break_the_pool(make_kit: MakeKit) -> None:
-    """An interpreter that ends at once is tried a few times, not for ever."""
+async def test_workers_that_die_while_starting_are_an_error(make_kit: MakeKit) -> None:
+    """An interpreter that ends at once is tried a few times before those who wait are told."""
     with pytest.raises(WorkerDiedError, match="exited with code 1"):
         await make_kit(executable="/bin/false", num_workers=1)
 
