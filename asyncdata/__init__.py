@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from asyncdata.errors import PipelineError as PipelineError
     from asyncdata.errors import QuarantineError as QuarantineError
     from asyncdata.errors import StorageError as StorageError
+    from asyncdata.errors import TaskTimeoutError as TaskTimeoutError
     from asyncdata.errors import TooManyErrorsError as TooManyErrorsError
     from asyncdata.errors import TransientStorageError as TransientStorageError
     from asyncdata.errors import UnbatchableError as UnbatchableError
@@ -112,6 +113,7 @@ _HOMES = {
         "PipelineError",
         "QuarantineError",
         "StorageError",
+        "TaskTimeoutError",
         "TooManyErrorsError",
         "TransientStorageError",
         "UnbatchableError",

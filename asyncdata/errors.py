@@ -176,6 +176,16 @@ class WorkerDiedError(PipelineError):
     """A worker process ended (killed, out of memory, crashed in native code) while it held work."""
 
 
+class TaskTimeoutError(PipelineError, TimeoutError):
+    """One call of a user function in a worker process took longer than ``Options.task_timeout_s``.
+
+    Attributes:
+        stack: Where the call was, as Python shows it, the latest line first; and the process's other threads, if any.
+    """
+
+    stack: str = ""
+
+
 class PipelineClosedError(PipelineError, RuntimeError):
     """The iterator or Runtime was closed, and was then used again."""
 

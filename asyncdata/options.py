@@ -200,6 +200,9 @@ class Options:
             leading records as were handed out before, at most three times per file and epoch.
         seed: Stands in for seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws
             one for every iteration; with a seed, the same epoch is the same in every run.
+        task_timeout_s: How long one call of a user function in a worker process may take. Then the process is replaced,
+            its other elements are worked on again, and the element becomes a ``TaskTimeoutError``, which ``errors`` may
+            skip. None sets no limit. Functions in threads, and inline, cannot be ended and have no limit.
         close_timeout_s: How long ``close()`` waits for user code that is still running before it reports it.
         errors: What becomes of elements that fail, see ``ErrorPolicy``; None ends the pipeline with the first.
         retry: See ``RetryOptions``.
@@ -230,6 +233,7 @@ class Options:
     check_object_crc: bool = False
     on_change: Literal["raise", "restart"] = "raise"
     seed: int | None = None
+    task_timeout_s: float | None = None
     close_timeout_s: float = 10.0
     errors: ErrorPolicy | None = None
     retry: RetryOptions = field(default_factory=RetryOptions)
@@ -249,6 +253,8 @@ class Options:
             arguments.flag(name, getattr(self, name), strict=True)
         arguments.choice("on_change", self.on_change, ("raise", "restart"))
         arguments.seed("seed", self.seed)
+        if self.task_timeout_s is not None:
+            arguments.number("task_timeout_s", self.task_timeout_s, least=0.001, most=1e9)
         arguments.number("close_timeout_s", self.close_timeout_s, above=0)
         if self.errors is not None:
             arguments.instance("errors", self.errors, ErrorPolicy, "an ErrorPolicy or None")

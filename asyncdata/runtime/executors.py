@@ -28,6 +28,7 @@ class ProcessExecutor:
         program: What to do with every element; see `dump`.
         brief: See `Program.brief`.
         owner: Of the pipeline; see `WorkerPool.register`.
+        limit_s: The longest that one call of a function may take; likewise.
     """
 
     def __init__(
@@ -38,11 +39,12 @@ class ProcessExecutor:
         *,
         brief: bool = False,
         owner: int = 0,
+        limit_s: float | None = None,
     ) -> None:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(program, brief=brief, owner=owner)
+        self._program_id = pool.register(program, brief=brief, owner=owner, limit_s=limit_s)
 
     async def warm(self) -> None:
         """Starts the worker processes before the first task; what goes wrong is raised by that one."""

@@ -25,6 +25,7 @@ from asyncdata.runtime.runtime import Runtime
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stored import Charges
 from asyncdata.runtime.tasks import Executor
+from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
 
 _OPEN_S: Final = 10.0
@@ -163,11 +164,19 @@ class Services:
         return executor
 
     def _process_executor(self, place: str, program: Program) -> ProcessExecutor:
+        limit_s = self.options.task_timeout_s if program.functions else None
+        if limit_s is not None:
+            program = dataclasses.replace(program, limit_ns=to_ns(limit_s))
         body = dump(program)
         process = self._by_program.get((place, body))
         if process is None:
             process = ProcessExecutor(
-                self.runtime.pool, self.runtime.start_pool, body, brief=program.brief, owner=id(self)
+                self.runtime.pool,
+                self.runtime.start_pool,
+                body,
+                brief=program.brief,
+                owner=id(self),
+                limit_s=limit_s,
             )
             self._by_program[place, body] = process
             self._programs.append(process)

@@ -3,7 +3,8 @@
     rows ─▶ packed into a scratch slab ─▶ task(s) in workers ─▶ one slab of results (+ payload slabs) ─▶ a block
 
 A job is the unit that is delivered: one batch, or one block of mapped rows. Its tasks write disjoint rows of one slab.
-When a worker dies the pool runs the task again from the start; what was granted to it is granted anew.
+When a worker dies the pool runs the task again from the start; what was granted to it is granted anew. When a function
+does not return in time, the task runs again without that row.
 
 What becomes of a job may be known before all its tasks have ended: a batch fails with its first bad row, whatever the
 tasks behind that row still do. Such a job keeps its memory until they have let go of it.
@@ -12,13 +13,14 @@ tasks behind that row still do. Such a job keeps its memory until they have let 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from asyncdata.errors import AsyncdataError, CorruptRecordError, MemoryLimitError, UnbatchableError, WorkerDiedError
+from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account, State, Ticket
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
@@ -29,11 +31,12 @@ from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.failed import Failed, error_of
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stages.stacking import Misfit, batch_of
-from asyncdata.workers.failure import annotate, decode_failure
+from asyncdata.workers.call import OverdueError
+from asyncdata.workers.failure import annotate
 from asyncdata.workers.tasks import (
-    DAMAGED,
     NO_SPAN,
     RAGGED,
     RaggedRows,
@@ -52,18 +55,6 @@ class Executor(Protocol):
         self, payload: bytes, grant: Callable[[int], asyncio.Future[tuple[int, int]]], restart: Callable[[], None]
     ) -> bytes:
         """See `workers.pool.WorkerPool.run`."""
-
-
-class Failed(NamedTuple):
-    """A row that has no result.
-
-    Attributes:
-        row: Which one of the job.
-        error: Names the element.
-    """
-
-    row: int
-    error: BaseException
 
 
 class _Part:
@@ -139,6 +130,7 @@ class Job:
         self._tickets: list[Ticket] = []
         self._parts: list[_Part] = []
         self._left = 0
+        self._hung: dict[int, OverdueError] = {}
 
     def __len__(self) -> int:
         return len(self.block)
@@ -271,7 +263,13 @@ class Job:
                 part.payloads = None
 
         try:
-            return Reply.decode(await executor.run(task.encode(), grant, restart))  # type: ignore[arg-type]  # a coroutine function
+            while True:
+                try:
+                    return Reply.decode(await executor.run(task.encode(), grant, restart))  # type: ignore[arg-type]  # a coroutine function
+                except OverdueError as overdue:
+                    restart()
+                    self._hung[start + overdue.hang.row] = overdue
+                    task = dataclasses.replace(task, hung=(*task.hung, overdue.hang.row))
         finally:
             if part.scratch is not None:
                 self._budget.slabs.drop(part.scratch)
@@ -337,17 +335,7 @@ class Job:
 
     def _failure(self, blob: bytes, row: int) -> BaseException:
         origin = self.block.origin[row]
-        if blob == DAMAGED:
-            return CorruptRecordError(
-                "the checksum of a record's payload does not match: the file is damaged",
-                stage=self._label,
-                **self._sources.place(origin),
-            )
-        error = decode_failure(blob, where=self._label)
-        if isinstance(error, AsyncdataError):
-            error.complete(stage=self._label, **self._sources.place(origin))
-        annotate(error, f"in {self._label}, {self._sources.name_element(origin)}")
-        return error
+        return error_of(blob, self._hung.get(row), label=self._label, sources=self._sources, origin=origin)
 
     # --- results -----------------------------------------------------------------------------------------------
 

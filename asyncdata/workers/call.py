@@ -17,16 +17,44 @@ STOPPED: Final = 101
 """The call was not sent and will not be; the value is the exception to raise."""
 
 
+class Hang(NamedTuple):
+    """Where a worker was that was ended because a user function did not return in time.
+
+    Attributes:
+        row: Of the task.
+        stacks: What the process wrote.
+    """
+
+    row: int
+    stacks: str
+
+
 class Death(NamedTuple):
     """How a worker ended, for the calls it held.
 
     Attributes:
         text: Names the worker and says how it ended.
-        blamed: Whether it was running this call, rather than one before it.
+        blamed: Whether this call may have killed it, as the one that it was running.
+        hang: Where the call did not go on, if the worker was ended for that.
     """
 
     text: str
     blamed: bool
+    hang: Hang | None = None
+
+
+class OverdueError(Exception):
+    """A user function did not return in time, and its process was ended.
+
+    Attributes:
+        hang: Where.
+        limit_s: How long one call may take.
+    """
+
+    def __init__(self, hang: Hang, limit_s: float) -> None:
+        super().__init__(f"row {hang.row} took longer than {limit_s:g} s")
+        self.hang = hang
+        self.limit_s = limit_s
 
 
 class Call:

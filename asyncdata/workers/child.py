@@ -35,11 +35,12 @@ from asyncdata.workers import messages
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.messages import Message
+from asyncdata.workers.whereabouts import Mark
 
 _PR_SET_PDEATHSIG: Final = 1
 
 Need = Callable[[int], tuple[int, int]]
-Handler = Callable[[memoryview, Any, bytes, Need], bytes]
+Handler = Callable[[memoryview, Any, bytes, Need, Mark], bytes]
 
 
 class Setup(TypedDict):
@@ -113,13 +114,15 @@ class Worker:
         control: The control channel, blocking.
         arena: The mapped arena.
         handler: Runs one task.
+        mark: Tells the parent where a task is.
     """
 
-    def __init__(self, *, tasks: Channel, control: Channel, arena: memoryview, handler: Handler) -> None:
+    def __init__(self, *, tasks: Channel, control: Channel, arena: memoryview, handler: Handler, mark: Mark) -> None:
         self._tasks = tasks
         self._control = control
         self._arena = arena
         self._handler = handler
+        self._mark = mark
         self._inbox: deque[Message] = deque()
         self._programs: dict[int, _Program] = {}
         self._pid = os.getpid()
@@ -169,7 +172,7 @@ class Worker:
         begin = time.perf_counter_ns()
         kind = messages.REPLY
         try:
-            body = self._handler(self._arena, self._programs[task.first].load(), task.body, self._need)
+            body = self._handler(self._arena, self._programs[task.first].load(), task.body, self._need, self._mark)
             if not isinstance(body, bytes):
                 raise TypeError(f"the handler returned {type(body).__name__}, not bytes")
         except _ParentGoneError:
@@ -290,7 +293,8 @@ def main(setup: Setup) -> NoReturn:
         os.close(setup["arena_fd"])
         if hasattr(mmap, "MADV_DONTDUMP"):
             mapped.madvise(mmap.MADV_DONTDUMP)
-        worker = Worker(tasks=tasks, control=control, arena=memoryview(mapped), handler=_load_handler(setup["handler"]))
+        handler, mark = _load_handler(setup["handler"]), Mark(setup["crash_fd"])
+        worker = Worker(tasks=tasks, control=control, arena=memoryview(mapped), handler=handler, mark=mark)
     except BaseException as exc:  # noqa: BLE001 -- whatever it is, the parent must hear of it
         tasks.send(messages.FAILED, 0, body=encode_failure(exc))
         leave(1)

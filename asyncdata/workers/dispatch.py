@@ -115,14 +115,14 @@ class Dispatcher:
             del self._by_load[worker.load][worker]
             worker.load = -1
 
-    def bury(self, worker: Worker, how: str) -> None:
-        """Tells the calls of a worker that is gone; the oldest of them is the one it was running."""
+    def bury(self, worker: Worker, death: Death) -> None:
+        """Tells the calls of a worker that is gone; the oldest of them, which it was running, all about its death."""
         self.retire(worker)
         calls = list(worker.flight.values())
         worker.flight.clear()
         for i, call in enumerate(calls):
             call.worker = None
-            call.post(DIED, Death(how, blamed=i == 0))
+            call.post(DIED, death if i == 0 else Death(death.text, blamed=False))
 
     def stop(self, make_error: Callable[[], Exception]) -> None:
         """Ends every call that waits, each with an exception of its own."""

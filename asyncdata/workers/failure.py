@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import os
 import pickle
+import re
 import sys
 import traceback
 from types import TracebackType
@@ -27,6 +28,9 @@ _MAX_NOTES: Final = 16
 
 _OWN_DIRECTORY: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE_DIRECTORY: Final = os.path.dirname(os.path.dirname(_OWN_DIRECTORY)) + os.sep
+_FRAME: Final = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
+_TASK_FRAMES: Final = re.compile(rf'\n  File "{re.escape(_OWN_DIRECTORY)}program\.py", .*', re.DOTALL)
+_WATCHDOG: Final = re.compile(rf'File "{re.escape(_OWN_DIRECTORY)}child\.py", line \d+ in watch$', re.MULTILINE)
 _LIBRARY_DIRECTORY: Final = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
@@ -69,6 +73,22 @@ class _Record(NamedTuple):
     trace: str
     place: str
     ends_program: bool
+
+
+def stack_of(stacks: str) -> RemoteTraceback:
+    """Where a task was, from what ``faulthandler`` wrote: the task's thread first, then those that user code has."""
+    threads = [part for part in stacks.split("\n\n") if part.startswith(("Thread ", "Current thread "))]
+    threads = [part for part in threads if not _WATCHDOG.search(part)]
+    threads.sort(key=lambda part: _TASK_FRAMES.search(part) is None)
+    if not threads:
+        return RemoteTraceback("the process left no stack")
+    threads[0] = _TASK_FRAMES.sub("", threads[0])
+    trace = RemoteTraceback(cut_middle("\n\n".join(threads), LIMIT_BYTES))
+    lines = _FRAME.findall(threads[0])
+    chosen = next((line for line in lines if not _is_library(line[0])), lines[0] if lines else None)
+    if chosen is not None:
+        trace.place = "{}:{} in {}".format(*chosen)
+    return trace
 
 
 def cut_middle(text: str, limit_bytes: int) -> str:

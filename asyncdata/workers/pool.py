@@ -29,12 +29,13 @@ from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError
 from asyncdata.workers import messages
-from asyncdata.workers.call import DIED, STOPPED, Call
+from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.grants import Grant, Grants
 from asyncdata.workers.messages import Message
+from asyncdata.workers.overtime import Overtime
 from asyncdata.workers.process import Process
 from asyncdata.workers.registry import Registry
 from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
@@ -57,7 +58,7 @@ class WorkerPool:
         num_workers: Number of processes, at least 1.
         depth: Tasks per worker under way, the running one included. 2 hides the hand-off behind the running task.
         handler: ``module:function`` that runs a task in the worker:
-            ``handler(arena, program, payload, need) -> bytes``.
+            ``handler(arena, program, payload, need, mark) -> bytes``.
         close_timeout_s: How long ``aclose``, or a cancelled ``run``, waits for code that is running before its process
             is killed.
         retries: How many times a task is run again after the process that ran it died.
@@ -106,6 +107,7 @@ class WorkerPool:
         self._names = itertools.count()
         self._watchers: list[asyncio.Future[None]] = []  # who waits for workers to come, get ready or go
         self._overdue: set[Worker] = set()
+        self._overtime = Overtime(self._workers)
         self._relief: asyncio.TimerHandle | None = None
         self._reports: list[str] = []
         self._starts = Starts()
@@ -207,6 +209,7 @@ class WorkerPool:
         for timer in (self._relief, self._next_start):
             if timer is not None:
                 timer.cancel()
+        self._overtime.close()
         self._programs.clear()
         self._spawner.close()
 
@@ -234,16 +237,17 @@ class WorkerPool:
 
     # --- programs and calls
 
-    def register(self, program: bytes, *, brief: bool = False, owner: int = 0) -> int:
+    def register(self, program: bytes, *, brief: bool = False, owner: int = 0, limit_s: float | None = None) -> int:
         """Takes a pickled program of any size; each worker gets it once, before its first task of that program.
 
         The tasks of a `brief` one end soon, whatever else goes on: they call no user's function and need no memory.
         Tasks that wait for memory make way for those of another `owner`, and are run again; see ``workers.grants``.
+        A worker that says it is longer than `limit_s` in one call is ended; see ``workers.overtime``.
 
         Returns:
             Its number, for ``run`` and ``unregister``.
         """
-        return self._programs.add(program, brief=brief, owner=owner)
+        return self._programs.add(program, brief=brief, owner=owner, limit_s=limit_s)
 
     def unregister(self, program_id: int) -> None:
         """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
@@ -276,14 +280,16 @@ class WorkerPool:
         Raises:
             Exception: The user's own, with the worker's traceback as its cause (see ``workers.failure``), or what
                 ``grant`` raised.
+            OverdueError: A user function did not return in time; its process is gone. That says nothing of other rows.
             WorkerDiedError: The processes that ran the task died, ``1 + retries`` times.
             PipelineError: No worker is there, and those that are started do not become ready.
             PipelineClosedError: The pool is closed.
         """
         self._check_usable()
         call = Call(self._programs[program_id], payload)
-        self._submit(call)
+        self._overtime.begin(call.program.limit_s)
         try:
+            self._submit(call)
             while True:
                 kind, value = await self._next_event(call)
                 if kind == messages.NEED:
@@ -298,6 +304,7 @@ class WorkerPool:
                 call.run_anew(keep=made_way)
                 self._submit(call, again=True)
         finally:
+            self._overtime.end(call.program.limit_s)
             if call.deadline is not None:
                 call.deadline.cancel()
 
@@ -339,6 +346,8 @@ class WorkerPool:
             raise value
         if self._closing:
             raise self._closed_error()
+        if kind == DIED and value.hang is not None and call.program.limit_s is not None:
+            raise OverdueError(value.hang, call.program.limit_s)
         if kind == DIED and value.blamed:
             call.attempts += 1
             if call.attempts > self._retries:
@@ -368,20 +377,19 @@ class WorkerPool:
 
     def _replenish(self) -> None:
         """Starts workers in place of those that are missing: now, or later where they fail to start."""
-        if self._closing or self._next_start is not None:
-            return
+        if self._next_start is not None:
+            self._next_start.cancel()
         starting = len(self._spawning) + sum(not worker.ready for worker in self._workers)
         missing = self._num_workers - len(self._workers) - len(self._spawning)
         count, delay_s = self._starts.plan(missing=missing, starting=starting)
         if delay_s:
-            self._next_start = asyncio.get_running_loop().call_later(delay_s, self._start_one)
-            return
-        for _ in range(count):
-            self._spawn()
+            self._next_start = asyncio.get_running_loop().call_later(delay_s, self._start, count)
+        else:
+            self._start(count)
 
-    def _start_one(self) -> None:
+    def _start(self, count: int) -> None:
         self._next_start = None
-        if not self._closing:
+        for _ in range(0 if self._closing else count):
             self._spawn()
 
     def _fail_start(self, error: PipelineError) -> None:
@@ -422,9 +430,6 @@ class WorkerPool:
         if kind == messages.READY:
             worker.ready = True
             self._starts.succeed()
-            if self._next_start is not None:
-                self._next_start.cancel()
-                self._next_start = None
             self._replenish()
             self._dispatcher.supply(worker)
             self._notify()
@@ -467,16 +472,15 @@ class WorkerPool:
             self._last_death = f"{worker.describe()} {how}"
             _LOGGER.warning("%s", self._last_death)
         self._remove(worker, how)
-        if not self._closing:
-            if not worker.ready:
-                self._fail_start(worker.start_error(how))
-            self._replenish()
+        if not worker.ready and not self._closing:
+            self._fail_start(worker.start_error(how))
+        self._replenish()
         self._notify()
 
     def _remove(self, worker: Worker, how: str) -> None:
         del self._workers[worker]
         self._overdue.discard(worker)
-        self._dispatcher.bury(worker, f"{worker.describe()} {how}")
+        self._dispatcher.bury(worker, worker.death(how))
         worker.close()
 
     def stats(self) -> PoolStats:

@@ -29,7 +29,8 @@ from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.results import Need, Results, write_columns
-from asyncdata.workers.tasks import DAMAGED, DONE, NO_SPAN, Reply, Task, decode_shape, encode_failed
+from asyncdata.workers.tasks import DAMAGED, DONE, HUNG, NO_SPAN, Reply, Task, decode_shape, encode_failed
+from asyncdata.workers.whereabouts import Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class Program:
         check: Returns the positions of rows whose checksum does not hold; None when there is nothing to check.
         stack: Whether results must be alike because they become one batch.
         skip: Whether the rows behind one that failed are worked on all the same.
+        limit_ns: The longest that one call of a function may take, in a process that can be ended; None for no limit.
     """
 
     functions: tuple[Callable[..., Any], ...]
@@ -54,6 +56,7 @@ class Program:
     check: Callable[[npt.NDArray[np.uint8], Rows], npt.NDArray[np.int64]] | None = None
     stack: bool = False
     skip: bool = False
+    limit_ns: int | None = None
 
     @property
     def brief(self) -> bool:
@@ -68,8 +71,16 @@ class Chore(Protocol):
         """Does what one request asks for; returns the answer."""
 
 
-def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: Need) -> bytes:
-    """Runs one task; the handler of `workers.pool`."""
+def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: Need, mark: Mark | None = None) -> bytes:
+    """Runs one task; the handler of `workers.pool`.
+
+    Args:
+        arena: Where rows and results lie.
+        program: What to do.
+        payload: The task.
+        need: Asks for room for results.
+        mark: Tells the parent process which row the functions are in, where there is one that would end them.
+    """
     if not isinstance(program, Program):
         return program.run(arena, payload)
     started, cpu_started = time.perf_counter(), time.thread_time()
@@ -86,20 +97,22 @@ def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: N
         return Reply(status, count, offset, payloads, seconds, body, encode_failed(failed)).encode()
 
     todo: Sequence[int] = range(task.count)
-    if len(damaged := _damaged(program, array, rows, shape)):
+    damaged = _damaged(program, array, rows, shape)
+    if len(damaged) or task.hung:
+        failed = sorted((dict.fromkeys(damaged.tolist(), DAMAGED) | dict.fromkeys(task.hung, HUNG)).items())
         if program.skip:
-            failed = [(row, DAMAGED) for row in damaged.tolist()]
-            todo = np.delete(np.arange(task.count), damaged).tolist()
+            todo = np.delete(np.arange(task.count), [row for row, _ in failed]).tolist()
         else:
-            failed = [(int(damaged[0]), DAMAGED)]
-            todo = range(int(damaged[0]))
+            failed = failed[:1]
+            todo = range(failed[0][0])
     if not program.functions and not program.stack:
         return reply(DONE, len(todo), NO_SPAN, NO_SPAN, b"")
     columns = _call_batched(program, rows, todo, array)
     if columns is not None:
         return reply(DONE, len(todo), *write_columns(array, task, len(todo), *columns, need))
     results = Results(array, task, need, stack=program.stack)
-    failed = _call_each(program, rows, todo, task, arena if _takes_views(program) else None, results, failed)
+    view = arena if _takes_views(program) else None
+    failed = _call_each(program, rows, todo, task, view, results, failed, mark)
     status, offset, payloads, body = results.finish()
     return reply(status, len(results), offset, payloads, body)
 
@@ -137,9 +150,12 @@ def _call_each(
     view: memoryview | None,
     results: Results,
     failed: list[tuple[int, bytes]],
+    mark: Mark | None,
 ) -> list[tuple[int, bytes]]:
     """Calls the functions for row after row; returns the rows that failed, those that had already among them."""
     encoded_bytes = 0
+    limit_ns = program.limit_ns
+    mark = None if limit_ns is None else mark
     for row in todo:
         try:
             value = rows.element(row, view)
@@ -148,11 +164,17 @@ def _call_each(
                 if program.rng and program.rng[position]:
                     assert rows.origin is not None
                     kwargs["rng"] = generator(task.keys, rows.origin[row], program.depth + position)
+                if mark is not None and limit_ns is not None:
+                    mark.enter(row, limit_ns)
                 value = function(*value, **kwargs) if type(value) is tuple else function(value, **kwargs)
+            if mark is not None:
+                mark.leave()
             results.add(value)
         except GrantDeniedError:
             raise
         except BaseException as error:  # noqa: BLE001 -- reported with the row
+            if mark is not None:
+                mark.leave()
             blob = encode_failure(error, brief=encoded_bytes > _MOST_FAILURE_BYTES)
             encoded_bytes += len(blob)
             if not program.skip or not isinstance(error, Exception):

@@ -22,17 +22,19 @@ class Program:
         fd: Of the file, or -1.
         brief: Whether its tasks end soon, whatever else goes on.
         owner: Whose it is: the same number for all programs of one pipeline.
+        limit_s: The longest that one call of a user function may take.
     """
 
-    __slots__ = ("brief", "fd", "number", "owner", "pickled", "size")
+    __slots__ = ("brief", "fd", "limit_s", "number", "owner", "pickled", "size")
 
-    def __init__(self, number: int, pickled: bytes, fd: int, *, brief: bool, owner: int) -> None:
+    def __init__(self, number: int, pickled: bytes, fd: int, *, brief: bool, owner: int, limit_s: float | None) -> None:
         self.number = number
         self.pickled = pickled
         self.size = len(pickled)
         self.fd = fd
         self.brief = brief
         self.owner = owner
+        self.limit_s = limit_s
 
 
 class Registry:
@@ -51,11 +53,11 @@ class Registry:
         """Whether all of them are."""
         return not self._lengthy
 
-    def add(self, pickled: bytes, *, brief: bool, owner: int) -> int:
+    def add(self, pickled: bytes, *, brief: bool, owner: int, limit_s: float | None) -> int:
         """Takes a program; returns its number."""
         number = next(self._numbers)
         fd = store_body(pickled) if len(pickled) > MAX_INLINE_BYTES else -1
-        self._programs[number] = Program(number, pickled, fd, brief=brief, owner=owner)
+        self._programs[number] = Program(number, pickled, fd, brief=brief, owner=owner, limit_s=limit_s)
         self._lengthy += not brief
         return number
 

@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from asyncdata.workers.channel import Channel, open_nameless_file
 from asyncdata.workers.child import Setup
 from asyncdata.workers.process import Process
+from asyncdata.workers.whereabouts import open_crash_file
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class Launched:
         process: The process.
         tasks: Channel for tasks and replies.
         control: Channel for withdrawals; its end is what ends the worker.
-        crash_fd: File into which the worker writes its stacks when it crashes.
+        crash_fd: File that tells where the worker is, and has its stacks when it crashes; see ``workers.whereabouts``.
     """
 
     process: Process
@@ -153,7 +154,7 @@ def launch(plan: SpawnPlan, name: str) -> Launched:
         opened += [tasks, their_tasks]
         control, their_control = Channel.pair(stream=plan.stream)
         opened += [control, their_control]
-        crash_fd = open_nameless_file("asyncdata-crash")
+        crash_fd = open_crash_file()
         descriptors.append(crash_fd)
         setup_fd = open_nameless_file("asyncdata-setup")
         descriptors.append(setup_fd)

@@ -15,13 +15,15 @@ from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import Shape
 
-_HEADER: Final = struct.Struct("<qqqqqQQ?")
+_HEADER: Final = struct.Struct("<qqqqqqQQ?")
 _REPLY: Final = struct.Struct("<bqqqdQ")
 DONE: Final = 0
 RAGGED: Final = 1
 NO_SPAN: Final = -1
 DAMAGED: Final = b""
 """Stands for the exception of a row whose payload's checksum does not hold."""
+HUNG: Final = b"-"
+"""Stands for the exception of a row on which a function has not returned; only the parent process knows more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Task:
         with_origin: Whether provenance is packed with the rows.
         shape: The pickled `Shape` of the packed block.
         inline: The packed block itself, when it is in the message.
+        hung: Rows that no function is called for again: on these one did not return, and its process was ended.
     """
 
     offset: int
@@ -47,21 +50,22 @@ class Task:
     with_origin: bool
     shape: bytes
     inline: bytes = b""
+    hung: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """The message."""
-        head = _HEADER.pack(
-            self.offset, self.count, self.batch_size, self.batch_start, len(self.shape), *self.keys, self.with_origin
-        )
-        return head + self.shape + self.inline
+        sizes = self.offset, self.count, self.batch_size, self.batch_start, len(self.shape), len(self.hung)
+        head = _HEADER.pack(*sizes, *self.keys, self.with_origin)
+        return head + struct.pack(f"<{len(self.hung)}q", *self.hung) + self.shape + self.inline
 
     @classmethod
     def decode(cls, payload: bytes) -> Task:
         """The task a message describes."""
-        offset, count, size, start, shape_bytes, key0, key1, with_origin = _HEADER.unpack_from(payload)
-        border = _HEADER.size + shape_bytes
-        shape, inline = payload[_HEADER.size : border], payload[border:]
-        return cls(offset, count, size, start, (key0, key1), with_origin, shape, inline)
+        offset, count, size, start, shape_bytes, rows, key0, key1, with_origin = _HEADER.unpack_from(payload)
+        hung = struct.unpack_from(f"<{rows}q", payload, _HEADER.size)
+        begin = _HEADER.size + 8 * rows
+        border = begin + shape_bytes
+        return cls(offset, count, size, start, (key0, key1), with_origin, payload[begin:border], payload[border:], hung)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 
 from asyncdata.errors import PipelineError, WorkerDiedError
 from asyncdata.workers import messages
-from asyncdata.workers.call import Call
+from asyncdata.workers.call import Call, Death, Hang
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.messages import Message
 from asyncdata.workers.process import describe_exit
 from asyncdata.workers.spawn import Launched
 from asyncdata.workers.stats import WorkerStats
+from asyncdata.workers.whereabouts import read_mark, read_stacks
 
 
 class Worker:
@@ -49,6 +49,7 @@ class Worker:
         self.tasks_done = 0
         self.busy_ns = 0
         self.closing = False
+        self.ended_ns = 0  # when it was ended because a call took too long
         self._launched = launched
         self._tasks = launched.tasks
         self._control = launched.control
@@ -183,19 +184,43 @@ class Worker:
             self._stop_reading(fd)
         self._on_gone(self)
 
+    @property
+    def due_ns(self) -> int:
+        """When the user function it is in should have returned; 0 if it is in none, or in one without a limit."""
+        return read_mark(self._launched.crash_fd)[1]
+
+    def end_overdue(self, now_ns: int) -> None:
+        """Ends a process that is too long in one call; it writes its stacks first."""
+        self.ended_ns = now_ns
+        self.process.abort()
+
     def exit_text(self) -> str:
         """How the process ended, with the stacks it left if it crashed; to be asked before ``close``."""
+        if self.ended_ns:
+            return "was ended, because a call took longer than task_timeout_s allows"
         text = describe_exit(self.process.exit_code)
         stacks = self.crash_text()
         return f"{text}; its stacks:\n{stacks}" if stacks else text
 
     def crash_text(self) -> str:
         """What ``faulthandler`` wrote before the process ended; empty if nothing."""
-        try:
-            size = min(os.fstat(self._launched.crash_fd).st_size, 1 << 16)
-            return os.pread(self._launched.crash_fd, size, 0).decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
+        return read_stacks(self._launched.crash_fd)
+
+    def death(self, how: str) -> Death:
+        """What the call that it was running is told; to be asked when the process is gone, before ``close``.
+
+        A function that returned at the last moment is to blame for nothing: its task runs again as if it had waited.
+
+        Args:
+            how: As `exit_text` says it.
+        """
+        text = f"{self.describe()} {how}"
+        if not self.ended_ns:
+            return Death(text, blamed=True)
+        row, due_ns = read_mark(self._launched.crash_fd)
+        if not 0 < due_ns <= self.ended_ns:
+            return Death(text, blamed=False)
+        return Death(text, blamed=True, hang=Hang(row, self.crash_text()))
 
     def close(self) -> None:
         """Closes every descriptor that leads to the process."""

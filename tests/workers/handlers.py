@@ -18,18 +18,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from asyncdata.workers.whereabouts import Mark
+
 Need = Callable[[int], tuple[int, int]]
 
 
-def call_program(arena: memoryview, program: Any, payload: bytes, need: Need) -> bytes:
+def call_program(arena: memoryview, program: Any, payload: bytes, need: Need, mark: Mark) -> bytes:
     """Runs a program that takes all there is."""
     reply: bytes = program(arena, payload, need)
     return reply
 
 
-def echo(arena: memoryview, program: Any, payload: bytes, need: Need) -> bytes:
+def echo(arena: memoryview, program: Any, payload: bytes, need: Need, mark: Mark) -> bytes:
     """Does nothing."""
     return payload
+
+
+def call_marked(arena: memoryview, program: Any, payload: bytes, need: Need, mark: Mark) -> bytes:
+    """Runs a program as if for row 42, with the limit that the payload begins with, if any."""
+    limit, colon, rest = payload.partition(b":")
+    if colon:
+        mark.enter(42, int(limit))
+    reply: bytes = program(arena, rest if colon else payload, need)
+    mark.leave()
+    return reply
 
 
 not_a_function = 3
@@ -123,6 +135,12 @@ def kill_me_once(arena: memoryview, payload: bytes, need: Need) -> bytes:
         os.kill(os.getpid(), signal.SIGKILL)
     arena[offset : offset + 4] = b"live"
     return str(offset).encode()
+
+
+def ignore_abort_and_block(arena: memoryview, payload: bytes, need: Need) -> bytes:
+    signal.signal(signal.SIGABRT, signal.SIG_IGN)
+    threading.Event().wait()
+    return b"unreachable"
 
 
 def touch(arena: memoryview, payload: bytes, need: Need) -> bytes:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.workers import messages
-from asyncdata.workers.call import DIED, STOPPED, Call
+from asyncdata.workers.call import DIED, STOPPED, Call, Death
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.registry import Program
 from asyncdata.workers.worker import Worker
@@ -40,7 +40,7 @@ class Recorder(Worker):
 
 
 def make_call() -> Call:
-    return Call(Program(1, b"", -1, brief=False, owner=0), b"payload")
+    return Call(Program(1, b"", -1, brief=False, owner=0, limit_s=None), b"payload")
 
 
 def event_of(call: Call) -> int | None:
@@ -78,7 +78,7 @@ def test_every_history_keeps_the_laws(depth: int, num_workers: int, steps: list[
             dispatcher.withdraw(calls[number % len(calls)])
         elif action == "die":
             victim = workers[number % num_workers]
-            dispatcher.bury(victim, "died")
+            dispatcher.bury(victim, Death("died", blamed=True))
             fresh = Recorder(victim.name)
             workers[number % num_workers] = fresh
             dispatcher.supply(fresh)
@@ -147,7 +147,7 @@ def test_calls_go_out_in_the_order_of_asking_and_those_of_the_dead_first() -> No
         dispatcher.submit(call)
     assert dispatcher.waiting == 4
     dispatcher.supply(worker)
-    dispatcher.bury(worker, "died")
+    dispatcher.bury(worker, Death("died", blamed=True))
     assert event_of(calls[0]) == DIED
     calls[0].event = None
     dispatcher.submit(calls[0], again=True)
@@ -166,7 +166,7 @@ def test_the_oldest_call_of_a_dead_worker_is_the_one_to_blame() -> None:
     calls = [make_call() for _ in range(3)]
     for call in calls:
         dispatcher.submit(call)
-    dispatcher.bury(worker, "died")
+    dispatcher.bury(worker, Death("died", blamed=True))
     assert [call.event and call.event[1].blamed for call in calls] == [True, False, False]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
 import traceback
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from asyncdata.errors import (
     PipelineError,
     UnbatchableError,
 )
+from asyncdata.workers import failure
 from asyncdata.workers.failure import (
     LIMIT_BYTES,
     UserFunctionError,
@@ -27,6 +30,7 @@ from asyncdata.workers.failure import (
     cut_middle,
     decode_failure,
     encode_failure,
+    stack_of,
 )
 from tests.workers import handlers
 
@@ -159,6 +163,44 @@ def test_a_chain_of_a_thousand_causes_is_packed() -> None:
         following.__cause__ = exc
         exc = following
     assert len(encode_failure(exc)) < 4 * LIMIT_BYTES
+
+
+def test_the_stack_of_a_hang_is_that_of_the_user_and_begins_with_the_task() -> None:
+    """Without our own frames and threads; the place is the deepest line that is no library's."""
+    own = Path(failure.__file__).parent
+    stacks = f"""Fatal Python error: Aborted
+
+Thread 0x1 (most recent call first):
+  File "{own}/channel.py", line 195 in receive
+  File "{own}/child.py", line 218 in watch
+
+Thread 0x2 (most recent call first):
+  File "/home/me/loader.py", line 1 in fetch
+
+Current thread 0x3 (most recent call first):
+  File "{threading.__file__}", line 629 in wait
+  File "/home/me/train me.py", line 12 in <lambda>
+  File "{own}/program.py", line 169 in _call_each
+  File "{own}/child.py", line 304 in main
+
+Extension modules: numpy._core._multiarray_umath (total: 1)"""
+    trace = stack_of(stacks)
+    assert trace.place == "/home/me/train me.py:12 in <lambda>"
+    assert trace.args[0] == (
+        "Current thread 0x3 (most recent call first):\n"
+        f'  File "{threading.__file__}", line 629 in wait\n'
+        '  File "/home/me/train me.py", line 12 in <lambda>\n\n'
+        'Thread 0x2 (most recent call first):\n  File "/home/me/loader.py", line 1 in fetch'
+    )
+
+
+def test_a_process_that_left_no_stack_is_said_so() -> None:
+    """An empty or foreign text is no reason to fail."""
+    for text in ("", "Killed", "Fatal Python error: Aborted\n\n<no Python frame>"):
+        trace = stack_of(text)
+        assert (trace.place, trace.args) == ("", ("the process left no stack",))
+    only_library = f'Current thread 0x3 (most recent call first):\n  File "{threading.__file__}", line 1 in wait'
+    assert stack_of(only_library).place == f"{threading.__file__}:1 in wait"
 
 
 def test_the_encoder_imports_no_asyncio() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +27,7 @@ from asyncdata.workers.program import Program, execute, generator
 from asyncdata.workers.tasks import (
     DAMAGED,
     DONE,
+    HUNG,
     NO_SPAN,
     RAGGED,
     Reply,
@@ -33,6 +36,7 @@ from asyncdata.workers.tasks import (
     encode_failed,
     encode_shape,
 )
+from asyncdata.workers.whereabouts import Mark, open_crash_file, read_mark
 
 
 class Desk:
@@ -304,6 +308,56 @@ def test_a_parser_takes_all_rows_at_once(desk: Callable[[list[bytes]], Desk]) ->
     assert reply.count == 3
 
 
+def test_no_function_is_called_for_a_row_that_hung(desk: Callable[[list[bytes]], Desk]) -> None:
+    """With skip the other rows have results; without, those before it. Whichever row fails first is the first one."""
+    at = desk([b"%d" % i for i in range(6)])
+    called: list[int] = []
+
+    def number(payload: bytes) -> int:
+        called.append(int(payload))
+        if payload == b"4":
+            raise ValueError
+        return int(payload)
+
+    reply = at.run(Program(functions=(number,), skip=True), hung=(5, 2))
+    assert [(row, blob == HUNG) for row, blob in decode_failed(reply.failed)] == [(2, True), (4, False), (5, True)]
+    assert (at.batch(reply)[0][: reply.count].tolist(), called) == ([0, 1, 3], [0, 1, 3, 4])
+    called.clear()
+    for hung, rows, failed in (((5, 2), [0, 1], 2), ((5,), [0, 1, 2, 3], 4), ((0,), [], 0)):
+        reply = at.run(Program(functions=(number,)), hung=hung)
+        assert reply.count == len(rows)
+        assert [row for row, _ in decode_failed(reply.failed)] == [failed]
+    assert called == [0, 1, 0, 1, 2, 3, 4]
+
+
+def test_the_parent_can_see_which_row_each_function_has(desk: Callable[[list[bytes]], Desk]) -> None:
+    """Every call has the whole limit; between calls, and where memory is awaited, nothing is due."""
+    fd = open_crash_file()
+    at = desk([b"%d" % i for i in range(3)])
+    seen: list[tuple[int, int]] = []
+    due: list[int] = []
+
+    def look(value: Any) -> Any:
+        row, due_ns = read_mark(fd)
+        seen.append((row, int(value)))
+        due.append(due_ns)
+        assert time.monotonic_ns() < due_ns <= time.monotonic_ns() + 10**12
+        if value == b"1":
+            raise ValueError
+        return value
+
+    def need(nbytes: int) -> tuple[int, int]:
+        assert read_mark(fd)[1] == 0
+        return at.need(nbytes)
+
+    program = Program(functions=(look, look), skip=True, limit_ns=10**12)
+    execute(at.arena.view, program, at.task(BYTES).encode(), need, Mark(fd))
+    assert seen == [(0, 0), (0, 0), (1, 1), (2, 2), (2, 2)]
+    assert due == sorted(set(due))
+    assert read_mark(fd)[1] == 0
+    os.close(fd)
+
+
 def test_generators_follow_provenance_alone(desk: Callable[[list[bytes]], Desk]) -> None:
     """The draws for a record are the same whichever task it is in, and differ between records and functions."""
     at = desk(PAYLOADS)
@@ -321,7 +375,7 @@ def test_generators_follow_provenance_alone(desk: Callable[[list[bytes]], Desk])
 
 def test_messages_survive_the_trip() -> None:
     """Tasks and replies decode to what was encoded."""
-    task = Task(5, 6, 7, 8, (2**64 - 1, 3), True, b"shape", b"inline")
+    task = Task(5, 6, 7, 8, (2**64 - 1, 3), True, b"shape", b"inline", (0, 4))
     reply = Reply(RAGGED, 3, 4, NO_SPAN, 0.5, b"body", encode_failed([(1, b"why")]))
     assert Task.decode(task.encode()) == task
     assert Reply.decode(reply.encode()) == reply

@@ -22,12 +22,13 @@ from asyncdata.memory.advance import EMPTY, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.failed import Failed
 from asyncdata.runtime.occupancy import Occupancy
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.collecting import Collector
-from asyncdata.runtime.tasks import Executor, Failed, Job
+from asyncdata.runtime.tasks import Executor, Job
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
