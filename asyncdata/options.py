@@ -199,7 +199,8 @@ class Options:
             ``ObjectChangedError``; ``"restart"`` reads the new version from its beginning and leaves out as many
             leading records as were handed out before, at most three times per file and epoch.
         seed: Stands in for seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws
-            one for every iteration; with a seed, the same epoch is the same in every run.
+            one for every iteration (for orders that stay, one per dataset); with a seed, the same epoch is the same in
+            every run.
         task_timeout_s: How long one call of a user function in a worker process may take. Then the process is replaced,
             its other elements are worked on again, and the element becomes a ``TaskTimeoutError``, which ``errors`` may
             skip. None sets no limit. Functions in threads, and inline, cannot be ended and have no limit.

@@ -86,10 +86,10 @@ class Combining(Handle):
             datasets: What is drawn from.
             weights: How likely each is, not normalized; all alike unless given. A Dataset gives the weights of each
                 draw, and ends it.
-            seed: Of the draws; without one every iteration differs.
+            seed: Of the draws; unless given (or `Options.seed`) one is drawn for this dataset.
             stop_on_empty_dataset: Whether everything ends when a dataset is drawn that has ended, so that the weights
                 hold to the end. Otherwise it is passed over.
-            rerandomize_each_iteration: Whether epochs differ when there is a seed; they do not unless it is True.
+            rerandomize_each_iteration: Whether epochs differ; they do not unless it is True.
 
         Example:
             >>> import asyncdata as ad
@@ -124,7 +124,7 @@ class Combining(Handle):
                 varying=varying,
                 seed=seed,
                 stop_on_empty=stop,
-                rerandomize=bool(rerandomize),
+                rerandomize=rerandomize,
             ),
         )
 

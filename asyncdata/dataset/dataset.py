@@ -216,7 +216,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
         """Random integers from 0 to 2**32 - 1 without an end.
 
         Args:
-            seed: Of the draws; without one every iteration differs.
+            seed: Of the draws; unless given (or `Options.seed`) one is drawn for this dataset.
             rerandomize_each_iteration: Whether epochs differ; they do not unless it is True.
 
         Example:

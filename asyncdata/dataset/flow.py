@@ -24,13 +24,18 @@ class Flow(Handle):
 
         Args:
             buffer_size: Elements in the buffer; uniform over all of them when it is no smaller than the dataset.
-            seed: Of the draws; without one every iteration differs.
-            reshuffle_each_iteration: Whether epochs differ; True unless given.
+            seed: Of the draws; without one (and without `Options.seed`) every iteration differs.
+            reshuffle_each_iteration: Whether epochs differ; True unless given. When False, every iteration of this
+                dataset, and of what is made of it, has one order. Without a seed that order is drawn when `shuffle`
+                is called, so another process that runs the same program has another one.
 
         Example:
             >>> import asyncdata as ad
             >>> sorted(int(x) for x in ad.Dataset.range(5).shuffle(5, seed=1))
             [0, 1, 2, 3, 4]
+            >>> ds = ad.Dataset.range(5).shuffle(5, reshuffle_each_iteration=False)
+            >>> sorted([*ds.take(2), *ds.skip(2)]) == list(range(5))
+            True
         """
         reshuffle = arguments.flag_or_none("reshuffle_each_iteration", reshuffle_each_iteration)
         return self._derive(

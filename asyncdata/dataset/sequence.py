@@ -35,11 +35,15 @@ class Sequential(Handle):
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, beginning with number `index`.
 
-        Best placed early, on the dataset of file names: the others are made and dropped.
+        Best placed early, on the dataset of file names: the others are made and dropped. Steps before it must not draw
+        an order without a seed, nor deliver elements as they are ready: the shards of several processes would overlap.
 
         Args:
             num_shards: How many such parts there are.
             index: Which of them: 0 to ``num_shards - 1``.
+
+        Raises:
+            PipelineError: While iterating, when the order differs from process to process.
 
         Example:
             >>> import asyncdata as ad

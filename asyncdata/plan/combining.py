@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, drawn_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +33,8 @@ class SampleFrom(Node):
         varying: A tuple of one dataset whose elements are the weights of one draw each; empty when `weights` says it.
         seed: Of the draws.
         stop_on_empty: Whether the first draw of an input that has ended is the end.
-        rerandomize: Whether epochs differ.
+        rerandomize: Whether epochs differ; None, when nobody said so, means that they do not.
+        drawn: As of `Shuffle`.
     """
 
     name: ClassVar[str] = "sample_from_datasets"
@@ -44,7 +45,8 @@ class SampleFrom(Node):
     varying: tuple[Node, ...]
     seed: int | None
     stop_on_empty: bool
-    rerandomize: bool
+    rerandomize: bool | None
+    drawn: int = field(default_factory=drawn_seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

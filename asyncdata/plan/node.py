@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -95,6 +96,11 @@ def _fields_of(kind: type[Any]) -> tuple[str, ...]:
 @functools.cache
 def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def drawn_seed() -> int:
+    """A seed for one step of one dataset, which keeps it on its way to other processes."""
+    return secrets.randbits(63)
 
 
 def walk(node: Node) -> Iterator[Node]:

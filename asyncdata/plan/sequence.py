@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, drawn_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +26,7 @@ class Random(Node):
 
     seed: int | None
     rerandomize: bool
+    drawn: int = field(default_factory=drawn_seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from asyncdata.options import Options
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, drawn_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +59,13 @@ class Interleave(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shuffle(Node):
-    """A buffer of `buffer_size` elements from which the next one is drawn at random."""
+    """A buffer of `buffer_size` elements from which the next one is drawn at random.
+
+    Attributes:
+        seed: Of the draws; None for one that is drawn.
+        reshuffle: Whether epochs differ.
+        drawn: Seed of this step alone, where epochs do not differ and nobody gave one.
+    """
 
     draws: ClassVar[int] = 1
 
@@ -67,6 +73,7 @@ class Shuffle(Node):
     buffer_size: int
     seed: int | None
     reshuffle: bool
+    drawn: int = field(default_factory=drawn_seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,22 +10,28 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.planner.check import check_output, insert_check
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps
 from asyncdata.planner.place import place_map
+from asyncdata.planner.shards import refuse_overlap
 
 Rule = Callable[[Node, Options], Node]
 
 RULES: Final[tuple[Rule, ...]] = (place_map, fuse_map_batch, fuse_maps, insert_check)
 
 
-def rewrite(node: Node, options: Options, *, inner: bool = False) -> Node:
+def rewrite(node: Node, options: Options, *, inner: bool = False, sharded: str = "") -> Node:
     """The plan that is run instead: the same elements in the same order.
 
     Args:
         node: The last node of the plan.
         options: In force for it.
         inner: Whether the plan is the inner dataset of an interleave, whose output is looked after downstream.
+        sharded: The shard that comes after the plan; empty if none does.
+
+    Raises:
+        PipelineError: A shard comes after an order that differs from process to process.
     """
     for rule in RULES:
         node = _apply(rule, node, options)
+    refuse_overlap(node, options, sharded=sharded)
     return node if inner else check_output(node, options)
 
 

@@ -247,6 +247,7 @@ class Scope:
         any_order: Whether the sources here are siblings of which any may deliver next.
         errors: The policy in force for elements that fail; None lets none.
         verify: Whether payload checksums are verified where records are framed, for no worker task is given them next.
+        sharded: The shard that comes after this node, such as ``shard(4, 1)``; empty if none does.
     """
 
     services: Services
@@ -261,6 +262,7 @@ class Scope:
     any_order: bool = False
     errors: Skips | None = None
     verify: bool = False
+    sharded: str = ""
 
     def guard(self, label: str) -> Guard | None:
         """Whom the stage of this step asks about elements that fail; None lets none."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -13,10 +15,12 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.iterate import PipelineIterator
 from asyncdata.runtime.randomness import permutation, stage_key
 from tests.samples import samples
 
@@ -77,6 +81,63 @@ def test_a_small_buffer_moves_elements_as_far_as_it_should() -> None:
     for order in found:
         assert sorted(order) == list(range(20))
         assert all(value < place + 5 for place, value in enumerate(order))
+
+
+def stays(size: int, seed: int | None = None) -> dict[str, ad.Dataset]:
+    """Orders that do not change from iteration to iteration."""
+    numbers, more = D.range(size), D.range(size, 2 * size)
+    return {
+        "shuffle": numbers.shuffle(size, seed, reshuffle_each_iteration=False),
+        "small buffer": numbers.shuffle(size // 3, seed, reshuffle_each_iteration=False),
+        "two shuffles": numbers.shuffle(9, seed, False).map(lambda x: x).shuffle(size, seed, False),
+        "samples": D.sample_from_datasets([numbers, more], None, seed, rerandomize_each_iteration=False),
+        "samples of shuffles": D.sample_from_datasets(
+            [numbers.shuffle(size, seed, False), more], seed=seed, rerandomize_each_iteration=False
+        ),
+        "zipped": D.zip(more, numbers.shuffle(size, seed, False)).map(lambda _, x: x),
+    }
+
+
+@pytest.mark.parametrize("how", ["alone", "a seed for all", "a seed of its own", "isolated"])
+@pytest.mark.parametrize("name", stays(9))
+def test_an_order_that_stays_belongs_to_its_dataset(name: str, how: str) -> None:
+    """Every iteration of a handle gives one order, wherever the handle stands and goes; its splits are disjoint."""
+    ds = stays(60, 7 if how == "a seed of its own" else None)[name]
+    options = ad.Options(seed=3 if how == "a seed for all" else None, isolate=how == "isolated", num_workers=0)
+    with contextlib.nullcontext() if how == "alone" else ad.Runtime(options):
+        order = [int(x) for x in ds]
+        again: dict[str, ad.Dataset | PipelineIterator] = {
+            "iterated": ds,
+            "of another epoch": ds.iterator(epoch=7),
+            "pickled": pickle.loads(cloudpickle.dumps(ds)),
+            "split": ds.take(20).concatenate(ds.skip(20)),
+            "beside others": D.zip(D.random(), ds, D.range(200).shuffle(5)).map(lambda _r, x, _y: x),
+            "by a function": D.range(1).flat_map(lambda _: ds),
+        }
+        for where, iterable in again.items():
+            assert [int(x) for x in iterable] == order, where
+        assert [int(x) for x in ds.repeat(2)] == order * 2
+        parts = [ds.take(20), ds.skip(20)], [ds.shard(3, i) for i in range(3)]
+        for splits in parts:
+            assert sorted(int(x) for part in splits for x in part) == sorted(order)
+    if how in ("alone", "isolated"):
+        with ad.Runtime(ad.Options(num_workers=0)):
+            assert [int(x) for x in ds] == order, "in a Runtime"
+        assert [int(x) for x in stays(60)[name]] != order, "of a dataset built apart"
+    if how == "alone":
+        seeded = ad.Options(seed=1)
+        assert [int(x) for x in ds.with_options(seeded)] == [int(x) for x in stays(60)[name].with_options(seeded)]
+
+
+def test_orders_that_stay_are_uniform_and_independent() -> None:
+    """Of datasets that are built apart, every order and every pair of orders comes as often as any other."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        found = [tuple(map(int, D.range(3).shuffle(3, reshuffle_each_iteration=False))) for _ in range(EPOCHS // 6)]
+    for order in set(found):
+        # The seeds are the system's: beyond six standard deviations once in a billion runs.
+        spread = math.sqrt(len(found) * 5 / 36)
+        assert abs(found.count(order) - len(found) / 6) < 6 * spread + 1
+    assert len(set(found)) == 6
 
 
 def test_listings_are_shuffled_uniformly(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_sampling_stops_where_it_is_told_to() -> None:
 
 
 def test_draws_of_epochs() -> None:
-    """With a seed epochs are drawn alike unless rerandomized; without one they differ from run to run."""
+    """Epochs are drawn alike unless rerandomized; without a seed each dataset has draws of its own."""
     parts = [D.range(50), D.range(100, 150)]
     alike = D.sample_from_datasets(parts, seed=4)
     assert ints(alike) == ints(alike)
@@ -107,11 +107,18 @@ def test_draws_of_epochs() -> None:
     assert ints(fresh) != ints(fresh)
     assert [int(x) for x in fresh.iterator(epoch=1)] == [int(x) for x in fresh.iterator(epoch=1)]
     unseeded = D.sample_from_datasets(parts)
+    assert ints(unseeded) == ints(unseeded)
+    assert ints(unseeded) != ints(D.sample_from_datasets(parts))
+    unseeded = D.sample_from_datasets(parts, rerandomize_each_iteration=True)
     assert ints(unseeded) != ints(unseeded)
     numbers = D.random(seed=4).take(5)
     assert ints(numbers.repeat(2)) == ints(numbers) * 2
     again = D.random(seed=4, rerandomize_each_iteration=True).take(5)
     assert ints(again.repeat(2)) != ints(again) * 2
+    unseeded = D.random().take(5)
+    assert ints(unseeded.repeat(2)) == ints(unseeded) * 2 != ints(D.random().take(5)) * 2
+    columns = D.zip(D.random(), D.random()).take(5).with_options(ad.Options(seed=1))
+    assert all(a != b for a, b in columns)
 
 
 def test_weights() -> None:

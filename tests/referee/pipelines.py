@@ -126,7 +126,7 @@ STEPS: dict[str, Callable[[ad.Dataset, Plan], ad.Dataset]] = {
         window_size=p["size"],
     ),
     "bucket": lambda ds, p: ds.bucket_by_sequence_length(len, [2, 3], [2, 1, 2], drop_remainder=p["drop"]),
-    "shuffle": lambda ds, p: ds.shuffle(p["size"]),
+    "shuffle": lambda ds, p: ds.shuffle(p["size"], reshuffle_each_iteration=p.get("reshuffle")),
 }
 
 
@@ -155,7 +155,8 @@ def joined(plan: Plan, datasets: list[ad.Dataset]) -> ad.Dataset:
     if op == "choose":
         choices = D.from_tensor_slices(np.array(plan["choices"], np.int64))
         return D.choose_from_datasets(datasets, choices, stop_on_empty_dataset=plan["stop"])
-    return D.sample_from_datasets(datasets, weights=plan["weights"])
+    again = plan.get("rerandomize")
+    return D.sample_from_datasets(datasets, weights=plan["weights"], rerandomize_each_iteration=again)
 
 
 def plain(value: Any) -> Any:
@@ -186,6 +187,25 @@ def answer(plan: Plan, options: ad.Options) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 -- part of the answer
         return {"elements": elements, "cardinality": count, "error": f"{type(error).__name__}: {error}"[:300]}
     return {"elements": elements, "cardinality": count, "error": None}
+
+
+def laws(plan: Plan, split: int) -> dict[str, Any]:
+    """What holds of an order that was drawn without a seed."""
+    ds = build(plan)
+
+    def run(part: ad.Dataset) -> list[Any]:
+        return [plain(element) for element in part]
+
+    once = run(ds)
+    splits = [run(ds.take(split)) + run(ds.skip(split)), run(ds.take(split).concatenate(ds.skip(split)))]
+    return {
+        "elements": sorted(once, key=repr),
+        "same again": run(ds) == once,
+        "same in repetitions": run(ds.repeat(2)) == once * 2,
+        "same beside itself": run(D.zip((ds, ds))) == [{"tuple": [x, x]} for x in once],
+        "disjoint splits": [sorted(part, key=repr) == sorted(once, key=repr) for part in splits],
+        "same elsewhere": run(build(plan)) == once,
+    }
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------

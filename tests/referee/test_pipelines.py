@@ -95,6 +95,47 @@ def test_random_pipelines_give_what_tensorflow_gives(referee: Referee, files: di
     assert referee.deaths <= samples(1, 25), "TensorFlow crashed too often to be a referee"
 
 
+def unseeded() -> Iterator[pipelines.Plan]:
+    """Orders that are drawn without a seed, of so many elements that no two of them are alike by chance."""
+    source = {"op": "range", "start": 0, "stop": 80, "step": 1}
+    rows = {"op": "interleave", "function": "repeat", "cycle": 3, "block": 2, "input": source}
+    numbered = {"op": "enumerate", "start": 0, "input": rows}
+    befores: list[pipelines.Plan] = [
+        source,
+        {"op": "filter", "rest": 1, "input": source},
+        {"op": "unbatch", "input": {"op": "batch", "batch_size": 3, "drop_remainder": False, "input": source}},
+        {"op": "map", "function": "first", "parallel": None, "input": numbered},
+    ]
+    for before, stays in itertools.product(befores, (None, True, False)):
+        other = {"op": "map", "function": "affine", "parallel": None, "input": before}
+        shuffled = {"op": "shuffle", "size": 60, "input": before, "reshuffle": stays}
+        yield shuffled
+        yield {"op": "sample", "inputs": [before, other], "weights": [0.5, 0.5], "rerandomize": stays}
+        yield {"op": "map", "function": "affine", "parallel": 2, "input": shuffled}
+        yield {"op": "shuffle", "size": 60, "input": shuffled, "reshuffle": stays}
+        yield {
+            "op": "map",
+            "function": "first",
+            "parallel": None,
+            "input": {"op": "zip", "inputs": [shuffled, other], "as_dict": False},
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if SOAK else 300)
+def test_unseeded_orders_have_tensorflows_laws(referee: Referee) -> None:
+    """Same order again, in repetitions and beside itself; disjoint splits; or none of it: as TensorFlow has it."""
+    plans = list(unseeded())
+    for plan in plans[:: samples(3, 1)]:
+        expected = referee.ask({"op": "laws", "plan": plan, "split": 20})
+        found = pipelines.laws(plan, 20)
+        assert expected is not None, json.dumps(plan)
+        if not expected["same again"]:
+            # Splits of two orders may be disjoint by chance.
+            del expected["disjoint splits"], found["disjoint splits"]
+        assert found == expected, json.dumps(plan)
+
+
 def rotations(longest: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
     """Lengths of inner datasets, cycle_length and block_length: all of them, up to small numbers."""
     for count in range(longest + 1):

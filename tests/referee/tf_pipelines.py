@@ -137,7 +137,7 @@ STEPS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
         window_size=p["size"],
     ),
     "bucket": lambda ds, p: ds.bucket_by_sequence_length(tf.size, [2, 3], [2, 1, 2], drop_remainder=p["drop"]),
-    "shuffle": lambda ds, p: ds.shuffle(p["size"]),
+    "shuffle": lambda ds, p: ds.shuffle(p["size"], reshuffle_each_iteration=p.get("reshuffle")),
 }
 
 
@@ -151,7 +151,8 @@ def joined(plan: dict[str, Any], datasets: list[Any]) -> Any:
     if op == "choose":
         choices = D.from_tensor_slices(np.array(plan["choices"], np.int64))
         return D.choose_from_datasets(datasets, choices, stop_on_empty_dataset=plan["stop"])
-    return D.sample_from_datasets(datasets, weights=plan["weights"])
+    again = plan.get("rerandomize")
+    return D.sample_from_datasets(datasets, weights=plan["weights"], rerandomize_each_iteration=again)
 
 
 def plain(value: Any) -> Any:
@@ -168,6 +169,25 @@ def plain(value: Any) -> Any:
     if array.dtype == object:
         return {"texts": [item.decode("latin-1") for item in array.ravel().tolist()], "shape": list(array.shape)}
     return {"array": array.ravel().tolist(), "shape": list(array.shape), "dtype": array.dtype.str}
+
+
+def laws(plan: dict[str, Any], split: int) -> dict[str, Any]:
+    """What holds of an order that was drawn without a seed."""
+    ds = build(plan)
+
+    def run(part: Any) -> list[Any]:
+        return [plain(element) for element in part]
+
+    once = run(ds)
+    splits = [run(ds.take(split)) + run(ds.skip(split)), run(ds.take(split).concatenate(ds.skip(split)))]
+    return {
+        "elements": sorted(once, key=repr),
+        "same again": run(ds) == once,
+        "same in repetitions": run(ds.repeat(2)) == once * 2,
+        "same beside itself": run(D.zip((ds, ds))) == [{"tuple": [x, x]} for x in once],
+        "disjoint splits": [sorted(part, key=repr) == sorted(once, key=repr) for part in splits],
+        "same elsewhere": run(build(plan)) == once,
+    }
 
 
 def interleaved(lengths: Any, cycle: Any, block: Any) -> Any:
@@ -240,6 +260,8 @@ def answer(plan: dict[str, Any]) -> dict[str, Any]:
         cases = plan["cases"]
         order = tf.function(interleaved, input_signature=SIGNATURE)
         return {"orders": [order(np.array(c[0], np.int64), c[1], c[2]).numpy().tolist() for c in cases]}
+    if plan["op"] == "laws":
+        return laws(plan["plan"], plan["split"])
     if plan["op"] == "signatures":
         return {"signatures": signatures()}
     if plan["op"] == "legacy orders":

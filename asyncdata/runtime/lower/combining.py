@@ -51,7 +51,7 @@ def _concatenate(node: combining.Concatenate, scope: Scope) -> Stage:
 
 def _sample_from(node: combining.SampleFrom, scope: Scope) -> Stage:
     label = label_of(node)
-    key = draw_key(node, scope, node.seed, fresh=node.rerandomize)
+    key = draw_key(node, scope, node.seed, fresh=bool(node.rerandomize))
     stages = _side_by_side(node, scope)
     count = len(node.datasets)
     selector: Stage

@@ -14,6 +14,7 @@ from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.rules import rewrite
+from asyncdata.planner.shards import refuse_overlap
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
 from asyncdata.runtime.lower.registry import lower, lower_into, register, rows_account, shares, tasks_account
@@ -130,7 +131,7 @@ def _group_by_window(node: grouping.GroupByWindow, scope: Scope) -> Stage:
     function = UserFunction(node.function, label, services.sources)
 
     def reduce(value: int, contents: Contents, number: int, origin: Rows) -> Stage:
-        inner = rewrite(function((value, wrap(contents)), origin), services.options, inner=True)
+        inner = rewrite(function((value, wrap(contents)), origin), services.options, inner=True, sharded=scope.sharded)
         return lower(inner, scope.below(1, element=(*scope.element, number)))
 
     return GroupByWindowStage(
@@ -161,9 +162,15 @@ def _cache(node: grouping.Cache, scope: Scope) -> Stage:
     return CacheStage(
         label,
         store,
-        lambda: lower(node.input, scope.below()),
+        lambda: _kept_input(node, scope),
         image_bytes=min(IMAGE_BYTES, shares(scope).task_bytes // 2),
     )
+
+
+def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope) -> Stage:
+    """The input, which turned out to be needed."""
+    refuse_overlap(node.input, scope.services.options, sharded=scope.sharded)
+    return lower(node.input, scope.below())
 
 
 def _snapshot(node: grouping.Snapshot, scope: Scope) -> Stage:
@@ -185,13 +192,13 @@ def _snapshot(node: grouping.Snapshot, scope: Scope) -> Stage:
         )
         if node.function is not None:
             reader = node.function(node.make(Items(items=items)))
-        return lower(rewrite(reader, services.options, inner=True), scope.below(1))
+        return lower(rewrite(reader, services.options, inner=True, sharded=scope.sharded), scope.below(1))
 
     return SnapshotStage(
         label,
         node.path,
         shard,
-        lambda: lower(node.input, scope.below()),
+        lambda: _kept_input(node, scope),
         make_reader,
         services.threads,
         min(IMAGE_BYTES, shares(scope).task_bytes // 2),

@@ -34,22 +34,29 @@ def lower(node: Node, scope: Scope) -> Stage:
     return make(node, scope)
 
 
-def draw_key(node: Node, scope: Scope, seed: int | None, *, fresh: bool) -> tuple[int, int]:
+def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: bool = True) -> tuple[int, int]:
     """The key of a step's random draws.
 
     Steps are set apart by how many before them draw, counted from the source, which nothing downstream changes. So two
     shuffles with one seed, each the first of its branch, make the same moves: what is zipped stays paired. Without a
-    seed of their own branches differ.
+    seed of their own branches differ. An order that stays is the same wherever its dataset is iterated, also in a
+    branch or in an inner dataset, so that its splits are disjoint.
 
     Args:
         node: The step.
         scope: Where it is.
         seed: The user's; None for the pipeline's.
         fresh: Whether epochs differ.
+        order: Whether an order is drawn, not elements.
     """
+    services = scope.services
+    if seed is None and services.options.seed is None and not fresh:
+        return stage_key(node.drawn, "drawn", ())
     element = scope.element if seed is None else tuple(number for number in scope.element if number >= 0)
+    if order and not fresh:
+        element = ()
     epoch = scope.epoch if fresh else (0,)
-    chosen = scope.services.seed if seed is None else seed
+    chosen = services.seed if seed is None else seed
     return stage_key(chosen, f"draw {node.draws_before}", (*epoch, *element))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncdata.plan import sequence
 from asyncdata.plan.label import label_of
+from asyncdata.planner.shards import shard_label
 from asyncdata.runtime.lower.registry import draw_key, lower, register, source_number
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
@@ -19,7 +20,7 @@ def _counter(node: sequence.Counter, scope: Scope) -> Stage:
 
 
 def _random(node: sequence.Random, scope: Scope) -> Stage:
-    key = draw_key(node, scope, node.seed, fresh=node.rerandomize)
+    key = draw_key(node, scope, node.seed, fresh=node.rerandomize, order=False)
     return RandomStage(label_of(node), source_number(node, scope), key)
 
 
@@ -28,7 +29,8 @@ def _enumerate(node: sequence.Enumerate, scope: Scope) -> Stage:
 
 
 def _shard(node: sequence.Shard, scope: Scope) -> Stage:
-    return ShardStage(label_of(node), lower(node.input, scope.below()), node.num_shards, node.index)
+    below = scope.below(sharded=shard_label(node) or scope.sharded)
+    return ShardStage(label_of(node), lower(node.input, below), node.num_shards, node.index)
 
 
 def _take_while(node: sequence.TakeWhile, scope: Scope) -> Stage:

@@ -44,7 +44,7 @@ def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
     shards = scope.shards * node.cycle_length
 
     def make_inner(element: Element, origin: Rows) -> Stage:
-        inner = rewrite(function(element, origin), services.options, inner=True)
+        inner = rewrite(function(element, origin), services.options, inner=True, sharded=scope.sharded)
         path = (*scope.element, int(origin[0]), int(origin[1]))
         return lower(inner, scope.below(1, element=path, shards=shards, any_order=scope.any_order or not ordered))
 
