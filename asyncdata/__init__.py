@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from asyncdata.errors import PipelineClosedError as PipelineClosedError
     from asyncdata.errors import PipelineError as PipelineError
     from asyncdata.errors import QuarantineError as QuarantineError
+    from asyncdata.errors import StaleDataError as StaleDataError
     from asyncdata.errors import StorageError as StorageError
     from asyncdata.errors import TaskTimeoutError as TaskTimeoutError
     from asyncdata.errors import TooManyErrorsError as TooManyErrorsError
@@ -112,6 +113,7 @@ _HOMES = {
         "PipelineClosedError",
         "PipelineError",
         "QuarantineError",
+        "StaleDataError",
         "StorageError",
         "TaskTimeoutError",
         "TooManyErrorsError",

@@ -150,6 +150,10 @@ class UnbatchableError(PipelineError, ValueError):
     """Elements of one batch differ in structure, shape or dtype."""
 
 
+class StaleDataError(PipelineError):
+    """What a snapshot or a cache in a file keeps was made by other steps, functions or files than those of now."""
+
+
 class TooManyErrorsError(PipelineError):
     """More elements failed than ``Options.errors`` allows to be skipped. The last one's error is the cause.
 

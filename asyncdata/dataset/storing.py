@@ -27,9 +27,9 @@ class Storing(Handle):
         """Keeps what the first complete run delivers; later runs read that instead of the input.
 
         In memory the elements belong to this dataset, count against `Options.memory_limit_bytes` of every pipeline
-        that uses them, and are gone with the dataset. In a file they outlive it; whoever finds a complete file there
-        reads it, whatever the input is now, so remove the file when the input changes. A run that is broken off keeps
-        nothing. What comes before the cache (a shuffle, say) happens once.
+        that uses them, and are gone with the dataset. In a file they outlive it: the same pipeline finds them there in
+        any process, and another one is refused, see `snapshot`. A run that is broken off keeps nothing. What comes
+        before the cache (a shuffle, say) happens once.
 
         Args:
             filename: A path on a local file system; memory when None or ``""``. Elements may then be numbers,
@@ -38,6 +38,7 @@ class Storing(Handle):
         Raises:
             MemoryLimitError: While iterating, when the elements do not fit into the memory limit.
             PipelineError: While iterating, when an element cannot be written to the file.
+            StaleDataError: While iterating, when steps, functions or files are not those that the file was made of.
             BrokenFrameError: While iterating, when the file is damaged or none of asyncdata's.
 
         Example:
@@ -60,8 +61,11 @@ class Storing(Handle):
     ) -> Dataset:
         """Writes what the first complete run delivers to a directory; later runs read it, in this process or another.
 
-        As `cache` with a file, in shards: whoever finds a complete snapshot reads it, whatever the input is now. Unlike
-        tf.data no fingerprint of the pipeline is compared: a snapshot is used when it is complete.
+        With the elements it notes what they are made of: the steps before it and their settings, digests of the
+        functions' code, constants and what they refer to, and size and version of the files that were read. When any
+        of this differs, a complete snapshot is refused, and the error names the first difference. Settings that change
+        no element do not count (parallelism, executors, prefetching, memory), nor do `compression` and `reader_func`.
+        What cannot be compared is warned of: objects that cannot be pickled, and what functions change while they run.
 
         Args:
             path: A directory on a local file system.
@@ -73,17 +77,17 @@ class Storing(Handle):
 
         Raises:
             PipelineError: While iterating, when an element cannot be written.
+            StaleDataError: While iterating, when the snapshot was made by another pipeline or of other files.
             DataError: While iterating, when the snapshot is damaged or none of asyncdata's.
 
         Example:
             >>> import asyncdata as ad
             >>> import tempfile
+            >>> def in_turn(shards):
+            ...     return shards.flat_map(lambda shard: shard)
             >>> with tempfile.TemporaryDirectory() as path:
-            ...     ds = ad.Dataset.range(6).snapshot(path, shard_func=lambda x: x % 2)
-            ...     first = [int(x) for x in ds]
-            ...     ds = ad.Dataset.range(0).snapshot(path, reader_func=lambda shards: shards.flat_map(lambda s: s))
-            ...     again = [int(x) for x in ds]
-            >>> first, again
+            ...     ds = ad.Dataset.range(6).snapshot(path, reader_func=in_turn, shard_func=lambda x: x % 2)
+            ...     [int(x) for x in ds], [int(x) for x in ds]
             ([0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 3, 5])
         """
         arguments.choice("compression", compression, ("AUTO", *CODECS, "", None))

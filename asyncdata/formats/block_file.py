@@ -3,7 +3,7 @@
     | magic, 64 B | image | image | … | index | trailer, 64 B |
 
     image    header length, body length, CRC-32C of both | header, JSON, padded to 64 B | body, padded to 64 B
-    index    JSON: offset, bytes and rows of every image
+    index    JSON: offset, bytes and rows of every image; with them, in a cache, what the elements were made of
     trailer  offset and length of the index, its CRC-32C, magic
 
 A body may be packed (`block_codec`); its length and CRC are those of the packed bytes then, and the header says how
@@ -31,6 +31,7 @@ from asyncdata.formats.block_image import DTYPE_KINDS, PLAIN, ArraySpec, Image, 
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, leaf_count
 from asyncdata.memory.wire import aligned
+from asyncdata.types import Json
 
 MAGIC: Final = b"asyncdata blocks 1\n".ljust(64, b"\0")
 TRAILER_BYTES: Final = 64
@@ -85,9 +86,10 @@ def frame(image: Image, codec: str | None = None) -> list[bytes | memoryview]:
     return [start, header, body]
 
 
-def index(places: list[Place], at: int) -> bytes:
-    """The index and the trailer, for the end of the file; `at` is where that is."""
-    text = json.dumps([[place.offset, place.nbytes, place.rows] for place in places]).encode()
+def index(places: list[Place], at: int, made_of: Json = None) -> bytes:
+    """The index and the trailer, for the end of the file; `at` is where that is, `made_of` goes along."""
+    entries = [[place.offset, place.nbytes, place.rows] for place in places]
+    text = json.dumps(entries if made_of is None else {"images": entries, "made_of": made_of}).encode()
     text += b" " * (-len(text) % 64)
     return text + _TRAILER.pack(at, len(text), crc32c.crc32c(text), _END)
 
@@ -139,13 +141,15 @@ def read_trailer(data: bytes, size: int) -> tuple[int, int, int]:
     return offset, length, crc
 
 
-def read_index(data: bytes, crc: int, end: int) -> list[Place]:
-    """Where the images lie: all of them before `end`."""
+def read_index(data: bytes, crc: int, end: int) -> tuple[list[Place], Any]:
+    """Where the images lie, all of them before `end`; and what was given to `index` as `made_of`."""
     if crc32c.crc32c(data) != crc:
         raise BrokenFrameError("the checksum of the index does not match")
     try:
-        places = [Place(*map(int, entry)) for entry in json.loads(data)]
-    except (ValueError, TypeError) as error:
+        found = json.loads(data)
+        entries, made_of = (found["images"], found["made_of"]) if isinstance(found, dict) else (found, None)
+        places = [Place(*map(int, entry)) for entry in entries]
+    except (ValueError, TypeError, KeyError) as error:
         raise BrokenFrameError("the index cannot be read") from error
     for place in places:
         if (
@@ -155,7 +159,7 @@ def read_index(data: bytes, crc: int, end: int) -> list[Place]:
             or place.offset + place.nbytes > end
         ):
             raise BrokenFrameError("the index points outside of the file", offset=place.offset)
-    return places
+    return places, made_of
 
 
 def read_image(memory: npt.NDArray[np.uint8], place: Place, most: int) -> tuple[Image, int]:

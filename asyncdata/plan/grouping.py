@@ -115,11 +115,13 @@ class Cache(Node):
     Attributes:
         filename: Where it is kept; None for memory.
         cell: The runtime's own: holds the elements, shared by every run of this node.
+        recipe: The planner's own: what the elements in a file are made of.
     """
 
     input: Node
     filename: str | None
     cell: Any
+    recipe: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,6 +144,7 @@ class Snapshot(Node):
         function: Makes the node that is read of a dataset of one dataset per shard; None for their elements in turn.
         make: See `MakeDataset`.
         node_of: Gives the node of a dataset that was made so.
+        recipe: As of `Cache`.
     """
 
     input: Node
@@ -151,3 +154,4 @@ class Snapshot(Node):
     function: Callable[..., Node] | None
     make: MakeDataset
     node_of: Callable[..., Node]
+    recipe: Any = None

@@ -10,11 +10,12 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.planner.check import check_output, insert_check
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps
 from asyncdata.planner.place import place_map
+from asyncdata.planner.recipe import keep_recipe
 from asyncdata.planner.shards import refuse_overlap
 
 Rule = Callable[[Node, Options], Node]
 
-RULES: Final[tuple[Rule, ...]] = (place_map, fuse_map_batch, fuse_maps, insert_check)
+RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, fuse_map_batch, fuse_maps, insert_check)
 
 
 def rewrite(node: Node, options: Options, *, inner: bool = False, sharded: str = "") -> Node:

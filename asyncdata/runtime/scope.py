@@ -247,6 +247,7 @@ class Scope:
         any_order: Whether the sources here are siblings of which any may deliver next.
         errors: The policy in force for elements that fail; None lets none.
         verify: Whether payload checksums are verified where records are framed, for no worker task is given them next.
+        reads: Collects the URLs of the files that are read here, for what is kept in files; None where nothing is.
         sharded: The shard that comes after this node, such as ``shard(4, 1)``; empty if none does.
     """
 
@@ -262,6 +263,7 @@ class Scope:
     any_order: bool = False
     errors: Skips | None = None
     verify: bool = False
+    reads: set[str] | None = None
     sharded: str = ""
 
     def guard(self, label: str) -> Guard | None:

@@ -33,9 +33,10 @@ from asyncdata.formats.block_image import Image, check_image, load
 from asyncdata.memory.accounts import Account, Ticket
 from asyncdata.memory.block import Block
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.freshness import Freshness
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.offload import Offload
-from asyncdata.types import ObjectInfo
+from asyncdata.types import Json, ObjectInfo
 
 
 class Filling(Protocol):
@@ -199,6 +200,7 @@ class FileStore:
         budget: For slabs.
         blocks_account: Charged with blocks made of it.
         order: Place among the sources, for the order of reads.
+        freshness: Of a cache: compares what the file is made of. None: somebody else does.
     """
 
     def __init__(
@@ -210,6 +212,7 @@ class FileStore:
         budget: Budget,
         blocks_account: Account,
         order: int,
+        freshness: Freshness | None = None,
     ) -> None:
         self._path = path
         self._label = label
@@ -218,6 +221,7 @@ class FileStore:
         self._budget = budget
         self._account = blocks_account
         self._order = order
+        self._freshness = freshness
         self._info: ObjectInfo | None = None
         self._places: list[Place] = []
 
@@ -226,19 +230,24 @@ class FileStore:
 
         Raises:
             DataError: There is a file, but it is none of ours, or damaged.
+            StaleDataError: It was made of something else than it would be now.
         """
         try:
             self._info = await self._io.stat(self._path)
         except ObjectNotFoundError:
+            if self._freshness is not None:
+                await self._freshness.begin()
             return None
         try:
-            self._places = await self._read_places(self._info)
+            self._places, made_of = await self._read_places(self._info)
         except DataError as error:
             error.complete(url=self._path, stage=self._label)
             raise
+        if self._freshness is not None:
+            await self._freshness.check(made_of)
         return len(self._places)
 
-    async def _read_places(self, info: ObjectInfo) -> list[Place]:
+    async def _read_places(self, info: ObjectInfo) -> tuple[list[Place], Any]:
         if info.size < len(MAGIC) + TRAILER_BYTES:
             raise BrokenFrameError("the file is too short to be one of ours")
         trailer = await self._read(info, info.size - TRAILER_BYTES, TRAILER_BYTES, _as_bytes)
@@ -263,7 +272,7 @@ class FileStore:
 
     def fill(self) -> Filling:
         """See `Store`."""
-        return FileFilling(Path(self._path), self._label, self._threads)
+        return FileFilling(Path(self._path), self._label, self._threads, freshness=self._freshness)
 
     async def load(self, number: int) -> Block:
         """See `Store`."""
@@ -317,11 +326,20 @@ class FileFilling:
         label: The stage's name, for errors.
         threads: Writes.
         codec: What images are packed by, or None.
+        freshness: Says what the elements are made of; None leaves that out.
     """
 
-    def __init__(self, path: Path, label: str, threads: Offload, codec: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        label: str,
+        threads: Offload,
+        codec: str | None = None,
+        freshness: Freshness | None = None,
+    ) -> None:
         self._path = path
         self._codec = codec
+        self._freshness = freshness
         self._label = label
         self._threads = threads
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
@@ -358,13 +376,14 @@ class FileFilling:
 
     async def finish(self) -> None:
         """See `Filling`."""
-        await self._threads.run(self._finish)
+        made_of = None if self._freshness is None else await self._freshness.finish()
+        await self._threads.run(self._finish, made_of)
 
-    def _finish(self) -> None:
+    def _finish(self, made_of: Json) -> None:
         if self._file is None:
             self._open()
         assert self._file is not None
-        self._file.write(index(self._places, self._at))
+        self._file.write(index(self._places, self._at, made_of))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -17,6 +17,7 @@ from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import refuse_overlap
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
+from asyncdata.runtime.freshness import Freshness
 from asyncdata.runtime.lower.registry import lower, lower_into, register, rows_account, shares, tasks_account
 from asyncdata.runtime.recording import IMAGE_BYTES
 from asyncdata.runtime.scope import Scope
@@ -151,26 +152,42 @@ def _cache(node: grouping.Cache, scope: Scope) -> Stage:
     services = scope.services
     label = "cache" if node.filename is None else f"cache({node.filename})"
     blocks = tasks_account(scope, label)
+    freshness = None
     store: Store
     if node.filename is None:
         account = services.account(f"{scope.place} kept", label, rank=scope.rank, kind=Kind.ASSEMBLER)
         store = MemoryStore(node.cell, services.charges(node.cell), services.budget, account, blocks)
     else:
+        freshness = _freshness(node, label, f"delete {node.filename}, or name another file", scope)
+        order = services.next_order()
         store = FileStore(
-            node.filename, label, services.io, services.threads, services.budget, blocks, services.next_order()
+            node.filename, label, services.io, services.threads, services.budget, blocks, order, freshness
         )
     return CacheStage(
         label,
         store,
-        lambda: _kept_input(node, scope),
+        lambda: _kept_input(node, scope, freshness),
         image_bytes=min(IMAGE_BYTES, shares(scope).task_bytes // 2),
     )
 
 
-def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope) -> Stage:
+def _freshness(node: grouping.Cache | grouping.Snapshot, label: str, cure: str, scope: Scope) -> Freshness:
+    services = scope.services
+    return Freshness(
+        node.recipe,
+        label,
+        cure,
+        manifest=services.manifest,
+        io=services.io,
+        threads=services.threads,
+        outer=scope.reads,
+    )
+
+
+def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope, freshness: Freshness | None) -> Stage:
     """The input, which turned out to be needed."""
     refuse_overlap(node.input, scope.services.options, sharded=scope.sharded)
-    return lower(node.input, scope.below())
+    return lower(node.input, scope.below(reads=scope.reads if freshness is None else freshness.reads))
 
 
 def _snapshot(node: grouping.Snapshot, scope: Scope) -> Stage:
@@ -194,15 +211,17 @@ def _snapshot(node: grouping.Snapshot, scope: Scope) -> Stage:
             reader = node.function(node.make(Items(items=items)))
         return lower(rewrite(reader, services.options, inner=True, sharded=scope.sharded), scope.below(1))
 
+    freshness = _freshness(node, label, f"delete the directory {node.path}, or name another one", scope)
     return SnapshotStage(
         label,
         node.path,
         shard,
-        lambda: _kept_input(node, scope),
+        lambda: _kept_input(node, scope, freshness),
         make_reader,
         services.threads,
         min(IMAGE_BYTES, shares(scope).task_bytes // 2),
         node.codec,
+        freshness,
     )
 
 

@@ -23,6 +23,8 @@ def register_file(kind: type[N], make: Callable[[N, Scope], Stage]) -> None:
 
 
 def _guarded(make: Callable[[Any, Scope], Stage], node: Any, scope: Scope) -> Stage:
+    if scope.reads is not None:
+        scope.reads.add(node.url)
     stage = _restartable(make, node, scope)
     guard = scope.guard(node.label)
     if guard is None:

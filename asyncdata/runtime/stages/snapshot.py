@@ -1,6 +1,7 @@
 """`snapshot`: what the first complete run of the input delivered, in a directory of shards.
 
-    path/snapshot.json                the shards, written last: a directory without it holds no snapshot
+    path/snapshot.json                the shards and what they are made of, written last: a directory without it holds
+                                      no snapshot
     path/shard-0-3f2a91c0.blocks      elements of shard 0, as `formats.block_file` has them
 
 The first run passes the input's elements on and writes each to the shard that the user's function names. Later runs
@@ -14,7 +15,7 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,15 +23,17 @@ from asyncdata.errors import DataError
 from asyncdata.memory.advance import EMPTY, Fold, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.runtime.freshness import Freshness
 from asyncdata.runtime.offload import Offload
 from asyncdata.runtime.recording import Recorder
 from asyncdata.runtime.stage import Pause, Stage, row_marks
 from asyncdata.runtime.stored import FileFilling
 from asyncdata.runtime.usercode import call_rows
-from asyncdata.types import Element
+from asyncdata.types import Element, Json
 
 MANIFEST: Final = "snapshot.json"
-_VERSION: Final = 1
+_VERSIONS: Final = (1, 2)
+"""The first one does not say what the elements are made of."""
 
 ShardOf = Callable[[Element, Rows], int]
 
@@ -47,6 +50,7 @@ class SnapshotStage(Stage):
         threads: For files.
         image_bytes: Size of the pieces that are written.
         codec: What they are packed by, or None.
+        freshness: Compares what they are made of; None for what no plan was made of.
     """
 
     def __init__(
@@ -59,9 +63,11 @@ class SnapshotStage(Stage):
         threads: Offload,
         image_bytes: int,
         codec: str | None = None,
+        freshness: Freshness | None = None,
     ) -> None:
         super().__init__(label)
         self._codec = codec
+        self._freshness = freshness
         self._path = Path(path)
         self._shard_of = shard_of
         self._make_input = make_input
@@ -84,7 +90,9 @@ class SnapshotStage(Stage):
         if self._ended:
             return None
         if self._reader is None and self._upstream is None:
-            files = await self._threads.run(read_manifest, self._path)
+            files, made_of = await self._threads.run(read_manifest, self._path)
+            if self._freshness is not None:
+                await (self._freshness.begin() if files is None else self._freshness.check(made_of))
             if files is None:
                 self._upstream = self._make_input()
             else:
@@ -146,11 +154,12 @@ class SnapshotStage(Stage):
         return recorder
 
     async def _finish(self) -> None:
+        made_of = None if self._freshness is None else await self._freshness.finish()
         for recorder in self._shards.values():
             await recorder.finish()
         self._shards = {}
         files = [self._files[number] for number in sorted(self._files)]
-        await self._threads.run(write_manifest, self._path, files)
+        await self._threads.run(write_manifest, self._path, files, made_of)
         self._ended = True
 
     def prepare(self) -> None:
@@ -184,8 +193,8 @@ def _some(column: Column, rows: Rows) -> Column:
     return ObjectColumn([column.items[row] for row in rows.tolist()])
 
 
-def read_manifest(path: Path) -> list[str] | None:
-    """The files of a complete snapshot, in order of shard; None when there is none.
+def read_manifest(path: Path) -> tuple[list[str] | None, Any]:
+    """The files of a complete snapshot, in order of shard, None when there is none; and what they are made of.
 
     Raises:
         DataError: There is something else in its place.
@@ -193,24 +202,25 @@ def read_manifest(path: Path) -> list[str] | None:
     try:
         text = (path / MANIFEST).read_bytes()
     except FileNotFoundError:
-        return None
+        return None, None
     try:
         names = json.loads(text)
         files = [str(file) for file in names["files"]]
-        known = names["version"] == _VERSION
+        known = names["version"] in _VERSIONS
+        made_of = names.get("made_of")
     except (ValueError, KeyError, TypeError) as error:
         raise DataError("the list of a snapshot's shards cannot be read", url=str(path / MANIFEST)) from error
     if not known or any("/" in file or file in ("", ".", "..") for file in files):
         raise DataError("the list of a snapshot's shards is none of ours", url=str(path / MANIFEST))
-    return files
+    return files, made_of
 
 
-def write_manifest(path: Path, files: list[str]) -> None:
+def write_manifest(path: Path, files: list[str], made_of: Json) -> None:
     """Says that a snapshot is complete. Of two runs that write at the same time the later one stands."""
     path.mkdir(parents=True, exist_ok=True)
     partial = path / f".{MANIFEST}.{secrets.token_hex(4)}.partial"
     with partial.open("xb") as file:
-        file.write(json.dumps({"version": _VERSION, "files": files}).encode())
+        file.write(json.dumps({"version": _VERSIONS[-1], "files": files, "made_of": made_of}).encode())
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path / MANIFEST)

@@ -1,0 +1,282 @@
+"""Digests of functions and values that are the same in every process, and change when what they stand for does.
+
+A function is its code, its constants and what it refers to (closures, defaults, globals), in turn with the functions
+among them. Each has a part of its own, so that a difference can be named::
+
+    def scale(x):            "code of scale"
+        return f(x) * RATE   "RATE in scale", "f in scale", "code of f"
+
+Functions and classes of installed packages, and those without Python code, are known by their names. Nothing depends
+on ids, hashes, line numbers or places of files. What cannot be taken apart (a lock, an open file) has no digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import dis
+import hashlib
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata.plan.node import Node
+
+Parts = dict[str, str | None]
+"""Digests by what they are of; None where there is none."""
+
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice)
+_STATE_IS_CHANCE: Final = (random.Random, np.random.Generator, np.random.RandomState)
+_DESCRIPTORS: Final = ("fget", "fset", "fdel", "func", "__func__")
+_OUR_OWN: Final = __name__.partition(".")[0]
+_NOTHING: Final = object()
+
+
+def parts_of(named: Iterable[tuple[str, Any]], of_node: Callable[[Node], str]) -> Parts:
+    """The digests of values, and of the functions that they refer to.
+
+    Args:
+        named: Values and what to call them.
+        of_node: A text that stands for a dataset's plan.
+    """
+    digester = _Digester(of_node)
+    for name, value in named:
+        digester.add(name, value, given=True)
+    return digester.finish()
+
+
+class _Digester:
+    def __init__(self, of_node: Callable[[Node], str]) -> None:
+        self._of_node = of_node
+        self._parts: Parts = {}
+        self._names: dict[int, str] = {}
+        self._waiting: deque[tuple[str, Any]] = deque()
+        self._alive: list[Any] = []  # no other object must get an id that is remembered
+        self._digests: dict[int, bytes] = {}
+
+    def finish(self) -> Parts:
+        """Follows all references."""
+        while self._waiting:
+            name, value = self._waiting.popleft()
+            try:
+                (self._add_class if isinstance(value, type) else self._add_function)(name, value)
+            except Exception:  # noqa: BLE001 -- the attributes of classes may run anything
+                self._parts[f"code of {name}"] = None
+        return self._parts
+
+    def add(self, name: str, value: Any, *, given: bool = False) -> None:
+        """A part of its own, and one per attribute of an object."""
+        try:
+            if given and isinstance(value, types.FunctionType):
+                self._parts[name] = self._follow(value).hex()
+                return
+            state = _attributes(value)
+            self._parts[name] = self._digest(value if state is None else type(value)).hex()
+        except Exception:  # noqa: BLE001 -- any __reduce__ may run here, and what fails cannot be compared
+            self._parts[name] = None
+            return
+        variable, space, rest = name.partition(" ")
+        for attribute, part in (state or {}).items():
+            if not attribute.startswith("__"):
+                known = given and isinstance(part, types.FunctionType)
+                self._parts[f"{variable}.{attribute}{space}{rest}"] = (
+                    self._follow(part).hex() if known else self._safely(part)
+                )
+
+    def _safely(self, value: Any) -> str | None:
+        try:
+            return self._digest(value).hex()
+        except Exception:  # noqa: BLE001 -- see above
+            return None
+
+    # --- functions and classes -------------------------------------------------------------------------------------
+
+    def _follow(self, value: Any) -> bytes:
+        """A reference to a function or class that has parts of its own."""
+        if id(value) not in self._names:
+            name = value.__qualname__.rpartition("<locals>.")[2]
+            count = sum(known == name or known.startswith(f"{name} (") for known in self._names.values())
+            self._names[id(value)] = name = f"{name} ({count + 1})" if count else name
+            self._alive.append(value)
+            self._waiting.append((name, value))
+        return _hash("follow", self._names[id(value)])
+
+    def _add_function(self, name: str, function: types.FunctionType) -> None:
+        self._parts[f"code of {name}"] = self._code(function.__code__).hex()
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # empty
+                self.add(f"{variable} in {name}", cell.cell_contents)
+        for variable, value in _globals_used(function):
+            self.add(f"{variable} in {name}", value)
+        if function.__defaults__:
+            self.add(f"defaults of {name}", function.__defaults__)
+        if function.__kwdefaults__:
+            self.add(f"defaults by name of {name}", function.__kwdefaults__)
+        for attribute, value in list(vars(function).items()):
+            self.add(f"{attribute} of {name}", value)
+
+    def _add_class(self, name: str, kind: type[Any]) -> None:
+        self._parts[f"bases of {name}"] = self._safely(kind.__bases__)
+        for attribute, value in sorted(vars(kind).items()):
+            inner = [found for of in _DESCRIPTORS if (found := getattr(value, of, None)) is not None]
+            if isinstance(value, types.FunctionType):
+                inner = [value]
+            functions = [each for each in inner if isinstance(each, types.FunctionType)]
+            for function in functions:
+                self._follow(function)
+            made_by_python = attribute.startswith(("__", "_abc_")) or isinstance(
+                value, types.MemberDescriptorType | types.GetSetDescriptorType
+            )
+            if not functions and not made_by_python:
+                self.add(f"{attribute} of {name}", value)
+
+    def _code(self, code: types.CodeType) -> bytes:
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        counts = (code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount)
+        constants = b"".join(self._digest(constant) for constant in code.co_consts)
+        return _hash("code", code.co_code, code.co_exceptiontable, constants, repr(names), repr(counts))
+
+    # --- values ----------------------------------------------------------------------------------------------------
+
+    def _digest(self, value: Any) -> bytes:
+        if type(value) in _PLAIN:
+            return _hash(type(value).__name__, value if isinstance(value, bytes) else repr(value))
+        if isinstance(value, types.CodeType):
+            return self._code(value)
+        if isinstance(value, types.FunctionType | type):
+            return _hash("name", _name_of(value)) if _has_known_name(value) else self._follow(value)
+        if isinstance(value, types.ModuleType):
+            return _hash("module", value.__name__)
+        if isinstance(value, _STATE_IS_CHANCE):
+            return _hash("name", _name_of(type(value)))
+        if isinstance(value, Node):
+            return _hash("plan", self._of_node(value))
+        found = self._digests.get(id(value))
+        if found is None:
+            self._alive.append(value)
+            self._digests[id(value)] = _hash("cycle")  # for what is inside of it and refers to it
+            self._digests[id(value)] = found = self._compound(value)
+        return found
+
+    def _compound(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind in (tuple, list):
+            return _hash(kind.__name__, *map(self._digest, value))
+        if kind in (set, frozenset):
+            return _hash(kind.__name__, *sorted(map(self._digest, value)))
+        if kind in (dict, types.MappingProxyType):
+            return _hash("dict", *sorted(self._digest(key) + self._digest(item) for key, item in value.items()))
+        if kind is np.ndarray:
+            whole = value.tolist() if value.dtype.hasobject else None
+            body = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data if whole is None and value.size else b""
+            return _hash("array", value.dtype.str, repr(value.shape), self._digest(whole), body)
+        if isinstance(value, np.generic):
+            return _hash("scalar", value.dtype.str, value.tobytes())
+        if isinstance(value, np.dtype):
+            return _hash("dtype", value.str, repr(value.fields))
+        return self._callable(value)
+
+    def _callable(self, value: Any) -> bytes:
+        if isinstance(value, types.MethodType):
+            owner, name = value.__self__, getattr(value, "__name__", "")
+            # Of a class method that was sent to another process, the function is a copy of the one in the class.
+            function = name if hasattr(owner if isinstance(owner, type) else type(owner), name) else value.__func__
+            return _hash("method", self._digest(function), self._digest(owner))
+        if isinstance(value, types.BuiltinFunctionType):
+            owner = None if isinstance(value.__self__, types.ModuleType | type) else value.__self__
+            return _hash("name", _name_of(value), self._digest(owner))
+        wrapped = getattr(value, "__wrapped__", None)
+        if callable(value) and callable(wrapped):
+            return _hash("wrapper", _name_of(type(value)), self._digest(wrapped))
+        return self._reduced(value)
+
+    def _reduced(self, value: Any) -> bytes:
+        """What pickle would make of it; raises when it would refuse."""
+        reduced = _reduce(value)
+        if isinstance(reduced, str):
+            return _hash("name", str(getattr(value, "__module__", "")), reduced)
+        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        return _hash("made", *map(self._digest, (make, arguments, state, list(items or ()), dict(pairs or ()))))
+
+
+def _hash(*pieces: str | bytes | memoryview) -> bytes:
+    whole = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        data = piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece
+        whole.update(len(data).to_bytes(8, "little"))
+        whole.update(data)
+    return whole.digest()
+
+
+def _reduce(value: Any) -> Any:
+    registered = copyreg.dispatch_table.get(type(value))
+    return value.__reduce_ex__(4) if registered is None else registered(value)
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object that are all it is; None for anything else."""
+    kind = type(value)
+    ready = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, Node)
+    if kind in _PLAIN or kind.__module__ in ("builtins", "numpy") or isinstance(value, (*ready, *_STATE_IS_CHANCE)):
+        return None
+    if callable(getattr(value, "__wrapped__", None)):
+        return None
+    reduced = _reduce(value)
+    whole = isinstance(reduced, str) or tuple(reduced[:2]) != (copyreg.__newobj__, (kind,))  # type: ignore[attr-defined]  # typeshed lacks it
+    state = {} if whole or reduced[2] is None else reduced[2]
+    return None if whole or not isinstance(state, dict) or any(part is not None for part in reduced[3:]) else state
+
+
+def _globals_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals that code refers to, and what it takes from modules of the user's: ``config.SIZE``."""
+    seen = set()
+    for path in _paths(function.__code__):
+        found, name = function.__globals__.get(path[0], _NOTHING), path[0]
+        if found is _NOTHING:
+            continue  # a builtin, or not there yet
+        for attribute in path[1:]:
+            if not isinstance(found, types.ModuleType) or _is_installed(found.__name__):
+                break
+            found, name = getattr(found, attribute, None), f"{name}.{attribute}"
+        if name not in seen:
+            seen.add(name)
+            yield name, found
+
+
+def _paths(code: types.CodeType) -> Iterator[tuple[str, ...]]:
+    path: tuple[str, ...] = ()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
+            path = (*path, instruction.argval)
+            continue
+        if path:
+            yield path
+        path = (instruction.argval,) if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ()
+    if path:
+        yield path
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _paths(constant)
+
+
+def _name_of(value: Any) -> str:
+    return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+
+
+def _has_known_name(value: Any) -> bool:
+    """Whether a function or class is found by its name in an installed package."""
+    return "<" not in value.__qualname__ and _is_installed(value.__module__ or "")
+
+
+def _is_installed(module: str) -> bool:
+    top = module.partition(".")[0]
+    if top in (_OUR_OWN, "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
+        return True
+    place = getattr(sys.modules.get(top), "__file__", None)
+    return place is not None and not {"site-packages", "dist-packages"}.isdisjoint(Path(place).parts)

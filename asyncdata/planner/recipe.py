@@ -1,0 +1,185 @@
+"""What kept elements were made of: the steps of a plan, their settings and functions, as data that JSON can hold.
+
+Two recipes are compared step by step, so that the first difference has a name. What does not change elements is left
+out: parallelism, executors, prefetching, caches, options other than the seed and whether elements may be left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from itertools import zip_longest
+from typing import Any, Final
+
+from asyncdata.options import Options
+from asyncdata.plan.grouping import Cache, GroupByWindow, Snapshot
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.transformations import Check, Interleave, Map, Prefetch, WithOptions
+from asyncdata.planner.digests import Parts, parts_of
+from asyncdata.redaction import redact
+
+PYTHON: Final = sys.implementation.cache_tag
+"""Code is compared where it was compiled by the same version."""
+
+_TRANSPARENT: Final = (Prefetch, WithOptions, Cache, Check)
+_CHANGE_NOTHING: Final = (
+    *("parallelism", "deterministic", "executor", "zero_copy", "log_warning", "drawn"),
+    *("cell", "make", "node_of", "recipe", "codec", "path", "filename"),
+)
+_MOST_SHOWN: Final = 16
+_LONGEST_SHOWN: Final = 2000
+
+Step = dict[str, Any]
+
+
+class Recipe:
+    """How the elements that come out of a plan are made.
+
+    Args:
+        node: The last node of the plan, before any rewrite.
+        options: In force for it.
+        shard: Of a snapshot: the function that says where elements go, or None.
+    """
+
+    def __init__(self, node: Node, options: Options, shard: Any = None) -> None:
+        self.node = node
+        self._options = options
+        self._shard = shard
+
+    def steps(self) -> list[Step]:
+        """The steps now, sources first; functions and what they refer to may change while a program runs."""
+        skips = self._options.errors is not None
+        seed = self._options.seed if any(map(_may_draw, walk(self.node))) else None
+        first: Step = {"step": "options", "inputs": [], "settings": {"seed": seed, "skips errors": skips}, "parts": {}}
+        if self._shard is not None:
+            first["parts"] = parts_of([("shard_func", self._shard)], _as_text)
+        return [first, *_steps(self.node)]
+
+
+def keep_recipe(node: Node, options: Options) -> Node:
+    """Gives steps that keep elements in files the recipe of these. The first of the rewrites, to see none of others."""
+    if isinstance(node, Cache) and node.filename is not None and node.recipe is None:
+        return dataclasses.replace(node, recipe=Recipe(node.input, options))
+    if isinstance(node, Snapshot) and node.recipe is None:
+        return dataclasses.replace(node, recipe=Recipe(node.input, options, node.shard))
+    return node
+
+
+def settled(before: list[Step], after: list[Step]) -> list[Step]:
+    """The recipe of a run: what it changed itself cannot be compared with anything."""
+    return [
+        {
+            **old,
+            "parts": {name: part if new["parts"].get(name) == part else None for name, part in old["parts"].items()},
+        }
+        for old, new in zip(before, after, strict=True)
+    ]
+
+
+def uncompared(*recipes: list[Step]) -> list[str]:
+    """The names of what has no digest in any of these recipes."""
+    return list(
+        dict.fromkeys(
+            f"{name} (in {step['step']})"
+            for steps in recipes
+            for step in steps
+            for name, part in step["parts"].items()
+            if part is None
+        )
+    )
+
+
+def first_difference(was: list[Step], now: list[Step], *, functions: bool) -> str | None:
+    """The first difference in words, or None.
+
+    Args:
+        was: A recipe that was stored.
+        now: The one of this program.
+        functions: Whether code can be compared.
+    """
+    for number, (old, new) in enumerate(zip_longest(was, now)):
+        if old is None or new is None or (old["step"], old["inputs"]) != (new["step"], new["inputs"]):
+            names = ["nothing" if step is None else step["step"] for step in (old, new)]
+            joined = " with other inputs" if names[0] == names[1] else ""
+            return f"step {number} was {names[0]} and is {names[1]}{joined}"
+        place = new["step"] if number == 0 else f"step {number}, {new['step']}"
+        for name in sorted({*old["settings"], *new["settings"]}):
+            values = [step["settings"].get(name) for step in (old, new)]
+            if values[0] != values[1]:
+                return f"{name} of {place} was {values[0]!r} and is {values[1]!r}"
+        changed = _changed(old["parts"], new["parts"]) if functions else None
+        if changed is not None:
+            return f"{changed} in {place}"
+    return None
+
+
+def _changed(old: Parts, new: Parts) -> str | None:
+    for name in {**new, **old}:
+        if name not in new:
+            return f"{name} is gone"
+        if name not in old:
+            return f"{name} is new"
+        if None not in (old[name], new[name]) and old[name] != new[name]:
+            return f"{name} has changed"
+    return None
+
+
+def _may_draw(node: Node) -> bool:
+    """Whether the seed of the options may change elements of this step."""
+    if isinstance(node, Interleave):
+        return getattr(node.function, "__element_spec__", None) is None  # what other functions make is not known
+    if isinstance(node, Map):
+        return node.rng
+    return isinstance(node, GroupByWindow) or (node.draws > 0 and getattr(node, "seed", None) is None)
+
+
+def _steps(node: Node) -> list[Step]:
+    made: list[Step] = []
+    numbers: dict[int, int] = {}
+    for each in reversed(list(walk(node))):
+        if id(each) in numbers:
+            continue
+        inputs = [numbers[id(child)] for child in each.inputs]
+        if isinstance(each, _TRANSPARENT):
+            numbers[id(each)] = inputs[0]
+            continue
+        numbers[id(each)] = len(made) + 1
+        made.append(_step(each, inputs))
+    return made
+
+
+def _step(node: Any, inputs: list[int]) -> Step:
+    settings: dict[str, Any] = {}
+    others: list[tuple[str, Any]] = []
+    for name in (field.name for field in dataclasses.fields(node)):
+        value = getattr(node, name)
+        is_input = isinstance(value, Node) or (isinstance(value, tuple) and value and isinstance(value[0], Node))
+        if name in _CHANGE_NOTHING or is_input:
+            continue
+        known, shown = _shown(value)
+        if known:
+            settings[name] = shown
+        else:
+            others.append((name, value))
+    if isinstance(node, Map) and node.executor == "vectorized":
+        settings["vectorized"] = True
+    return {"step": node.label, "inputs": inputs, "settings": settings, "parts": parts_of(others, _as_text)}
+
+
+def _shown(value: Any) -> tuple[bool, Any]:
+    """Whether a value can be stored as it is, and how; signatures of URLs are left out."""
+    if value is None or isinstance(value, bool | int):
+        return True, value
+    if isinstance(value, float):
+        return True, repr(value)
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_SHOWN, redact(value)
+    if type(value) is tuple and len(value) <= _MOST_SHOWN:
+        parts = [_shown(part) for part in value]
+        return all(known for known, _ in parts), [shown for _, shown in parts]
+    return False, None
+
+
+def _as_text(node: Node) -> str:
+    return json.dumps(_steps(node), sort_keys=True)

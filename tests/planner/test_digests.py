@@ -1,0 +1,196 @@
+"""Digests: the same for the same thing, another one for another, and none for what cannot be taken apart."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import enum
+import fractions
+import functools
+import itertools
+import pathlib
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from asyncdata.planner.digests import Parts, parts_of
+
+Point = collections.namedtuple("Point", ["x", "y"])  # noqa: PYI024 -- users write it so
+
+
+class Color(enum.Enum):
+    """An enumeration."""
+
+    RED = 1
+    BLUE = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    """Without a dict."""
+
+    size: int
+
+
+class Rich:
+    """A class with one of everything."""
+
+    rate = 3
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @property
+    def area(self) -> int:
+        """A property."""
+        return self.size * self.rate
+
+    @functools.cached_property
+    def volume(self) -> int:
+        """A cached one."""
+        return self.area * self.size
+
+    @classmethod
+    def make(cls) -> Rich:
+        """A method of the class."""
+        return cls(1)
+
+    @staticmethod
+    def double(x: int) -> int:
+        """A function."""
+        return 2 * x
+
+
+def digest(value: Any) -> Parts:
+    """The parts of one value."""
+    return parts_of([("value", value)], lambda node: repr(type(node)))
+
+
+def odd(n: int) -> bool:
+    """Two functions that call one another."""
+    return n != 0 and even(n - 1)
+
+
+def even(n: int) -> bool:
+    """The other one."""
+    return n == 0 or odd(n - 1)
+
+
+def closing(value: Any) -> Callable[[], Any]:
+    """A function that refers to a value."""
+    return lambda: value
+
+
+def cyclic() -> list[Any]:
+    """A list that holds itself."""
+    items: list[Any] = [1]
+    items.append(items)
+    return items
+
+
+VALUES: list[Callable[[], Any]] = [
+    *(lambda value=value: value for value in (None, True, 1, 1.0, 1j, "1", b"1", ..., range(1), slice(1), 10**400)),
+    *(lambda: [1], lambda: (1,), lambda: {1}, lambda: {1: 1}, list, lambda: (), lambda: {"1"}, lambda: [1, 1]),
+    lambda: [[1], 1],
+    cyclic,
+    lambda: {f"{i}": {i} for i in range(20)},
+    lambda: np.arange(3),
+    lambda: np.arange(3, dtype=np.int32),
+    lambda: np.arange(4).reshape(2, 2),
+    lambda: np.array(3),
+    lambda: np.array(["a", None], object),
+    lambda: np.zeros((0, 3)),
+    lambda: np.array(["2020-01-01"], "datetime64[D]"),
+    lambda: np.float32(1),
+    lambda: np.dtype([("a", "i4")]),
+    lambda: np.dtype("i4"),
+    lambda: bytearray(b"1"),
+    lambda: Point(1, 2),
+    lambda: Point(1, 3),
+    lambda: Color.RED,
+    lambda: Color.BLUE,
+    lambda: Slotted(1),
+    lambda: Slotted(2),
+    lambda: Rich(1),
+    lambda: Rich(2),
+    lambda: Rich,
+    lambda: Rich(1).make,
+    lambda: collections.OrderedDict(a=1),
+    lambda: collections.deque([1]),
+    lambda: re.compile("a"),
+    lambda: re.compile("b"),
+    lambda: datetime.date(2020, 1, 1),
+    lambda: fractions.Fraction(1, 3),
+    lambda: pathlib.PurePath("a"),
+    lambda: functools.partial(int, base=2),
+    lambda: functools.partial(int, base=3),
+    lambda: odd,
+    lambda: even,
+    lambda: closing(1),
+    lambda: closing(2),
+    lambda: closing(closing(2)),
+    lambda: closing({"a": closing(3)}),
+    np.random.default_rng,
+    lambda: np.sqrt,
+    lambda: np.stack,
+    lambda: [].append,
+    lambda: "a".join,
+    lambda: len,
+    lambda: str.upper,
+    lambda: itertools.count(3),
+    lambda: ad.parse_example({"a": ad.FixedLenFeature((), np.int64)}),
+    lambda: ad.parse_example({"b": ad.FixedLenFeature((), np.int64)}),
+    lambda: ad.Dataset.range(3),
+    lambda: list[int],
+    lambda: np,
+]
+
+
+def test_same_and_other_values() -> None:
+    """Made twice, or sent to another process, a value has the same digest; no two of these have one."""
+    found = [digest(make()) for make in VALUES]
+    assert [digest(make()) for make in VALUES] == found
+    assert all(None not in parts.values() for parts in found)
+    for one, two in itertools.combinations(range(len(found)), 2):
+        assert found[one] != found[two], (one, two, VALUES[one](), VALUES[two]())
+    for make, parts in zip(VALUES, found, strict=True):
+        if not isinstance(make(), type(np)):
+            assert digest(cloudpickle.loads(cloudpickle.dumps(make()))) == parts
+
+
+@pytest.mark.parametrize("value", [threading.Lock(), threading.local(), memoryview(b"")], ids=type)
+def test_what_cannot_be_taken_apart(value: Any) -> None:
+    """It has no digest, by itself or inside of something; what stands beside it has one."""
+    assert digest(value) == {"value": None}
+    assert digest([value]) == {"value": None}
+    parts = digest(closing(value))
+    assert [name for name, part in parts.items() if part is None] == ["value in <lambda>"]
+    assert parts["code of <lambda>"] == digest(closing(1))["code of <lambda>"]
+    one = Rich(1)
+    one.other = value  # type: ignore[attr-defined]  # as users do
+    assert [name for name, part in digest(one).items() if part is None] == ["value.other"]
+
+
+def test_equal_names_are_told_apart() -> None:
+    """Several functions of one name have parts of their own."""
+    parts = digest([lambda: 1, lambda: 2, closing(lambda: 3)])
+    assert {"code of <lambda>", "code of <lambda> (2)", "code of <lambda> (3)", "value in <lambda> (3)"} <= parts.keys()
+
+
+def test_classes_are_their_functions_and_values() -> None:
+    """Methods, properties and values of a class of the user's are followed, under the class's name."""
+    assert {
+        "rate of Rich",
+        "code of Rich.area",
+        "code of Rich.volume",
+        "code of Rich.make",
+        "code of Rich.double",
+        "value.size",
+    } <= digest(Rich(1)).keys()
