@@ -47,6 +47,12 @@ class Checksum:
         self._crc = _crc32c.crc32c(data, self._crc)
         self._md5.update(data)
 
+    def copy(self) -> Checksum:
+        """The same over the same bytes, going its own way from here."""
+        other = Checksum()
+        other._crc, other._md5 = self._crc, self._md5.copy()
+        return other
+
     def value(self, *, with_md5: bool = True) -> Checksums:
         """The checksums so far."""
         return Checksums(self._crc, self._md5.digest() if with_md5 else None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from fake_gcs.answering import Answering, ConnectionEnd
 from fake_gcs.control import PREFIX, answer_control
-from fake_gcs.dispatch import refusal, speaks_xml, understand
+from fake_gcs.dispatch import form_of, refusal, understand
 from fake_gcs.errors import GCSError
 from fake_gcs.http1 import MAX_HEAD_BYTES, BadRequest, BodyFraming, Head, parse_head
 from fake_gcs.messages import Answer, Request, Response, Sink
@@ -66,7 +66,7 @@ class Connection:
 
     async def _refuse(self, error: BadRequest) -> None:
         try:
-            answer = refusal(GCSError(error.status, error.message), xml=False)
+            answer = refusal(GCSError(error.status, error.message), "json")
             answer.close = True
             await self._answering.send(answer, Head("GET", "/", "", {}, keep_alive=False, length=0), CALM, None)
             await self._leave()
@@ -165,29 +165,29 @@ class Connection:
             body = await self._whole_body(framing, None)
             response = answer_control(self._serving, head.method, head.path, body)
         except GCSError as error:
-            response = refusal(error, xml=False)
+            response = refusal(error, "json")
         response.close = response.close or not framing.done
         await self._answering.send(response, head, CALM, None)
         return head.keep_alive and not response.close
 
     async def _respond(self, head: Head, framing: BodyFraming, entry: Entry) -> tuple[Response, Verdict]:
         """The answer to a request and the weather it is sent in; refusals become answers."""
-        xml = speaks_xml(head)
+        form = form_of(head)
         verdict = CALM
         try:
             route, request = understand(head, self._serving.scheme(self._wire))
-            xml = route.xml
+            form = route.form
             verdict = self._judge(route, request, entry)
             response = await self._carry_out(route, request, framing, verdict, entry)
             if route.body == "stream":
                 verdict = replace(verdict, fault=None)  # Its place was counted in the bytes that were received.
         except GCSError as error:
-            response = refusal(error, xml=xml, head_only=head.method == "HEAD")
+            response = refusal(error, form, head_only=head.method == "HEAD")
         except (OSError, BadRequest, ConnectionEnd):
             raise
         except Exception:  # noqa: BLE001 -- a client gets 500, and the server goes on
             _LOG.exception("a handler failed: %s %s", head.method, head.path)
-            response = refusal(GCSError(500, "Internal error"), xml=xml)
+            response = refusal(GCSError(500, "Internal error"), form)
         return response, verdict
 
     def _judge(self, route: Route, request: Request, entry: Entry) -> Verdict:
@@ -200,10 +200,7 @@ class Connection:
         entry.test_id = headers.get("x-retry-test-id") or headers.get("x-fake-gcs-test-id", "")
         if route.operation.startswith(("retry_test.", "oauth2.")):
             return CALM
-        media = request.head.method == "GET" and "object" in route.params and route.operation == "storage.objects.get"
-        media = media and (
-            route.xml or request.query.get("alt") == "media" or request.head.path.startswith("/download")
-        )
+        media = request.head.method == "GET" and route.operation == "storage.objects.get" and route.form != "json"
         target = f"{entry.bucket}/{entry.object}" if entry.object else entry.bucket
         asked = Asked(route.operation, target, entry.range, entry.test_id, media)
         verdict = serving.weather.judge(asked, serving.clock())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fake_gcs.api_json import batch
-from fake_gcs.errors import GCSError, invalid
+from fake_gcs.errors import Form, GCSError, invalid
 from fake_gcs.http1 import Head
 from fake_gcs.messages import Request, Response, parse_query
 from fake_gcs.routing import Route, find_route
@@ -31,16 +31,19 @@ def understand(head: Head, scheme: str) -> tuple[Route, Request]:
     return route, Request(head, route.operation, route.params, query, f"{scheme}://{host}")
 
 
-def refusal(error: GCSError, *, xml: bool, head_only: bool = False) -> Response:
+_KINDS = {"json": "application/json", "xml": "application/xml", "text": "text/html"}  # GCS calls its plain text HTML.
+
+
+def refusal(error: GCSError, form: Form, *, head_only: bool = False) -> Response:
     """The answer that a refusal becomes."""
-    kind = "application/xml; charset=UTF-8" if xml else "application/json; charset=UTF-8"
-    body = error.as_xml() if xml else error.as_json()
+    kind = f"{_KINDS[form]}; charset=UTF-8"
+    body = {"json": error.as_json, "xml": error.as_xml, "text": error.as_text}[form]()
     headers = [*error.headers]
     if body:
         headers.append(("Content-Type", kind))
     return Response(error.status, headers, b"" if head_only else body)
 
 
-def speaks_xml(head: Head) -> bool:
-    """Whether a request that was not understood belongs to the XML API."""
-    return not head.path.startswith(_JSON_PATHS)
+def form_of(head: Head) -> Form:
+    """How to refuse a request that was not understood: by the API to which its path belongs."""
+    return "json" if head.path.startswith(_JSON_PATHS) else "xml"

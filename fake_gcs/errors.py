@@ -1,4 +1,4 @@
-"""Errors as GCS answers them: a status, a reason and a message, rendered as JSON or as XML.
+"""Errors as GCS answers them: a status, a reason and a message, rendered as JSON, as XML or as plain text.
 
 The JSON API and the XML API describe the same refusal in two shapes; clients look at the status first and then at
 ``reason`` (JSON) or ``Code`` (XML), so both are kept here in one table.
@@ -7,7 +7,11 @@ The JSON API and the XML API describe the same refusal in two shapes; clients lo
 from __future__ import annotations
 
 import json
+from typing import Literal
 from xml.sax.saxutils import escape
+
+Form = Literal["json", "xml", "text"]
+"""How a refusal is rendered: by the JSON API, by the XML API, or in place of an object's bytes."""
 
 _REASONS = {
     304: "notModified",
@@ -100,6 +104,10 @@ class GCSError(Exception):
         text = f"<Error><Code>{self.code}</Code><Message>{escape(self.message)}</Message></Error>"
         return b"<?xml version='1.0' encoding='UTF-8'?>" + text.encode("utf-8", "replace")
 
+    def as_text(self) -> bytes:
+        """The body where an object's bytes were asked for: the message alone; empty for 304, which has none."""
+        return b"" if self.status == 304 else self.message.encode("utf-8", "replace")
+
 
 def no_such_bucket(bucket: str) -> GCSError:
     """404 for a bucket that is not there."""
@@ -114,6 +122,11 @@ def no_such_object(bucket: str, name: str) -> GCSError:
 def invalid(message: str, *, code: str | None = None) -> GCSError:
     """400: the request can not be understood or is not allowed."""
     return GCSError(400, message, code=code)
+
+
+def missing(parameter: str, *, code: str | None = None) -> GCSError:
+    """400: a parameter that has to be there is not."""
+    return GCSError(400, f"Required parameter: {parameter}", reason="required", code=code)
 
 
 def condition_not_met(message: str = "At least one of the pre-conditions you specified did not hold.") -> GCSError:

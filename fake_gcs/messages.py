@@ -7,12 +7,13 @@ of a long piece of work and returns the response.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from fake_gcs.errors import invalid
+from fake_gcs.errors import GCSError, invalid
 from fake_gcs.http1 import Head
 from fake_gcs.objects.bodies import Body
 
@@ -120,3 +121,18 @@ def json_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid("The request body must be a JSON object.")
     return value
+
+
+def read_object(text: bytes) -> dict[str, Any]:
+    """The JSON object in a body; an empty body is an empty object.
+
+    Raises:
+        GCSError: 400 for anything else.
+    """
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GCSError(400, "Parse Error", reason="parseError") from error
+    return json_object(value)

@@ -10,11 +10,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from fake_gcs.api_json import buckets, copying, objects, resumable, retry_tests, tokens, uploads
+from fake_gcs.api_json import (
+    access,
+    buckets,
+    copying,
+    hmac_keys,
+    notifications,
+    objects,
+    resumable,
+    retry_tests,
+    tokens,
+    uploads,
+)
 from fake_gcs.api_json import media as json_media
 from fake_gcs.api_xml import multipart as xml_multipart
 from fake_gcs.api_xml import objects as xml_objects
-from fake_gcs.errors import GCSError, invalid
+from fake_gcs.errors import Form, GCSError, invalid
 from fake_gcs.messages import Answer, Request
 from fake_gcs.service import Service
 
@@ -31,14 +42,14 @@ class Route:
         handler: Answers it.
         params: From the path, percent-decoded.
         body: ``whole``: the handler takes the complete body (small); ``stream``: it returns a sink for it.
-        xml: Errors are rendered as XML.
+        form: How errors are rendered; ``json`` means that no object's bytes were asked for.
     """
 
     operation: str
     handler: Handler
     params: dict[str, str] = field(default_factory=dict)
     body: BodyUse = "whole"
-    xml: bool = False
+    form: Form = "json"
 
 
 def decode(segment: str) -> str:
@@ -93,7 +104,7 @@ def _prefixed(method: str, segments: list[str], query: dict[str, str]) -> Route 
     rest = rest[2:]
     if kind == "download":
         if len(rest) == 4 and rest[0] == "b" and rest[2] == "o" and method in {"GET", "HEAD"}:
-            return Route("storage.objects.get", json_media.get_media, _object_params(rest))
+            return Route("storage.objects.get", json_media.get_media, _object_params(rest), form="text")
         raise _unknown(method)
     if len(rest) == 3 and rest[0] == "b" and rest[2] == "o":
         params = {"bucket": decode(rest[1])}
@@ -139,12 +150,57 @@ _BUCKET: dict[str, tuple[str, Handler]] = {
     "PUT": ("storage.buckets.update", buckets.update_bucket),
     "DELETE": ("storage.buckets.delete", buckets.delete_bucket),
 }
+
+
+def _entries(kind: str, *, one: bool) -> dict[str, tuple[str, Handler]]:
+    """The methods of an access control list, or of one of its entries."""
+    handlers: dict[str, tuple[str, Handler]] = {
+        "GET": ("get", access.get_entry),
+        "PATCH": ("patch", access.change_entry),
+        "PUT": ("update", access.change_entry),
+        "DELETE": ("delete", access.delete_entry),
+    }
+    if not one:
+        handlers = {"GET": ("list", access.list_entries), "POST": ("insert", access.insert_entry)}
+    return {method: (f"storage.{kind}.{verb}", handler) for method, (verb, handler) in handlers.items()}
+
+
+_NOTIFICATIONS: dict[str, tuple[str, Handler]] = {
+    "GET": ("storage.notifications.list", notifications.list_notifications),
+    "POST": ("storage.notifications.insert", notifications.insert_notification),
+}
+_NOTIFICATION: dict[str, tuple[str, Handler]] = {
+    "GET": ("storage.notifications.get", notifications.get_notification),
+    "DELETE": ("storage.notifications.delete", notifications.delete_notification),
+}
+_HMAC_KEYS: dict[str, tuple[str, Handler]] = {
+    "GET": ("storage.hmacKey.list", hmac_keys.list_keys),
+    "POST": ("storage.hmacKey.create", hmac_keys.create_key),
+}
+_HMAC_KEY: dict[str, tuple[str, Handler]] = {
+    "GET": ("storage.hmacKey.get", hmac_keys.get_key),
+    "PUT": ("storage.hmacKey.update", hmac_keys.update_key),
+    "DELETE": ("storage.hmacKey.delete", hmac_keys.delete_key),
+}
 _BUCKET_PARTS: dict[tuple[str, ...], dict[str, tuple[str, Handler]]] = {
     ("o",): {"GET": ("storage.objects.list", objects.list_objects)},
     ("storageLayout",): {"GET": ("storage.buckets.getStorageLayout", buckets.storage_layout)},
-    ("iam",): {"GET": ("storage.buckets.getIamPolicy", buckets.get_policy)},
-    ("iam", "testPermissions"): {"GET": ("storage.buckets.testIamPermissions", buckets.test_permissions)},
+    ("lockRetentionPolicy",): {"POST": ("storage.buckets.lockRetentionPolicy", buckets.lock_retention_policy)},
+    ("iam",): {
+        "GET": ("storage.buckets.getIamPolicy", access.get_policy),
+        "PUT": ("storage.buckets.setIamPolicy", access.set_policy),
+    },
+    ("iam", "testPermissions"): {"GET": ("storage.buckets.testIamPermissions", access.test_permissions)},
+    ("acl",): _entries("bucket_acl", one=False),
+    ("defaultObjectAcl",): _entries("default_object_acl", one=False),
+    ("notificationConfigs",): _NOTIFICATIONS,
 }
+_BUCKET_ITEMS: dict[str, tuple[str, dict[str, tuple[str, Handler]]]] = {
+    "acl": ("entity", _entries("bucket_acl", one=True)),
+    "defaultObjectAcl": ("entity", _entries("default_object_acl", one=True)),
+    "notificationConfigs": ("notification", _NOTIFICATION),
+}
+"""By the name of the collection: what its last path segment is, and its methods."""
 _OBJECT: dict[str, tuple[str, Handler]] = {
     "GET": ("storage.objects.get", objects.get_object),
     "PATCH": ("storage.objects.patch", objects.patch_object),
@@ -154,9 +210,8 @@ _OBJECT: dict[str, tuple[str, Handler]] = {
 
 
 def _json(method: str, rest: list[str], query: dict[str, str]) -> Route:
-    if rest[:1] == ["projects"] and rest[2:] == ["serviceAccount"] and method == "GET":
-        params = {"project": decode(rest[1])}
-        return Route("storage.serviceaccount.get", buckets.service_account, params)
+    if rest[:1] == ["projects"] and len(rest) > 2:
+        return _project(method, rest[2:], {"project": decode(rest[1])})
     if rest[:1] != ["b"]:
         raise _unknown(method)
     if len(rest) == 1:
@@ -166,14 +221,34 @@ def _json(method: str, rest: list[str], query: dict[str, str]) -> Route:
         return _by_method(_BUCKET, method, params)
     if tuple(rest[2:]) in _BUCKET_PARTS:
         return _by_method(_BUCKET_PARTS[tuple(rest[2:])], method, params)
+    if len(rest) == 4 and rest[2] in _BUCKET_ITEMS:
+        name, methods = _BUCKET_ITEMS[rest[2]]
+        return _by_method(methods, method, {**params, name: decode(rest[3])})
     if rest[2] != "o":
         raise _unknown(method)
     params["object"] = decode(rest[3])
-    tail = rest[4:]
+    return _object(method, rest[4:], params, query)
+
+
+def _project(method: str, tail: list[str], params: dict[str, str]) -> Route:
+    if tail == ["serviceAccount"]:
+        return _by_method({"GET": ("storage.serviceaccount.get", buckets.service_account)}, method, params)
+    if tail == ["hmacKeys"]:
+        return _by_method(_HMAC_KEYS, method, params)
+    if len(tail) == 2 and tail[0] == "hmacKeys":
+        return _by_method(_HMAC_KEY, method, {**params, "key": decode(tail[1])})
+    raise _unknown(method)
+
+
+def _object(method: str, tail: list[str], params: dict[str, str], query: dict[str, str]) -> Route:
     if not tail:
         if method == "GET" and query.get("alt") == "media":
-            return Route("storage.objects.get", json_media.get_media, params)
+            return Route("storage.objects.get", json_media.get_media, params, form="text")
         return _by_method(_OBJECT, method, params)
+    if tail == ["acl"]:
+        return _by_method(_entries("object_acl", one=False), method, params)
+    if len(tail) == 2 and tail[0] == "acl":
+        return _by_method(_entries("object_acl", one=True), method, {**params, "entity": decode(tail[1])})
     if method == "POST":
         return _copying(tail, params)
     raise _unknown(method)
@@ -203,7 +278,7 @@ def _by_method(table: dict[str, tuple[str, Handler]], method: str, params: dict[
 def _xml(method: str, bucket: str, rest: str, query: dict[str, str]) -> Route:
     if not bucket:
         if method == "GET":
-            return Route("storage.buckets.list", xml_objects.list_buckets, xml=True)
+            return Route("storage.buckets.list", xml_objects.list_buckets, form="xml")
         raise _unknown(method)
     params = {"bucket": bucket}
     if not rest:
@@ -214,4 +289,4 @@ def _xml(method: str, bucket: str, rest: str, query: dict[str, str]) -> Route:
     if found is None:
         raise GCSError(405, "Method Not Allowed")
     operation, handler, use = found
-    return Route(operation, handler, params, use, xml=True)
+    return Route(operation, handler, params, use, form="xml")

@@ -11,7 +11,6 @@ from fake_gcs.checksums import Checksums
 from fake_gcs.objects.bodies import Body, BodyWriter
 from fake_gcs.objects.catalogue import Catalogue
 from fake_gcs.objects.preconditions import Preconditions
-from fake_gcs.objects.record import ObjectVersion
 from fake_gcs.retry_test import RetryTests
 
 _MAX_PENDING = 10_000
@@ -76,14 +75,12 @@ class ResumableSession:
     Attributes:
         draft: The object to be.
         writer: The bytes so far.
-        total: Announced size, or None.
-        finished: The object, once there is one.
+        finished: The resource of the object, once it is made: not the object, whose bytes go when it is deleted.
     """
 
     draft: Draft
     writer: BodyWriter
-    total: int | None = None
-    finished: ObjectVersion | None = None
+    finished: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +112,29 @@ class Rewriting:
     copied: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class HmacKey:
+    """An HMAC key without its secret.
+
+    Attributes:
+        access_id: Its name.
+        project: The project it belongs to.
+        account: The service account it stands for.
+        created: Seconds since the epoch.
+        updated: Seconds since the epoch.
+        state: ``ACTIVE``, ``INACTIVE`` or ``DELETED``.
+        changes: Counts them, from 1.
+    """
+
+    access_id: str
+    project: str
+    account: str
+    created: float
+    updated: float
+    state: str = "ACTIVE"
+    changes: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
     """How the service itself behaves.
@@ -141,6 +161,7 @@ class Service:
         self.multipart = Pending[MultipartUpload]()
         self.rewrites = Pending[Rewriting]()
         self.retry_tests = RetryTests()
+        self.hmac_keys: dict[str, HmacKey] = {}
 
     def close(self) -> None:
         """Forget the work in progress and what it holds open."""

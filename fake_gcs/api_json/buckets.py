@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import time
 from typing import Any
 
-from fake_gcs.api_json.resources import bucket_resource, json_response
-from fake_gcs.errors import condition_not_met, invalid
-from fake_gcs.messages import Request, Response, json_object
+from fake_gcs.api_json.acl import with_list
+from fake_gcs.api_json.resources import bucket_resource, json_response, timestamp
+from fake_gcs.errors import GCSError, condition_not_met, invalid, missing
+from fake_gcs.messages import Request, Response, read_object
 from fake_gcs.objects.preconditions import from_query
 from fake_gcs.service import Service
 
 _FIXED = frozenset(
     {"kind", "id", "selfLink", "name", "projectNumber", "metageneration", "etag", "timeCreated", "updated"}
 )
-
-
-def read_json(request: Request) -> dict[str, Any]:
-    """The request's body as a JSON object; an empty body is an empty object.
-
-    Raises:
-        GCSError: 400 for anything else.
-    """
-    if not request.body.strip():
-        return {}
-    try:
-        return json_object(json.loads(request.body))
-    except (ValueError, RecursionError) as error:
-        raise invalid("Parse Error") from error
 
 
 def merge(settings: dict[str, Any], changes: dict[str, Any], depth: int = 0) -> dict[str, Any]:
@@ -50,23 +37,62 @@ def _settable(value: dict[str, Any]) -> dict[str, Any]:
     return {name: item for name, item in value.items() if name not in _FIXED and item is not None}
 
 
+def _kept(request: Request, before: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as they are kept: lists of entries checked, and the retention policy dated.
+
+    Raises:
+        GCSError: 400 for a list or a period that is none; 403 when a locked policy would become weaker.
+    """
+    settings = with_list(settings, request.query, "acl", "predefinedAcl")
+    settings = with_list(settings, request.query, "defaultObjectAcl", "predefinedDefaultObjectAcl")
+    known, policy = before.get("retentionPolicy", {}), settings.get("retentionPolicy")
+    if policy is None:
+        if known.get("isLocked"):
+            raise GCSError(403, "A locked retention policy can not be removed.")
+        return settings
+    period = str(policy.get("retentionPeriod", "")) if isinstance(policy, dict) else ""
+    if not (period.isascii() and period.isdigit()) or len(period) > 10:
+        raise invalid(f"Invalid value for retentionPeriod: {period[:40]!r}")
+    if known.get("isLocked") and int(period) < int(known["retentionPeriod"]):
+        raise GCSError(403, "The period of a locked retention policy can not be reduced.")
+    dated = {"retentionPeriod": period, "effectiveTime": known.get("effectiveTime") or timestamp(time.time())}
+    return {**settings, "retentionPolicy": dated | {"isLocked": known.get("isLocked", False)}}
+
+
+def lock_retention_policy(service: Service, request: Request) -> Response:
+    """Keep the retention policy from becoming weaker, for ever. Objects are not kept by it here."""
+    bucket = service.catalogue.bucket(request.params["bucket"])
+    if not request.query.get("ifMetagenerationMatch"):
+        raise missing("ifMetagenerationMatch")
+    _check(request, bucket.metageneration)
+    policy = bucket.settings.get("retentionPolicy")
+    if policy is None:
+        raise invalid(f"The bucket has no retention policy: {bucket.name}")
+    changed = service.catalogue.change_bucket(
+        bucket.name, {**bucket.settings, "retentionPolicy": {**policy, "isLocked": True}}
+    )
+    return json_response(request, bucket_resource(changed, request))
+
+
 def insert_bucket(service: Service, request: Request) -> Response:
     """Make a bucket."""
-    value = read_json(request)
+    if not request.query.get("project"):
+        raise missing("project")
+    value = read_object(request.body)
     name = value.get("name")
     if not isinstance(name, str):
-        raise invalid("Required parameter: name")
-    settings = _settable(value)
+        raise missing("name") if name is None else invalid("Invalid bucket name")
+    settings = _kept(request, {}, _settable(value))
     if isinstance(settings.get("location"), str):
         settings["location"] = settings["location"].upper()
-    return json_response(request, bucket_resource(service.catalogue.create_bucket(name, settings), request.base_url))
+    return json_response(request, bucket_resource(service.catalogue.create_bucket(name, settings), request))
 
 
 def get_bucket(service: Service, request: Request) -> Response:
     """Show a bucket."""
     bucket = service.catalogue.bucket(request.params["bucket"])
     _check(request, bucket.metageneration)
-    return json_response(request, bucket_resource(bucket, request.base_url))
+    return json_response(request, bucket_resource(bucket, request))
 
 
 def list_buckets(service: Service, request: Request) -> Response:
@@ -78,7 +104,7 @@ def list_buckets(service: Service, request: Request) -> Response:
     rest = [bucket for bucket in found if bucket.name > after]
     value: dict[str, Any] = {
         "kind": "storage#buckets",
-        "items": [bucket_resource(bucket, request.base_url) for bucket in rest[:limit]],
+        "items": [bucket_resource(bucket, request) for bucket in rest[:limit]],
     }
     if len(rest) > limit:
         value["nextPageToken"] = rest[limit - 1].name
@@ -101,17 +127,19 @@ def patch_bucket(service: Service, request: Request) -> Response:
     """Change some settings of a bucket."""
     bucket = service.catalogue.bucket(request.params["bucket"])
     _check(request, bucket.metageneration)
-    changes = {name: item for name, item in read_json(request).items() if name not in _FIXED}
-    changed = service.catalogue.change_bucket(bucket.name, merge(bucket.settings, changes))
-    return json_response(request, bucket_resource(changed, request.base_url))
+    changes = {name: item for name, item in read_object(request.body).items() if name not in _FIXED}
+    settings = _kept(request, bucket.settings, merge(bucket.settings, changes))
+    changed = service.catalogue.change_bucket(bucket.name, settings)
+    return json_response(request, bucket_resource(changed, request))
 
 
 def update_bucket(service: Service, request: Request) -> Response:
     """Replace all settings of a bucket."""
     bucket = service.catalogue.bucket(request.params["bucket"])
     _check(request, bucket.metageneration)
-    changed = service.catalogue.change_bucket(bucket.name, _settable(read_json(request)))
-    return json_response(request, bucket_resource(changed, request.base_url))
+    settings = _kept(request, bucket.settings, _settable(read_object(request.body)))
+    changed = service.catalogue.change_bucket(bucket.name, settings)
+    return json_response(request, bucket_resource(changed, request))
 
 
 def delete_bucket(service: Service, request: Request) -> Response:
@@ -131,7 +159,7 @@ def _check(request: Request, metageneration: int) -> None:
 def storage_layout(service: Service, request: Request) -> Response:
     """The layout of a bucket: flat, for folders are not kept here."""
     bucket = service.catalogue.bucket(request.params["bucket"])
-    resource = bucket_resource(bucket, request.base_url)
+    resource = bucket_resource(bucket, request)
     value = {
         "kind": "storage#storageLayout",
         "bucket": bucket.name,
@@ -140,20 +168,6 @@ def storage_layout(service: Service, request: Request) -> Response:
         "hierarchicalNamespace": {"enabled": False},
     }
     return json_response(request, value)
-
-
-def test_permissions(service: Service, request: Request) -> Response:
-    """Everything is permitted."""
-    service.catalogue.bucket(request.params["bucket"])
-    pairs = [pair.partition("=") for pair in request.head.query.split("&")]
-    permissions = [value for name, _, value in pairs if name == "permissions"]
-    return json_response(request, {"kind": "storage#testIamPermissionsResponse", "permissions": permissions})
-
-
-def get_policy(service: Service, request: Request) -> Response:
-    """An empty policy: there are no users here."""
-    service.catalogue.bucket(request.params["bucket"])
-    return json_response(request, {"kind": "storage#policy", "version": 1, "etag": "CAE=", "bindings": []})
 
 
 def service_account(_service: Service, request: Request) -> Response:

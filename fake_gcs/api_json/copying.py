@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fake_gcs.api_json.buckets import read_json
+from fake_gcs.api_json.acl import with_list
 from fake_gcs.api_json.resources import json_response, object_resource, object_response
 from fake_gcs.errors import GCSError, invalid, no_such_object
-from fake_gcs.messages import Request, Response, Steps
+from fake_gcs.messages import Request, Response, Steps, read_object
 from fake_gcs.objects.bodies import pieces
 from fake_gcs.objects.names import check_object_name
 from fake_gcs.objects.preconditions import NOTHING, Preconditions, from_query, generation_of
@@ -31,10 +32,11 @@ def source_version(service: Service, request: Request) -> ObjectVersion:
     return version
 
 
-def copied_settings(source: ObjectVersion, resource: dict[str, Any]) -> dict[str, Any]:
+def copied_settings(source: ObjectVersion, resource: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
     """Settings of a copy: the given ones, or the source's when none are given."""
     given = {name: value for name, value in resource.items() if name in SETTABLE and value is not None}
-    return given or {name: value for name, value in source.settings.items() if name != "acl"}
+    settings = given or {name: value for name, value in source.settings.items() if name != "acl"}
+    return with_list(settings, query, "acl", "destinationPredefinedAcl")
 
 
 def copy_version(
@@ -63,7 +65,7 @@ def copy(service: Service, request: Request) -> Steps:
     """Copy an object in one call."""
     yield from _ready(service, source_version(service, request))
     source = source_version(service, request)
-    settings = copied_settings(source, read_json(request))
+    settings = copied_settings(source, read_object(request.body), request.query)
     version = copy_version(service, source, _target(request), settings, from_query(request.query))
     return object_response(request, version)
 
@@ -95,10 +97,10 @@ def rewrite(service: Service, request: Request) -> Steps:
             key, _ = service.rewrites.add(work)
         value["rewriteToken"] = key
         return json_response(request, value)
-    settings = copied_settings(source, read_json(request))
+    settings = copied_settings(source, read_object(request.body), request.query)
     version = copy_version(service, source, target, settings, from_query(request.query))
     service.rewrites.remove(key)
-    value["resource"] = object_resource(version, request.base_url)
+    value["resource"] = object_resource(version, request)
     return json_response(request, value)
 
 
@@ -137,7 +139,7 @@ def move(service: Service, request: Request) -> Steps:
 
 def compose(service: Service, request: Request) -> Steps:
     """Concatenate up to 32 objects of one bucket."""
-    value = read_json(request)
+    value = read_object(request.body)
     bucket = request.params["bucket"]
     target = check_object_name(request.params["object"])
     conditions = from_query(request.query)
@@ -154,7 +156,7 @@ def compose(service: Service, request: Request) -> Steps:
     finally:
         writer.abort()
     resource = value.get("destination")
-    settings = copied_settings(sources[0], resource if isinstance(resource, dict) else {})
+    settings = copied_settings(sources[0], resource if isinstance(resource, dict) else {}, request.query)
     if isinstance(resource, dict) and not resource.get("contentType") and sources[0].settings.get("contentType"):
         settings.setdefault("contentType", sources[0].content_type)
     components = sum(source.components or 1 for source in sources)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fake_gcs.api_json.buckets import merge, page_size, read_json
+from fake_gcs.api_json.acl import with_list
+from fake_gcs.api_json.buckets import merge, page_size
 from fake_gcs.api_json.resources import json_response, object_resource, object_response
-from fake_gcs.messages import Request, Response, Steps
+from fake_gcs.messages import Request, Response, Steps, read_object
 from fake_gcs.objects.listing import Query, list_live, list_versions
 from fake_gcs.objects.names import check_object_name
 from fake_gcs.objects.preconditions import from_query, generation_of
@@ -61,21 +62,23 @@ def list_objects(service: Service, request: Request) -> Response:
     if page.prefixes:
         value["prefixes"] = page.prefixes
     if page.items:
-        value["items"] = [object_resource(version, request.base_url) for version in page.items]
+        value["items"] = [object_resource(version, request) for version in page.items]
     return json_response(request, value)
 
 
 def patch_object(service: Service, request: Request) -> Response:
     """Change some settings of an object."""
     version = named_version(service, request)
-    changes = {name: item for name, item in read_json(request).items() if name in SETTABLE}
-    return object_response(request, service.catalogue.change(version, merge(version.settings, changes)))
+    changes = {name: item for name, item in read_object(request.body).items() if name in SETTABLE}
+    settings = with_list(merge(version.settings, changes), request.query, "acl", "predefinedAcl")
+    return object_response(request, service.catalogue.change(version, settings))
 
 
 def update_object(service: Service, request: Request) -> Response:
     """Replace all settings of an object."""
     version = named_version(service, request)
-    settings = merge({}, {name: item for name, item in read_json(request).items() if name in SETTABLE})
+    given = merge({}, {name: item for name, item in read_object(request.body).items() if name in SETTABLE})
+    settings = with_list(given, request.query, "acl", "predefinedAcl")
     return object_response(request, service.catalogue.change(version, settings))
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
+from fake_gcs.api_json.acl import entries_of
 from fake_gcs.api_json.fields import select_fields
 from fake_gcs.messages import Request, Response
 from fake_gcs.objects.record import Bucket, ObjectVersion
@@ -26,9 +27,15 @@ def etag_of(generation: int, metageneration: int) -> str:
     return base64.b64encode(f"{generation}/{metageneration}".encode()).decode()
 
 
-def object_resource(version: ObjectVersion, base_url: str) -> dict[str, Any]:
+def _full(request: Request) -> bool:
+    """Whether an answer shows who has access: when asked, and after a change of what is there."""
+    changes = request.operation.endswith((".patch", ".update"))
+    return request.query.get("projection", "full" if changes else "noAcl") == "full"
+
+
+def object_resource(version: ObjectVersion, request: Request) -> dict[str, Any]:
     """An object as the JSON API shows it. 64-bit numbers are texts."""
-    bucket, name = version.bucket, quote(version.name, safe="")
+    base_url, bucket, name = request.base_url, version.bucket, quote(version.name, safe="")
     resource: dict[str, Any] = {
         "kind": "storage#object",
         "id": f"{version.bucket}/{version.name}/{version.generation}",
@@ -56,15 +63,18 @@ def object_resource(version: ObjectVersion, base_url: str) -> dict[str, Any]:
     if version.deleted is not None:
         resource["timeDeleted"] = timestamp(version.deleted)
     resource.update(version.settings)
+    resource.pop("acl", None)
+    if _full(request):
+        resource["acl"] = entries_of(version.settings, "acl")
     return resource
 
 
-def bucket_resource(bucket: Bucket, base_url: str) -> dict[str, Any]:
+def bucket_resource(bucket: Bucket, request: Request) -> dict[str, Any]:
     """A bucket as the JSON API shows it."""
     resource: dict[str, Any] = {
         "kind": "storage#bucket",
         "id": bucket.name,
-        "selfLink": f"{base_url}/storage/v1/b/{bucket.name}",
+        "selfLink": f"{request.base_url}/storage/v1/b/{bucket.name}",
         "name": bucket.name,
         "projectNumber": "0",
         "metageneration": str(bucket.metageneration),
@@ -77,19 +87,24 @@ def bucket_resource(bucket: Bucket, base_url: str) -> dict[str, Any]:
         "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": False}, "publicAccessPrevention": "inherited"},
     }
     resource.update(bucket.settings)
+    for field in ("acl", "defaultObjectAcl"):
+        resource.pop(field, None)
+        if _full(request):
+            resource[field] = entries_of(bucket.settings, field)
     return resource
 
 
-def json_response(request: Request, value: dict[str, Any], status: int = 200) -> Response:
+def json_response(request: Request, value: dict[str, Any]) -> Response:
     """A JSON answer, cut down to what ``fields`` asks for."""
     if wanted := request.query.get("fields"):
         value = select_fields(value, wanted)
     indent = 2 if request.query.get("prettyPrint") == "true" else None
-    return Response(status, [_JSON], json.dumps(value, indent=indent).encode())
+    return Response(200, [_JSON], json.dumps(value, indent=indent).encode())
 
 
-def object_response(request: Request, version: ObjectVersion, status: int = 200) -> Response:
-    """An object as the answer."""
-    response = json_response(request, object_resource(version, request.base_url), status)
-    response.headers.append(("ETag", etag_of(version.generation, version.metageneration)))
+def object_response(request: Request, version: ObjectVersion | dict[str, Any]) -> Response:
+    """An object, or its resource, as the answer."""
+    resource = object_resource(version, request) if isinstance(version, ObjectVersion) else version
+    response = json_response(request, resource)
+    response.headers.append(("ETag", resource["etag"]))
     return response

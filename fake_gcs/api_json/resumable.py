@@ -1,11 +1,12 @@
 """Chunks of a resumable upload, by PUT and by POST; status queries; cancelling.
 
-Bytes are kept as they arrive: a chunk that is broken off leaves what came, and the next status query tells how much.
+Bytes are kept as they arrive: a chunk that is broken off leaves what came, and the next status query tells how much. A
+chunk that is refused leaves nothing.
 """
 
 from __future__ import annotations
 
-from fake_gcs.api_json.resources import object_response
+from fake_gcs.api_json.resources import object_resource, object_response
 from fake_gcs.byte_ranges import ContentRange, parse_content_range
 from fake_gcs.checksums import Checksums
 from fake_gcs.errors import GCSError, invalid
@@ -54,48 +55,49 @@ class ChunkSink:
         self._asked = asked
         self._received = 0
         self._failed = False
-        self._carries = asked.start is not None
-        have = session.writer.size
-        if session.finished is not None or asked.start is None:
-            self._skip = 0
-            return
-        if asked.start > have:
-            raise GCSError(503, f"The chunk begins at {asked.start}, but only {have} bytes have been received.")
-        self._skip = have - asked.start
+        self._refused = False
+        self._before = session.writer.size, session.writer.checksum.copy()
+        self._check_place(asked.start or 0)
+
+    def _check_place(self, offset: int) -> None:
+        have = self._session.writer.size
+        if offset > have and self._session.finished is None:
+            raise GCSError(503, f"The chunk goes on at {offset}, but only {have} bytes have been received.")
 
     def write(self, data: bytes) -> None:
         """Append bytes, but for those that came before."""
-        self._received += len(data)
         if self._session.finished is not None:
             return
-        if not self._carries:
+        self._refused = True  # Until all is well with these bytes.
+        offset = (self._asked.start or 0) + self._received
+        self._received += len(data)
+        if self._asked.start is None:
             raise invalid("A status query carries no bytes.")
-        if self._asked.stop is not None and self._received > self._asked.stop - (self._asked.start or 0):
+        if self._asked.stop is not None and offset + len(data) > self._asked.stop:
             raise invalid("The body is longer than its Content-Range.")
-        if self._skip:
-            dropped = min(self._skip, len(data))
-            self._skip -= dropped
-            data = data[dropped:]
-        if data:
-            self._session.writer.write(data)
+        self._check_place(offset)
+        if new := data[self._session.writer.size - offset :]:
+            self._session.writer.write(new)
+        self._refused = False
 
     def finish(self) -> Response:
         """Make the object if it is complete, else tell how much is there."""
         session, asked = self._session, self._asked
         if session.finished is not None:
             return object_response(self._request, session.finished)
-        if asked.total is not None:
-            session.total = asked.total
+        self._refused = True
         have = session.writer.size
         if asked.stop is not None and self._received != asked.stop - (asked.start or 0):
             raise invalid("The body is shorter than its Content-Range.")
         whole = self._request.header("content-range") is None
         if whole or (asked.total is not None and have >= asked.total):
             return self._complete()
-        if self._carries and asked.total is None and self._received < _MIN_CHUNK_BYTES:
+        if asked.start is not None and asked.total is None and self._received < _MIN_CHUNK_BYTES:
             raise invalid(f"All chunks but the last must have {_MIN_CHUNK_BYTES} bytes or more.")
         session.writer.rest()
         headers = [("Range", f"bytes=0-{have - 1}")] if have else []
+        if self._request.header("x-guploader-no-308") == "yes":  # For clients to whom 308 is a redirect.
+            return Response(200, [*headers, ("X-HTTP-Status-Code-Override", "308")])
         return Response(308, headers)
 
     def _complete(self) -> Response:
@@ -106,9 +108,10 @@ class ChunkSink:
         catalogue = self._service.catalogue
         body = session.writer.finish()
         draft = session.draft
-        session.finished = catalogue.commit(
+        version = catalogue.commit(
             draft.bucket, draft.name, body, checksums, draft.settings, conditions=draft.conditions
         )
+        session.finished = object_resource(version, self._request)
         return object_response(self._request, session.finished)
 
     def _check(self, draft: Draft, checksums: Checksums) -> None:
@@ -119,9 +122,11 @@ class ChunkSink:
             raise invalid("The MD5 of the bytes is not the announced one.", code="BadDigest")
 
     def abort(self) -> None:
-        """What came stays, but for a session that can never become an object."""
+        """What came stays, but for a chunk that was refused and a session that can never become an object."""
         if self._failed:
             self._session.writer.abort()
             self._service.resumable.remove(self._request.query.get("upload_id", ""))
         elif self._session.finished is None:
+            if self._refused:
+                self._session.writer.cut(*self._before)
             self._session.writer.rest()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from fake_gcs.api_json.buckets import read_json
 from fake_gcs.api_json.resources import json_response
 from fake_gcs.errors import invalid
-from fake_gcs.messages import Request, Response
+from fake_gcs.messages import Request, Response, read_object
 from fake_gcs.service import Service
 
 
 def create_retry_test(service: Service, request: Request) -> Response:
     """Register a test."""
-    value = read_json(request)
+    value = read_object(request.body)
     instructions = value.get("instructions")
     if not isinstance(instructions, dict):
         raise invalid("A retry test needs instructions.")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from fake_gcs.api_json.acl import with_list
 from fake_gcs.api_json.resources import object_response
 from fake_gcs.api_json.resumable import chunk_sink
 from fake_gcs.checksums import Checksums
-from fake_gcs.errors import invalid
-from fake_gcs.messages import Request, Response, Sink, json_object
+from fake_gcs.errors import invalid, missing
+from fake_gcs.messages import Request, Response, Sink, read_object
 from fake_gcs.multipart_body import RelatedParser, boundary_of
 from fake_gcs.objects.bodies import BodyWriter
 from fake_gcs.objects.names import check_object_name
@@ -45,7 +45,7 @@ def draft_from(request: Request, resource: dict[str, Any], media_type: str) -> D
     """
     name = resource.get("name") or request.query.get("name")
     if not isinstance(name, str) or not name:
-        raise invalid("Required parameter: name", code="MissingName")
+        raise missing("name", code="MissingName")
     settings = {key: value for key, value in resource.items() if key in SETTABLE and value is not None}
     metadata = settings.get("metadata")
     if metadata is not None:
@@ -60,7 +60,7 @@ def draft_from(request: Request, resource: dict[str, Any], media_type: str) -> D
     return Draft(
         bucket=request.params["bucket"],
         name=check_object_name(name),
-        settings=settings,
+        settings=with_list(settings, request.query, "acl", "predefinedAcl"),
         conditions=from_query(request.query),
         expected_crc32c=resource.get("crc32c") or announced.get("crc32c"),
         expected_md5=resource.get("md5Hash") or announced.get("md5") or request.header("content-md5"),
@@ -129,7 +129,7 @@ class MultipartSink:
         self._writer: BodyWriter | None = None
 
     def _begin_media(self, parser: RelatedParser) -> Callable[[bytes], None]:
-        self._draft = draft_from(self._request, read_resource(parser.metadata), parser.media_type)
+        self._draft = draft_from(self._request, read_object(parser.metadata), parser.media_type)
         self._writer = self._service.catalogue.new_body()
         return self._writer.write
 
@@ -150,20 +150,6 @@ class MultipartSink:
             self._writer.abort()
 
 
-def read_resource(text: bytes) -> dict[str, Any]:
-    """An object resource from a body; empty for no body.
-
-    Raises:
-        GCSError: 400 when it is not a JSON object.
-    """
-    if not text.strip():
-        return {}
-    try:
-        return json_object(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise invalid("Parse Error") from error
-
-
 class StartSink:
     """The metadata of a resumable upload."""
 
@@ -182,11 +168,9 @@ class StartSink:
         """Open the session; its address is the ``Location``."""
         request = self._request
         media_type = request.header("x-upload-content-type") or ""
-        draft = draft_from(request, read_resource(bytes(self._text)), media_type)
+        draft = draft_from(request, read_object(bytes(self._text)), media_type)
         draft.conditions.check(self._service.catalogue.find(draft.bucket, draft.name))
-        length = request.header("x-upload-content-length") or ""
-        total = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
-        session = ResumableSession(draft, self._service.catalogue.new_body(), total)
+        session = ResumableSession(draft, self._service.catalogue.new_body())
         session.writer.rest()
         key, dropped = self._service.resumable.add(session)
         if dropped is not None:

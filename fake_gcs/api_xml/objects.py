@@ -98,7 +98,7 @@ class CopySink:
         if source is None:
             raise no_such_object(bucket, name)
         replaced = headers.get("x-goog-metadata-directive", "COPY").upper() == "REPLACE"
-        settings = header_settings(headers) if replaced else copied_settings(source, {})
+        settings = header_settings(headers) if replaced else copied_settings(source, {}, request.query)
         target = (request.params["bucket"], check_object_name(request.params["object"]))
         version = copy_version(service, source, target, settings, from_headers(headers))
         tree: Tree = [("LastModified", timestamp(version.updated)), ("ETag", entity_tag(version))]

@@ -46,12 +46,14 @@ class BodyWriter(Protocol):
     def size(self) -> int:
         """Bytes taken so far."""
 
-    @property
-    def checksum(self) -> Checksum:
-        """Over the bytes taken so far."""
+    checksum: Checksum
+    """Over the bytes taken so far."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes."""
+
+    def cut(self, size: int, checksum: Checksum) -> None:
+        """Forget what was written behind ``size``, where ``checksum`` was the checksum (a copy of it)."""
 
     def rest(self) -> None:
         """Hold nothing open until the next write: it may be a long time until then."""

@@ -123,9 +123,13 @@ class Catalogue:
 
     def change_bucket(self, name: str, settings: Mapping[str, Any]) -> Bucket:
         """Replace a bucket's settings."""
-        shelf = self._shelf(name)
-        count = shelf.bucket.metageneration + 1
-        bucket = replace(shelf.bucket, settings=dict(settings), updated=time.time(), metageneration=count)
+        known = self.bucket(name)
+        count = known.metageneration + 1
+        return self.keep_bucket(replace(known, settings=dict(settings), updated=time.time(), metageneration=count))
+
+    def keep_bucket(self, bucket: Bucket) -> Bucket:
+        """Put a changed bucket in the place of what was known of it."""
+        shelf = self._shelf(bucket.name)
         self._backing.save_bucket(bucket)
         shelf.bucket = bucket
         return bucket
@@ -232,6 +236,8 @@ class Catalogue:
         now = time.time()
         self._last_generation = max(self._last_generation + 1, int(now * 1_000_000))
         generation, kept = self._last_generation, dict(settings)
+        if default := shelf.bucket.settings.get("defaultObjectAcl"):
+            kept.setdefault("acl", default)
         draft = ObjectVersion(bucket, name, generation, 1, checksums, now, now, None, components, kept, body)
         try:
             version = self._backing.save(draft)

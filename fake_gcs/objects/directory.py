@@ -20,7 +20,7 @@ import os
 import secrets
 import shutil
 import stat
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,12 @@ class DirectoryWriter:
         except OSError as error:
             raise _unusable(error) from error
 
+    def cut(self, size: int, checksum: Checksum) -> None:
+        """Forget what was written behind ``size``."""
+        self.rest()
+        os.truncate(self._path, size)
+        self.size, self.checksum = size, checksum
+
     def finish(self) -> DirectoryBody:
         """The finished body, still in the temporary folder until it is committed."""
         self.rest()
@@ -169,7 +175,7 @@ class DirectoryBacking:
     def _load_bucket(self, folder: Path) -> Bucket:
         try:
             kept = json.loads((folder / HIDDEN / "bucket.json").read_bytes())
-            return Bucket(folder.name, kept["created"], kept["updated"], kept["metageneration"], kept["settings"])
+            return Bucket(folder.name, **kept)
         except FileNotFoundError:
             created = folder.stat().st_mtime
             return Bucket(folder.name, created, created, 1, {})
@@ -192,12 +198,8 @@ class DirectoryBacking:
 
     def save_bucket(self, bucket: Bucket) -> None:
         """Write the bucket's settings."""
-        kept = {
-            "created": bucket.created,
-            "updated": bucket.updated,
-            "metageneration": bucket.metageneration,
-            "settings": bucket.settings,
-        }
+        kept = asdict(bucket)
+        del kept["name"]
         folder = self._root / check_bucket_name(bucket.name) / HIDDEN
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -48,12 +48,18 @@ class MemoryWriter:
         self._data += data
         self.checksum.update(data)
 
+    def cut(self, size: int, checksum: Checksum) -> None:
+        """Forget what was written behind ``size``."""
+        del self._data[size:]
+        self.checksum = checksum
+
     def rest(self) -> None:
         """Nothing is open."""
 
     def finish(self) -> MemoryBody:
-        """The finished body."""
-        return MemoryBody(self._data)
+        """The finished body; nothing of it stays here."""
+        data, self._data = self._data, bytearray()
+        return MemoryBody(data)
 
     def abort(self) -> None:
         """Drop what was collected."""

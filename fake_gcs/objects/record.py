@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fake_gcs.checksums import Checksums
@@ -41,6 +41,8 @@ class Bucket:
         updated: Seconds since the epoch.
         metageneration: Counts changes of the bucket's settings, from 1.
         settings: What the client set: ``location``, ``storageClass``, ``versioning``, ``labels``, ...
+        policy: The IAM policy; empty until one was set.
+        notifications: Notification configurations by their id.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Bucket:
     updated: float
     metageneration: int
     settings: dict[str, Any]
+    policy: dict[str, Any] = field(default_factory=dict)
+    notifications: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def versioned(self) -> bool:

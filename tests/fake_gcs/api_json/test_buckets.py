@@ -13,6 +13,11 @@ def test_a_bucket_is_made_shown_changed_listed_and_removed(server: FakeGCS) -> N
     made = send(server, "POST", "/storage/v1/b?project=p", {"name": "new-b", "location": "europe-west1"}).json
     assert (made["name"], made["location"], made["metageneration"]) == ("new-b", "EUROPE-WEST1", "1")
     assert ask(server, "GET", "/storage/v1/b/new-b").json == made
+    for query, body, reason in (("", {"name": "b-2"}, "required"), ("project=", {"name": "b-2"}, "required")):
+        refused = send(server, "POST", f"/storage/v1/b?{query}", body)
+        assert (refused.status, refused.reason) == (400, reason)
+    assert send(server, "POST", "/storage/v1/b?project=p", {}).reason == "required"
+    assert ask(server, "POST", "/storage/v1/b?project=p", b"{").reason == "parseError"
     assert send(server, "POST", "/storage/v1/b?project=p", {"name": "new-b"}).status == 409
     patched = send(server, "PATCH", "/storage/v1/b/new-b", {"labels": {"a": "1"}}).json
     assert (patched["labels"], patched["metageneration"]) == ({"a": "1"}, "2")
@@ -50,6 +55,25 @@ def test_archived_versions_keep_a_bucket_only_when_asked(strict: bool) -> None:
 def test_bucket_names_gcs_refuses_are_400(memory: FakeGCS, name: object) -> None:
     """Nothing becomes a folder by its name alone."""
     assert send(memory, "POST", "/storage/v1/b?project=p", {"name": name}).status == 400
+
+
+def test_a_locked_retention_policy_only_grows(server: FakeGCS) -> None:
+    """It is dated when it is set; locking needs the metageneration; then it is neither removed nor reduced."""
+    place = "/storage/v1/b/bkt"
+    assert send(server, "POST", f"{place}/lockRetentionPolicy").reason == "required"
+    assert send(server, "POST", f"{place}/lockRetentionPolicy?ifMetagenerationMatch=1").status == 400
+    for period in ("x", None, {"retentionPeriod": "9"}):
+        assert send(server, "PATCH", place, {"retentionPolicy": {"retentionPeriod": period}}).status == 400
+    made = send(server, "PATCH", place, {"retentionPolicy": {"retentionPeriod": "60"}}).json
+    assert (made["retentionPolicy"]["retentionPeriod"], made["retentionPolicy"]["isLocked"]) == ("60", False)
+    assert send(server, "POST", f"{place}/lockRetentionPolicy?ifMetagenerationMatch=1").status == 412
+    locked = send(server, "POST", f"{place}/lockRetentionPolicy?ifMetagenerationMatch={made['metageneration']}").json
+    assert locked["retentionPolicy"] == made["retentionPolicy"] | {"isLocked": True}
+    assert send(server, "PATCH", place, {"retentionPolicy": None}).status == 403
+    assert send(server, "PUT", place, {}).status == 403
+    assert send(server, "PATCH", place, {"retentionPolicy": {"retentionPeriod": 59}}).status == 403
+    longer = send(server, "PATCH", place, {"retentionPolicy": {"retentionPeriod": 61}}).json["retentionPolicy"]
+    assert longer == locked["retentionPolicy"] | {"retentionPeriod": "61"}
 
 
 def test_small_endpoints(memory: FakeGCS) -> None:

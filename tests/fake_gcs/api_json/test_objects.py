@@ -48,14 +48,18 @@ def test_an_object_is_what_was_put(server: FakeGCS) -> None:
 
 
 def test_missing_things_are_404_with_the_reason(server: FakeGCS) -> None:
-    """Objects, generations, buckets and paths; XML answers in XML."""
-    for path in (f"{B}/no", f"{B}/no?alt=media", "/storage/v1/b/nob/o", "/storage/v1/b/nob", "/storage/v1/what"):
+    """Objects, generations, buckets and paths; XML answers in XML, and where bytes were asked for the message is all."""
+    for path in (f"{B}/no", "/storage/v1/b/nob/o", "/storage/v1/b/nob", "/storage/v1/what"):
         answer = ask(server, "GET", path)
         assert (answer.status, answer.reason) == (404, "notFound")
     for path, code in (("/bkt/no", b"NoSuchKey"), ("/nob/x", b"NoSuchBucket"), ("/nob?list-type=2", b"NoSuchBucket")):
         answer = ask(server, "GET", path)
         assert answer.status == 404
         assert b"<Code>" + code + b"</Code>" in answer.body
+    for path in (f"{B}/no?alt=media", f"/download{B}/no?alt=media", f"/download{B}/no"):
+        answer = ask(server, "GET", path)
+        assert (answer.status, answer.body) == (404, b"No such object: bkt/no")
+        assert answer.headers["Content-Type"] == "text/html; charset=UTF-8"
 
 
 def test_every_name_gcs_allows_works(server: FakeGCS) -> None:
@@ -87,7 +91,7 @@ def test_every_name_gcs_allows_works(server: FakeGCS) -> None:
 def test_names_gcs_refuses_are_400(memory: FakeGCS, name: str) -> None:
     """Empty, dots alone, line ends and too long names."""
     answer = ask(memory, "POST", f"{UP}?uploadType=media&name={o(name)}", b"x")
-    assert (answer.status, answer.reason) == (400, "invalid")
+    assert (answer.status, answer.reason) == (400, "invalid" if name else "required")
 
 
 def test_names_that_are_no_utf8_are_400(memory: FakeGCS) -> None:

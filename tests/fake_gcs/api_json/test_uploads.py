@@ -16,6 +16,7 @@ from tests.fake_gcs.asking import Answer, ask, raw, send, status_of
 
 UP = "/upload/storage/v1/b/bkt/o"
 CHUNK = 256 * 1024
+PARTS = "multipart/related; boundary=x"
 
 
 def multipart(metadata: dict[str, object], media: bytes, end: bytes = b"\r\n") -> bytes:
@@ -57,33 +58,34 @@ def test_wrong_hashes_are_refused_and_leave_nothing(server: FakeGCS) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "kind", "body"),
+    ("query", "kind", "body", "reason"),
     [
-        ("uploadType=multipart", "multipart/related; boundary=x", b"--x\r\n\r\n{nonsense\r\n--x\r\n\r\nd\r\n--x--"),
-        ("uploadType=multipart", "multipart/related; boundary=x", b"--x\r\n\r\n[1]\r\n--x\r\n\r\nd\r\n--x--"),
-        ("uploadType=multipart", "text/plain", b"x"),
-        ("uploadType=multipart", "multipart/related; boundary=x", b"--x\r\n\r\n{}\r\n--x\r\n\r\nd\r\n--x--"),
-        ("uploadType=media", "text/plain", b"x"),
-        ("uploadType=telepathy&name=x", "text/plain", b"x"),
-        ("uploadType=resumable&name=x", "application/json", b"{" * 100_000),
-        ("name=x", "text/plain", b"x"),
+        ("uploadType=multipart", PARTS, b"--x\r\n\r\n{nonsense\r\n--x\r\n\r\nd\r\n--x--", "parseError"),
+        ("uploadType=multipart", PARTS, b"--x\r\n\r\n[1]\r\n--x\r\n\r\nd\r\n--x--", "invalid"),
+        ("uploadType=multipart", "text/plain", b"x", "invalid"),
+        ("uploadType=multipart", PARTS, b"--x\r\n\r\n{}\r\n--x\r\n\r\nd\r\n--x--", "required"),
+        ("uploadType=media", "text/plain", b"x", "required"),
+        ("uploadType=telepathy&name=x", "text/plain", b"x", "invalid"),
+        ("uploadType=resumable&name=x", "application/json", b"{" * 100_000, "parseError"),
+        ("uploadType=resumable", "application/json", b"", "required"),
+        ("name=x", "text/plain", b"x", "invalid"),
     ],
 )
-def test_malformed_uploads_are_400(memory: FakeGCS, query: str, kind: str, body: bytes) -> None:
-    """Bad JSON, no name, a wrong type: refused, and nothing is made."""
+def test_malformed_uploads_are_400(memory: FakeGCS, query: str, kind: str, body: bytes, reason: str) -> None:
+    """Bad JSON, no name, a wrong type: refused with the reason, and nothing is made."""
     answer = ask(memory, "POST", f"{UP}?{query}", body, Content_Type=kind)
-    assert (answer.status, answer.reason) == (400, "invalid")
+    assert (answer.status, answer.reason) == (400, reason)
     assert memory.names("bkt") == []
 
 
-def start(server: FakeGCS, name: str = "x", query: str = "", **headers: str) -> str:
+def start(server: FakeGCS | FakeGCSProcess, name: str = "x", query: str = "", **headers: str) -> str:
     answer = send(server, "POST", f"{UP}?uploadType=resumable&name={name}{query}", {}, **headers)
     assert answer.status == 200
     assert answer.headers["Location"].startswith(server.url)
     return answer.headers["Location"].removeprefix(server.url)
 
 
-def put(server: FakeGCS, place: str, data: bytes, content_range: str, method: str = "PUT") -> Answer:
+def put(server: FakeGCS | FakeGCSProcess, place: str, data: bytes, content_range: str, method: str = "PUT") -> Answer:
     return ask(server, method, place, data, Content_Range=content_range)
 
 
@@ -122,6 +124,63 @@ def test_a_chunk_sent_twice_counts_once_and_a_gap_is_refused(server: FakeGCS) ->
     again = put(server, place, data, f"bytes 0-{len(data) - 1}/{len(data)}")
     assert again.status == 200
     assert server.read("bkt", "x") == data
+
+
+def test_clients_that_follow_308_get_200(server: FakeGCS) -> None:
+    """``X-GUploader-No-308: yes``: the status of a session is in a header, and the end is as for everybody."""
+    place = start(server)
+
+    def put_so(data: bytes, content_range: str) -> Answer:
+        return ask(server, "PUT", place, data, Content_Range=content_range, X_GUploader_No_308="yes")
+
+    nothing = put_so(b"", "bytes */*")
+    assert (nothing.status, nothing.headers["X-HTTP-Status-Code-Override"], "Range" in nothing.headers) == (
+        200,
+        "308",
+        False,
+    )
+    first = put_so(b"z" * CHUNK, f"bytes 0-{CHUNK - 1}/*")
+    assert (first.status, first.headers["X-HTTP-Status-Code-Override"]) == (200, "308")
+    assert (first.headers["Range"], first.body) == (f"bytes=0-{CHUNK - 1}", b"")
+    last = put_so(b"end", f"bytes {CHUNK}-{CHUNK + 2}/{CHUNK + 3}")
+    assert (last.status, "X-HTTP-Status-Code-Override" in last.headers) == (200, False)
+    assert last.json["size"] == str(CHUNK + 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "content_range"),
+    [
+        (3, f"bytes {CHUNK}-{CHUNK + 2}/*"),
+        (CHUNK, f"bytes {CHUNK}-{CHUNK + 9}/*"),
+        (CHUNK, f"bytes {CHUNK}-{3 * CHUNK - 1}/*"),
+        (CHUNK, f"bytes 9-{CHUNK + 18}/*"),
+        (3 << 20, f"bytes {CHUNK}-{CHUNK + (2 << 20)}/*"),
+    ],
+)
+def test_a_refused_chunk_leaves_nothing(server: FakeGCS, size: int, content_range: str) -> None:
+    """Too small, longer or shorter than its Content-Range: 400, what came before stays, and the upload goes on."""
+    data = bytes(range(256)) * (CHUNK // 256)
+    place = start(server)
+    assert put(server, place, data, f"bytes 0-{CHUNK - 1}/*").status == 308
+    # Chunked: nobody knows beforehand that the length is wrong.
+    head = f"PUT {place} HTTP/1.1\r\nHost: {server.endpoint}\r\nContent-Range: {content_range}\r\n"
+    head += f"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n"
+    assert status_of(raw(server, head.encode() + b"x" * size + b"\r\n0\r\n\r\n")) == 400
+    if size < 1 << 20:
+        assert put(server, place, b"x" * size, content_range).status == 400
+    assert put(server, place, b"", "bytes */*").headers["Range"] == f"bytes=0-{CHUNK - 1}"
+    last = put(server, place, b"tail", f"bytes {CHUNK}-{CHUNK + 3}/{CHUNK + 4}")
+    running = Checksum()
+    running.update(data + b"tail")
+    assert (last.status, last.json["md5Hash"]) == (200, running.value().md5_text)
+    assert server.read("bkt", "x") == data + b"tail"
+
+
+def test_a_status_query_with_bytes_is_refused(server: FakeGCS) -> None:
+    """``bytes */N`` asks; bytes with it are 400 and leave nothing."""
+    place = start(server)
+    assert put(server, place, b"zzz", "bytes */3").status == 400
+    assert "Range" not in put(server, place, b"", "bytes */3").headers
 
 
 def test_small_chunks_are_refused_but_for_the_last(memory: FakeGCS) -> None:
@@ -197,7 +256,7 @@ def test_large_objects_stream_in_constant_memory(tmp_path: Path, samples: Callab
     size = samples(192 << 20, 5 << 30)
     with FakeGCSProcess(tmp_path, buckets=["bkt"]) as server:
         ask(server, "GET", "/storage/v1/b")
-        before = peak_memory(server.pid)
+        before = memory_of(server.pid, "VmHWM")
         piece = bytes(1 << 20)
         connection = http.client.HTTPConnection(server.endpoint, timeout=60)
         connection.request(
@@ -211,11 +270,47 @@ def test_large_objects_stream_in_constant_memory(tmp_path: Path, samples: Callab
             got += len(data)
         connection.close()
         assert got == size
-        assert peak_memory(server.pid) - before < 48 << 20
+        assert memory_of(server.pid, "VmHWM") - before < 48 << 20
 
 
-def peak_memory(pid: int) -> int:
+@pytest.mark.slow
+def test_bodies_of_deleted_objects_are_freed() -> None:
+    """However an object was made, its bytes go with it; a finished session still tells what it had made."""
+    with FakeGCSProcess(buckets=["bkt"]) as server:
+
+        def put_part(name: str, body: bytes) -> None:
+            begun = ask(server, "POST", f"/bkt/{name}?uploads").body
+            key = begun.partition(b"<UploadId>")[2].partition(b"</UploadId>")[0].decode()
+            etag = ask(server, "PUT", f"/bkt/{name}?partNumber=1&uploadId={key}", body).headers["ETag"]
+            parts = f"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
+            parts += "</CompleteMultipartUpload>"
+            assert ask(server, "POST", f"/bkt/{name}?uploadId={key}", parts.encode()).status == 200
+
+        ask(server, "PUT", "/bkt/part", bytes(1 << 20))
+        before = memory_of(server.pid, "VmRSS")
+        data = bytes(_BODY_BYTES)
+        kind = 'multipart/related; boundary="==0=="'
+        place = start(server, "resumed")
+        made = put(server, place, data, f"bytes 0-{len(data) - 1}/{len(data)}").json
+        ask(server, "POST", f"{UP}?uploadType=media&name=media", data)
+        ask(server, "POST", f"{UP}?uploadType=multipart", multipart({"name": "parts"}, data), Content_Type=kind)
+        ask(server, "PUT", "/bkt/xml", data)
+        put_part("xmlparts", data)
+        sources = {"sourceObjects": [{"name": "media"}, {"name": "part"}]}
+        assert send(server, "POST", "/storage/v1/b/bkt/o/composed/compose", sources).status == 200
+        assert send(server, "POST", "/storage/v1/b/bkt/o/xml/rewriteTo/b/bkt/o/copy", {}).status == 200
+        for name in ("resumed", "media", "parts", "xml", "xmlparts", "composed", "copy"):
+            assert ask(server, "DELETE", f"/storage/v1/b/bkt/o/{name}").status == 204
+        assert put(server, place, b"", "bytes */*").json == made
+        assert memory_of(server.pid, "VmRSS") - before < _BODY_BYTES // 2
+
+
+_BODY_BYTES = 34 << 20
+"""Beyond what an allocator keeps for itself."""
+
+
+def memory_of(pid: int, field: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
+        if line.startswith(field):
             return int(line.split()[1]) * 1024
-    raise AssertionError("no VmHWM")
+    raise AssertionError(f"no {field}")

@@ -189,7 +189,7 @@ def test_a_store_that_can_not_be_written_answers_503(tmp_path: Path) -> None:
         tmp = tmp_path / ".fake_gcs" / "tmp"
         tmp.rename(tmp_path / "away")
         assert ask(server, "PUT", "/bkt/x", b"new").status == 503
-        assert send(server, "POST", "/storage/v1/b", {"name": "other"}).status == 503
+        assert send(server, "POST", "/storage/v1/b?project=p", {"name": "other"}).status == 503
         assert send(server, "PATCH", f"{B}/x", {"contentType": "x/y"}).status == 503
         assert ask(server, "GET", "/bkt/x").body == b"old"
         (tmp_path / "away").rename(tmp)
