@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from fake_gcs.answering import Answering, ConnectionEnd
+from fake_gcs.byte_ranges import parse_content_range
 from fake_gcs.control import PREFIX, answer_control
 from fake_gcs.dispatch import form_of, refusal, understand
 from fake_gcs.errors import GCSError
@@ -36,6 +38,16 @@ _DRAIN_S = 2.0
 _SLOW_WINDOW_BYTES = 256
 _HEAD_END = b"\r\n\r\n"
 _BEFORE = frozenset({"status", "reset", "stall", "truncate", "expired-token"})
+
+
+def _carried(request: Request) -> tuple[int, float]:
+    """Which bytes of an object a request uploads, as far as its head tells; all of them where it uploads none."""
+    if request.operation != "storage.objects.insert":
+        return 0, math.inf
+    if header := request.header("content-range"):
+        asked = parse_content_range(header)
+        return asked.start or 0, asked.stop or 0
+    return 0, math.inf if request.head.length is None else request.head.length
 
 
 class Connection:
@@ -205,7 +217,7 @@ class Connection:
         asked = Asked(route.operation, target, entry.range, entry.test_id, media)
         verdict = serving.weather.judge(asked, serving.clock())
         if entry.test_id:
-            fault = serving.service.retry_tests.take(entry.test_id, route.operation)
+            fault = serving.service.retry_tests.take(entry.test_id, route.operation, *_carried(request))
             if fault is not None:
                 return Verdict(verdict.latency_s, verdict.bytes_per_s, fault)
         return verdict

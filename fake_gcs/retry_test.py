@@ -8,11 +8,12 @@ Requests that carry the id in ``x-retry-test-id`` use up the instructions of the
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fake_gcs.errors import GCSError, invalid
@@ -134,10 +135,20 @@ class RetryTests:
         """All tests, oldest first."""
         return list(self._tests.values())
 
-    def take(self, key: str, operation: str) -> Fault | None:
-        """The next fault for an operation of a test, or None."""
+    def take(self, key: str, operation: str, start: int = 0, stop: float = math.inf) -> Fault | None:
+        """The next fault for an operation of a test, or None.
+
+        A request that uploads the bytes from ``start`` to ``stop`` of an object does not use up the fault whose place
+        lies behind them. Where it lies in them, the fault counts from ``start``.
+        """
         test = self._tests.get(key)
-        if test is None:
+        queue = test.pending.get(operation) if test else None
+        if not queue:
             return None
-        queue = test.pending.get(operation)
-        return queue.popleft()[1] if queue else None
+        fault = queue[0][1]
+        if fault.after_bytes is not None:
+            if fault.after_bytes >= stop:
+                return None
+            fault = replace(fault, after_bytes=max(0, fault.after_bytes - start))
+        queue.popleft()
+        return fault

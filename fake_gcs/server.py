@@ -1,12 +1,14 @@
-"""``FakeGCS``: the server as a value to be entered and left, by ``async with`` or ``with``.
+"""``FakeGCS``: the server as a value to be entered and left, by ``async with`` or ``with``, or started and closed.
 
 It runs on an event loop of its own in a thread of its own, so blocking clients and virtual clocks in the test do not
-disturb it. The thread has ended when the block is left.
+disturb it. The thread has ended when the block is left. A server that nobody closed is closed when the interpreter
+ends: its thread is a daemon so that the interpreter gets that far.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import socket
 import ssl
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 
 class FakeGCS:
-    """A GCS server for as long as the block lasts.
+    """A GCS server for as long as the block lasts, or from ``start()`` to ``close()``.
 
     >>> with FakeGCS(buckets=["data"]) as server:
     ...     _ = server.put("data", "name", b"bytes")
@@ -93,6 +95,7 @@ class FakeGCS:
         self._serving: Serving | None = None
         self._main: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
+        self._closing = False
 
     @property
     def endpoint(self) -> str:
@@ -112,23 +115,44 @@ class FakeGCS:
 
     # Entering and leaving.
 
-    def __enter__(self) -> Self:
-        """Start, and return when connections are accepted."""
+    def start(self) -> Self:
+        """Start, and return when connections are accepted; for where no block fits, a notebook say.
+
+        >>> server = FakeGCS(buckets=["data"]).start()
+        >>> server.names("data")
+        []
+        >>> server.close()
+
+        Raises:
+            OSError: The port is taken.
+            RuntimeError: The server is running.
+        """
         started: Future[None] = Future()
         self._start(lambda error: started.set_exception(error) if error else started.set_result(None))
         try:
             started.result()
         except BaseException:
-            self._join()
+            self.close()
             raise
         return self
+
+    def close(self) -> None:
+        """Stop, and return when the thread has ended. Idempotent.
+
+        A closed server may be started again; without ``root`` it begins empty.
+        """
+        self._stop()
+        self._join()
+
+    def __enter__(self) -> Self:
+        """``start()``."""
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and return when the thread has ended."""
-        self._stop()
-        self._join()
+        """``close()``."""
+        self.close()
 
     async def __aenter__(self) -> Self:
         """Start, and return when connections are accepted; the caller's loop is not blocked."""
@@ -147,25 +171,26 @@ class FakeGCS:
         try:
             await started
         except BaseException:
-            self._stop()
-            self._join()
+            self.close()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and return when the thread has ended."""
-        self._stop()
-        self._join()
+        """``close()``."""
+        self.close()
 
     def _start(self, tell: Callable[[BaseException | None], object]) -> None:
         if self._thread is not None:
             raise RuntimeError("this server is already running")
-        self._thread = threading.Thread(target=self._run, args=(tell,), name="fake_gcs")
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, args=(tell,), name="fake_gcs", daemon=True)
+        atexit.register(self.close)
         self._thread.start()
 
     def _stop(self) -> None:
+        self._closing = True
         loop, main = self._loop, self._main
         if loop is not None and main is not None and not loop.is_closed():
             loop.call_soon_threadsafe(main.cancel)
@@ -174,6 +199,7 @@ class FakeGCS:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            atexit.unregister(self.close)
 
     def _run(self, tell: Callable[[BaseException | None], object]) -> None:
         try:
@@ -197,6 +223,8 @@ class FakeGCS:
             serving = self._serving
             if serving is None:
                 raise RuntimeError("the server was not opened")
+            if self._closing:  # Whoever started it gave up before there was a task to cancel.
+                return
             tell(None)
             await serving.accept(listener, context if self._tls else None)
         finally:

@@ -87,6 +87,27 @@ def test_an_upload_keeps_what_came_before_the_fault(memory: FakeGCS) -> None:
     assert memory.read("bkt", "x") == data
 
 
+def test_the_place_of_a_fault_is_counted_over_the_whole_upload(memory: FakeGCS) -> None:
+    """By chunks, with the id on every request: it strikes in the chunk that reaches it, and no earlier one uses it up."""
+    instructions = {"storage.objects.insert": ["return-503-after-768K", "return-408"]}
+    key = send(memory, "POST", "/retry_test", {"instructions": instructions}).json["id"]
+    data, size = bytes(range(256)) * (4 * KIB), 512 * KIB
+    begun = send(memory, "POST", "/upload/storage/v1/b/bkt/o?uploadType=resumable&name=x", {}, x_retry_test_id=key)
+    place = begun.headers["Location"].removeprefix(memory.url)
+
+    def put(data: bytes, content_range: str) -> tuple[int, str | None]:
+        answer = ask(memory, "PUT", place, data, Content_Range=content_range, x_retry_test_id=key)
+        return answer.status, answer.headers.get("Range")
+
+    assert put(data[:size], f"bytes 0-{size - 1}/{len(data)}") == (308, f"bytes=0-{size - 1}")
+    assert put(data[size:], f"bytes {size}-{len(data) - 1}/{len(data)}") == (503, None)
+    assert put(b"", f"bytes */{len(data)}") == (408, None)
+    assert put(b"", f"bytes */{len(data)}") == (308, f"bytes=0-{768 * KIB - 1}")
+    assert put(data[768 * KIB :], f"bytes {768 * KIB}-{len(data) - 1}/{len(data)}") == (200, None)
+    assert memory.read("bkt", "x") == data
+    assert ask(memory, "GET", f"/retry_test/{key}").json["completed"] is True
+
+
 def test_a_broken_stream_is_shorter_than_announced(memory: FakeGCS) -> None:
     """``return-broken-stream-after-1K`` sends exactly that much of what was announced."""
     memory.put("bkt", "x", b"z" * 5000)

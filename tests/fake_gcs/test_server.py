@@ -34,6 +34,56 @@ async def test_entering_does_not_block_the_loop_and_leaving_ends_the_thread() ->
         assert again.url == f"http://127.0.0.1:{port}"
 
 
+def test_a_server_is_started_and_closed_without_a_block() -> None:
+    """``start`` gives the running server, ``close`` ends its thread, twice if need be; it starts once at a time."""
+    server = FakeGCS(buckets=["bkt"]).start()
+    assert ask(server, "GET", "/storage/v1/b/bkt").status == 200
+    with pytest.raises(RuntimeError, match="already running"):
+        server.start()
+    assert ask(server, "GET", "/storage/v1/b/bkt").status == 200
+    server.close()
+    server.close()
+    assert not any(thread.name == "fake_gcs" for thread in threading.enumerate())
+    assert "not running" in repr(server)
+    assert ask(server.start(), "GET", "/storage/v1/b/bkt").status == 200
+    server.close()
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), signal.SIGINT)"])
+@pytest.mark.parametrize("loop", ["", "fake_gcs.server.new_event_loop = asyncio.new_event_loop"])
+def test_a_server_that_nobody_closed_lets_the_interpreter_end(tmp_path: Path, loop: str, end: str) -> None:
+    """With a client in the middle of a stalled body, however the program ends: no hang, and not a word."""
+    script = f"""
+import asyncio, contextlib, os, signal, socket, fake_gcs.server
+from fake_gcs import FakeGCS, Fault, Profile, Rule
+
+{loop}
+server = FakeGCS({str(tmp_path)!r}, Profile(rules=(Rule(fault=Fault(kind="stall", after_bytes=1)),)), buckets=["bkt"])
+server.start().put("bkt", "x", bytes(1000))
+sock = socket.create_connection(("127.0.0.1", server.port))
+sock.sendall(b"GET /bkt/x HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n")
+assert sock.recv(1)
+with contextlib.suppress(KeyboardInterrupt):
+    {end or "pass"}
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_start_that_is_given_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted while the server starts, the caller gets the interrupt and no thread stays."""
+
+    def interrupted(_future: object, _timeout: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    server = FakeGCS()
+    monkeypatch.setattr("fake_gcs.server.Future.result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert not any(thread.name == "fake_gcs" for thread in threading.enumerate())
+
+
 def test_a_port_that_is_taken_is_an_oserror() -> None:
     """The error comes out of ``with``, and nothing is left running."""
     with FakeGCS() as server, pytest.raises(OSError, match=r"[Aa]ddress"):

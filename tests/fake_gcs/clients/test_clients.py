@@ -90,13 +90,13 @@ def test_tensorflow(tmp_path: Path) -> None:
 
 
 def test_rclone(tmp_path: Path) -> None:
-    """rclone copies, checks, lists, moves and purges; downloads follow the object's mediaLink."""
+    """rclone copies, checks, lists, moves and purges; it uploads by chunks and downloads from the mediaLink."""
     if shutil.which("rclone") is None:
         pytest.skip("rclone is not installed: this client was NOT tried against fake_gcs (apt-get install rclone)")
     source = tmp_path / "source"
     source.mkdir()
     (source / "a b").write_bytes(b"123")
-    (source / "\u00fc").write_bytes(os.urandom(10 << 20))
+    (source / "\u00fc").write_bytes(os.urandom(20_000_000))
     with FakeGCSProcess(tmp_path / "root", buckets=["bkt"]) as server:
         base = ["rclone", "--config", "/dev/null", "--gcs-endpoint", f"{server.url}/storage/v1/", "--gcs-anonymous"]
         base += ["--gcs-project-number", "1", "--retries", "1", "--low-level-retries", "1"]
@@ -107,6 +107,7 @@ def test_rclone(tmp_path: Path) -> None:
             return done.stdout
 
         rclone("copy", str(source), ":gcs:bkt/rc")
+        assert any(entry.range == f"bytes 0-{(16 << 20) - 1}/*" for entry in server.entries())
         rclone("check", str(source), ":gcs:bkt/rc")
         assert rclone("cat", ":gcs:bkt/rc/a b") == "123"
         rclone("copyto", ":gcs:bkt/rc/\u00fc", str(tmp_path / "back"))
