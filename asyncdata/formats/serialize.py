@@ -2,24 +2,38 @@
 
 The bytes are those that protobuf writes for the same message with its keys in this order: numbers packed, map entries
 with key and value always present.
+
+In these bytes a length stands before what it counts. So a message becomes a list of pieces whose sizes are known, long
+values among them as they came, and one join at the end writes each of them once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.wire import pack_varints
+from asyncdata.formats.wire import pack_varints, write_varint
+
+_Piece: TypeAlias = bytes | bytearray | memoryview
+_Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
+"""How a message begins, the pieces behind that, and the size of all."""
 
 _BYTES: Final = b"\x0a"
 _FLOATS: Final = b"\x12"
 _INTS: Final = b"\x1a"
 _FIRST: Final = b"\x0a"
 _SECOND: Final = b"\x12"
+_EMPTY: Final[_Message] = (b"", (), 0)
 _INT64: Final = np.iinfo(np.int64)
+_SHORT: Final = 120
+"""Messages below this size, and those around them, have lengths of one byte."""
+_FEW: Final = 64
+"""So many integers are packed faster one by one than together."""
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
@@ -40,8 +54,9 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
         TypeError: If a value is of none of these types, or of several.
         OverflowError: If an integer does not fit an int64.
     """
-    entries = _entries(features, _feature)
-    return _field(_FIRST, entries) if entries else b""
+    pieces: list[_Piece] = []
+    _add_map(pieces, _FIRST, features, _feature)
+    return b"".join(pieces)
 
 
 def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Mapping[str, Any] | None) -> bytes:
@@ -61,33 +76,84 @@ def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Map
         TypeError: If a value is of none of these types, or of several.
         OverflowError: If an integer does not fit an int64.
     """
-    first = _entries(context or {}, _feature)
-    second = _entries(sequences or {}, lambda steps: b"".join([_field(_FIRST, _feature(step)) for step in steps]))
-    return (_field(_FIRST, first) if first else b"") + (_field(_SECOND, second) if second else b"")
+    pieces: list[_Piece] = []
+    _add_map(pieces, _FIRST, context or {}, _feature)
+    _add_map(pieces, _SECOND, sequences or {}, _steps)
+    return b"".join(pieces)
 
 
-def _entries(features: Mapping[str, Any], body: Callable[[Any], bytes]) -> bytes:
-    """The entries of a map from keys to messages."""
-    entries = []
+def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], message: Callable[[Any], _Message]) -> None:
+    """Adds a map from keys to messages."""
+    place, total = len(pieces), 0
+    pieces.append(b"")  # Where the size of all will stand.
     for name, value in features.items():
         try:
-            message = body(value)
+            head, rest, size = message(value)
         except (TypeError, OverflowError) as error:
             raise type(error)(f"feature {name!r}: {error}") from None
-        entries.append(_field(_FIRST, _field(_FIRST, name.encode()) + _field(_SECOND, message)))
-    return b"".join(entries)
+        key = name.encode()
+        length = len(key)
+        if length + size < _SHORT:
+            pieces.append(b"\n%c\n%c%b\x12%c%b" % (length + size + 4, length, key, size, head))
+            total += length + size + 6
+        else:
+            inner = b"\n%b%b\x12%b" % (write_varint(length), key, write_varint(size))
+            outer = b"\n" + write_varint(len(inner) + size)
+            pieces.append(outer + inner + head)
+            total += len(outer) + len(inner) + size
+        if rest:
+            pieces += rest
+    if total:
+        pieces[place] = tag + write_varint(total)
 
 
-def _feature(value: Any) -> bytes:
+def _steps(steps: Iterable[Any]) -> _Message:
+    """A FeatureList."""
+    pieces: list[_Piece] = []
+    total = 0
+    for step in steps:
+        head, rest, size = _feature(step)
+        lead = _FIRST + write_varint(size)
+        pieces.append(lead + head)
+        pieces += rest
+        total += len(lead) + size
+    return b"", pieces, total
+
+
+def _feature(value: Any) -> _Message:
+    """A Feature. The plainest kinds come first; what has a doubt in it is left to the second half."""
+    kind = type(value)
+    if kind is int:
+        if 0 <= value < 0x80:
+            return b"\x1a\x03\n\x01%c" % value, (), 5
+        if _INT64.min <= value <= _INT64.max:
+            return _one(_INTS, write_varint(value))
+    elif kind is bytes:
+        return _one(_BYTES, value)
+    elif kind is str:
+        return _one(_BYTES, value.encode())
+    elif kind is float:
+        return _floats((value,))
+    elif (kind is list or kind is tuple) and len(kinds := set(map(type, value))) == 1:
+        if bytes in kinds:
+            return _strings(value)
+        if float in kinds:
+            return _floats(value)
+        if int in kinds and len(value) <= _FEW and _INT64.min <= min(value) and max(value) <= _INT64.max:
+            return _one(_INTS, b"".join(map(write_varint, value)))
+    return _any_feature(value)
+
+
+def _any_feature(value: Any) -> _Message:
     if value is None:
-        return b""
+        return _EMPTY
     if isinstance(value, str | bytes | bytearray | memoryview):
-        return _field(_BYTES, _field(_FIRST, _encoded(value)))
+        return _one(_BYTES, _encoded(value))
     if isinstance(value, list | tuple):
         if not value:
-            return b""
+            return _EMPTY
         if isinstance(value[0], str | bytes | bytearray | memoryview):
-            return _field(_BYTES, b"".join([_field(_FIRST, _encoded(item)) for item in value]))
+            return _strings([_encoded(item) for item in value])
     array = np.asarray(value)
     if array.dtype.kind in "SUO" or (
         array.dtype.kind == "f" and not isinstance(value, np.ndarray | np.generic | float)
@@ -97,37 +163,56 @@ def _feature(value: Any) -> bytes:
         if items and all(isinstance(item, int) for item in items):
             raise OverflowError(f"one of {len(items)} integers does not fit an int64")
         if array.dtype.kind != "f":
-            return _field(_BYTES, b"".join([_field(_FIRST, _encoded(item)) for item in items]))
+            return _strings([_encoded(item) for item in items])
     return _numbers(array.ravel())
 
 
-def _numbers(values: npt.NDArray[Any]) -> bytes:
+def _numbers(values: npt.NDArray[Any]) -> _Message:
+    packed: _Piece
     if values.dtype.kind == "f":
-        packed = values.astype("<f4").tobytes()
-        return _field(_FLOATS, _field(_FIRST, packed) if packed else b"")
-    if values.dtype.kind not in "biu":
+        tag, packed = _FLOATS, np.ascontiguousarray(values, "<f4").view(np.uint8).data
+    elif values.dtype.kind not in "biu":
         raise TypeError(f"values of dtype {values.dtype} cannot be stored; give bytes, integers or floats")
-    if values.dtype == np.uint64 and values.size and int(values.max()) > _INT64.max:
+    elif values.dtype == np.uint64 and values.size and int(values.max()) > _INT64.max:
         raise OverflowError(f"{int(values.max())} does not fit an int64")
-    packed = pack_varints(values.astype(np.int64))
-    return _field(_INTS, _field(_FIRST, packed) if packed else b"")
+    elif len(values) <= _FEW:
+        tag, packed = _INTS, b"".join(map(write_varint, values.tolist()))
+    else:
+        tag, packed = _INTS, pack_varints(values.astype(np.int64, copy=False))
+    return _one(tag, packed) if len(packed) else (tag + b"\0", (), 2)
 
 
-def _encoded(value: Any) -> bytes:
+def _floats(values: Sequence[float]) -> _Message:
+    try:
+        packed = struct.pack(f"<{len(values)}f", *values)
+    except OverflowError:
+        return _numbers(np.asarray(values))
+    return _one(_FLOATS, packed)
+
+
+def _one(tag: bytes, value: _Piece) -> _Message:
+    """A list with one field: a string, or packed numbers."""
+    size = len(value)
+    if size < _SHORT:
+        return b"%b%c\n%c%b" % (tag, size + 2, size, value), (), size + 4
+    field = _FIRST + write_varint(size)
+    head = tag + write_varint(len(field) + size) + field
+    return head, (value,), len(head) + size
+
+
+def _strings(values: Sequence[_Piece]) -> _Message:
+    sizes = list(map(len, values))
+    leads = [_FIRST + write_varint(size) for size in sizes]
+    size = sum(sizes) + sum(map(len, leads))
+    head = _BYTES + write_varint(size)
+    return head, chain.from_iterable(zip(leads, values, strict=True)), len(head) + size
+
+
+def _encoded(value: Any) -> _Piece:
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
+    if isinstance(value, bytes | bytearray):
+        return value
+    if isinstance(value, memoryview):
+        return value.cast("B") if value.c_contiguous else bytes(value)
     raise TypeError(f"a {type(value).__name__} stands where bytes or str should")
-
-
-def _field(tag: bytes, body: bytes) -> bytes:
-    size = len(body)
-    if size < 0x80:
-        return b"%b%c%b" % (tag, size, body)
-    length = bytearray()
-    while size >= 0x80:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    length.append(size)
-    return b"".join((tag, length, body))

@@ -17,6 +17,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 WordArray: TypeAlias = npt.NDArray[np.uint64]
 
 MAX_VARINT_BYTES: Final = 10
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 _WORD_BYTES: Final = 8
 _CONTINUES: Final = np.uint64(0x8080808080808080)
 _ONE: Final = np.uint64(1)
@@ -59,6 +60,19 @@ def read_varint(data: bytes | memoryview, position: int, stop: int) -> tuple[int
             return value & 0xFFFFFFFFFFFFFFFF, at + 1
         shift += 7
     raise WireError("a varint is cut off" if stop - position < MAX_VARINT_BYTES else "a varint is longer than 10 bytes")
+
+
+def write_varint(value: int) -> bytes:
+    """The varint of an int64, or of an unsigned number."""
+    if value < 0x80:
+        return _ONE_BYTE[value] if value >= 0 else write_varint(value + (1 << 64))
+    if value < 0x4000:
+        return b"%c%c" % (value & 0x7F | 0x80, value >> 7)
+    if value < 0x200000:
+        return b"%c%c%c" % (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
+    return b"%c%c%c" % (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80) + write_varint(
+        value >> 21
+    )
 
 
 def read_length(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:
@@ -216,14 +230,16 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
 def pack_varints(values: IntArray) -> bytes:
     """The varints of many int64, one after the other."""
     words = np.ascontiguousarray(values, np.int64).view(np.uint64)
-    if not len(words) or int(words.max()) < 0x80:
+    most = int(words.max(initial=0))
+    if most < 0x80:
         return words.astype(np.uint8).tobytes()
-    groups = (words[:, None] >> (np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7))).astype(np.uint8)
+    widest = (most.bit_length() + 6) // 7
+    groups = (words[:, None] >> (np.arange(widest, dtype=np.uint64) * np.uint64(7))).astype(np.uint8)
     groups |= np.uint8(0x80)
     widths = np.ones(len(words), np.int64)
-    for byte in range(1, MAX_VARINT_BYTES):
+    for byte in range(1, widest):
         widths += words >= np.uint64(1 << 7 * byte)
     rows = np.arange(len(words))
     groups[rows, widths - 1] &= np.uint8(0x7F)
-    packed: ByteArray = groups[np.arange(MAX_VARINT_BYTES) < widths[:, None]]
+    packed: ByteArray = groups[np.arange(widest) < widths[:, None]]
     return packed.tobytes()

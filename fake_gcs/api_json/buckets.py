@@ -76,7 +76,7 @@ def lock_retention_policy(service: Service, request: Request) -> Response:
 
 def insert_bucket(service: Service, request: Request) -> Response:
     """Make a bucket."""
-    if not request.query.get("project"):
+    if "project" not in request.query:  # It may be empty: so gcsfs sends it when it was given none.
         raise missing("project")
     value = read_object(request.body)
     name = value.get("name")

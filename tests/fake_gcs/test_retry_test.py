@@ -88,7 +88,7 @@ def test_an_upload_keeps_what_came_before_the_fault(memory: FakeGCS) -> None:
 
 
 def test_the_place_of_a_fault_is_counted_over_the_whole_upload(memory: FakeGCS) -> None:
-    """By chunks, with the id on every request: it strikes in the chunk that reaches it, and no earlier one uses it up."""
+    """By chunks, with the id on every request: it strikes in the chunk that reaches it; none before uses it up."""
     instructions = {"storage.objects.insert": ["return-503-after-768K", "return-408"]}
     key = send(memory, "POST", "/retry_test", {"instructions": instructions}).json["id"]
     data, size = bytes(range(256)) * (4 * KIB), 512 * KIB

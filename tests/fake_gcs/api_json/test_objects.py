@@ -48,7 +48,7 @@ def test_an_object_is_what_was_put(server: FakeGCS) -> None:
 
 
 def test_missing_things_are_404_with_the_reason(server: FakeGCS) -> None:
-    """Objects, generations, buckets and paths; XML answers in XML, and where bytes were asked for the message is all."""
+    """Objects, generations, buckets and paths; XML answers in XML, and a reader of bytes gets the message alone."""
     for path in (f"{B}/no", "/storage/v1/b/nob/o", "/storage/v1/b/nob", "/storage/v1/what"):
         answer = ask(server, "GET", path)
         assert (answer.status, answer.reason) == (404, "notFound")

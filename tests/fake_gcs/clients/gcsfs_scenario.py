@@ -10,7 +10,7 @@ import gcsfs
 
 
 def main(url: str) -> None:
-    fs = gcsfs.GCSFileSystem(endpoint_url=url, token="anon", project="p")
+    fs = gcsfs.GCSFileSystem(endpoint_url=url, token="anon")
     fs.mkdir("gcsfs-bucket")
     data = random.Random(1).randbytes(3 << 20)
     fs.pipe("gcsfs-bucket/d/small", b"abc")
