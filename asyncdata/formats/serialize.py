@@ -29,11 +29,15 @@ _INTS: Final = b"\x1a"
 _FIRST: Final = b"\x0a"
 _SECOND: Final = b"\x12"
 _EMPTY: Final[_Message] = (b"", (), 0)
-_INT64: Final = np.iinfo(np.int64)
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1
 _SHORT: Final = 120
 """Messages below this size, and those around them, have lengths of one byte."""
 _FEW: Final = 64
 """So many integers are packed faster one by one than together."""
+_FLOAT: Final = struct.Struct("<f")
+_SHORT_LEADS: Final = tuple(b"\n%c" % size for size in range(0x80))
+"""What stands before a string of less than 128 bytes, by its size."""
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
@@ -124,9 +128,7 @@ def _feature(value: Any) -> _Message:
     """A Feature. The plainest kinds come first; what has a doubt in it is left to the second half."""
     kind = type(value)
     if kind is int:
-        if 0 <= value < 0x80:
-            return b"\x1a\x03\n\x01%c" % value, (), 5
-        if _INT64.min <= value <= _INT64.max:
+        if _LEAST <= value <= _MOST:
             return _one(_INTS, write_varint(value))
     elif kind is bytes:
         return _one(_BYTES, value)
@@ -139,14 +141,16 @@ def _feature(value: Any) -> _Message:
             return _strings(value)
         if float in kinds:
             return _floats(value)
-        if int in kinds and len(value) <= _FEW and _INT64.min <= min(value) and max(value) <= _INT64.max:
-            return _one(_INTS, b"".join(map(write_varint, value)))
+        if int in kinds and len(value) <= _FEW and min(value) >= _LEAST and max(value) <= _MOST:
+            return _one(_INTS, b"".join([write_varint(item) for item in value]))
     return _any_feature(value)
 
 
 def _any_feature(value: Any) -> _Message:
     if value is None:
         return _EMPTY
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "SUO":
+        return _numbers(value.ravel())
     if isinstance(value, str | bytes | bytearray | memoryview):
         return _one(_BYTES, _encoded(value))
     if isinstance(value, list | tuple):
@@ -155,9 +159,7 @@ def _any_feature(value: Any) -> _Message:
         if isinstance(value[0], str | bytes | bytearray | memoryview):
             return _strings([_encoded(item) for item in value])
     array = np.asarray(value)
-    if array.dtype.kind in "SUO" or (
-        array.dtype.kind == "f" and not isinstance(value, np.ndarray | np.generic | float)
-    ):
+    if array.dtype.kind in "SUO" or (array.dtype.kind == "f" and not isinstance(value, float)):
         # The items themselves: numpy casts mixed lists to one type, and cuts zero bytes off the end of strings.
         items = np.asarray(value, object).ravel().tolist()
         if items and all(isinstance(item, int) for item in items):
@@ -173,10 +175,10 @@ def _numbers(values: npt.NDArray[Any]) -> _Message:
         tag, packed = _FLOATS, np.ascontiguousarray(values, "<f4").view(np.uint8).data
     elif values.dtype.kind not in "biu":
         raise TypeError(f"values of dtype {values.dtype} cannot be stored; give bytes, integers or floats")
-    elif values.dtype == np.uint64 and values.size and int(values.max()) > _INT64.max:
+    elif values.dtype == np.uint64 and values.size and int(values.max()) > _MOST:
         raise OverflowError(f"{int(values.max())} does not fit an int64")
     elif len(values) <= _FEW:
-        tag, packed = _INTS, b"".join(map(write_varint, values.tolist()))
+        tag, packed = _INTS, b"".join([write_varint(value) for value in values.tolist()])
     else:
         tag, packed = _INTS, pack_varints(values.astype(np.int64, copy=False))
     return _one(tag, packed) if len(packed) else (tag + b"\0", (), 2)
@@ -184,7 +186,7 @@ def _numbers(values: npt.NDArray[Any]) -> _Message:
 
 def _floats(values: Sequence[float]) -> _Message:
     try:
-        packed = struct.pack(f"<{len(values)}f", *values)
+        packed = _FLOAT.pack(*values) if len(values) == 1 else struct.pack(f"<{len(values)}f", *values)
     except OverflowError:
         return _numbers(np.asarray(values))
     return _one(_FLOATS, packed)
@@ -194,7 +196,7 @@ def _one(tag: bytes, value: _Piece) -> _Message:
     """A list with one field: a string, or packed numbers."""
     size = len(value)
     if size < _SHORT:
-        return b"%b%c\n%c%b" % (tag, size + 2, size, value), (), size + 4
+        return b"".join((b"%b%c\n%c" % (tag, size + 2, size), value)), (), size + 4
     field = _FIRST + write_varint(size)
     head = tag + write_varint(len(field) + size) + field
     return head, (value,), len(head) + size
@@ -202,10 +204,10 @@ def _one(tag: bytes, value: _Piece) -> _Message:
 
 def _strings(values: Sequence[_Piece]) -> _Message:
     sizes = list(map(len, values))
-    leads = [_FIRST + write_varint(size) for size in sizes]
-    size = sum(sizes) + sum(map(len, leads))
-    head = _BYTES + write_varint(size)
-    return head, chain.from_iterable(zip(leads, values, strict=True)), len(head) + size
+    leads = [_SHORT_LEADS[size] if size < 0x80 else _FIRST + write_varint(size) for size in sizes]
+    total = sum(sizes) + sum(map(len, leads))
+    head = _BYTES + write_varint(total)
+    return head, chain.from_iterable(zip(leads, values, strict=True)), len(head) + total
 
 
 def _encoded(value: Any) -> _Piece:
@@ -214,5 +216,5 @@ def _encoded(value: Any) -> _Piece:
     if isinstance(value, bytes | bytearray):
         return value
     if isinstance(value, memoryview):
-        return value.cast("B") if value.c_contiguous else bytes(value)
+        return value.cast("B") if value.c_contiguous and value.nbytes else bytes(value)
     raise TypeError(f"a {type(value).__name__} stands where bytes or str should")

@@ -70,9 +70,10 @@ def write_varint(value: int) -> bytes:
         return b"%c%c" % (value & 0x7F | 0x80, value >> 7)
     if value < 0x200000:
         return b"%c%c%c" % (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
-    return b"%c%c%c" % (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80) + write_varint(
-        value >> 21
-    )
+    low = (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80)
+    if value < 0x10000000:
+        return b"%c%c%c%c" % (*low, value >> 21)
+    return b"%c%c%c%c%b" % (*low, value >> 21 & 0x7F | 0x80, write_varint(value >> 28))
 
 
 def read_length(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from asyncdata.formats.wire import (
     skip_field,
     unpack_varints,
     varints_of_width,
+    write_varint,
 )
 
 # Every width, and its bounds, as often as any other number.
@@ -32,6 +33,12 @@ def one(value: int) -> bytes:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*out, value])
+
+
+@given(INT64)
+def test_one_varint_is_written_by_the_book(value: int) -> None:
+    """A negative number as the unsigned one with its bits."""
+    assert write_varint(value) == write_varint(value % (1 << 64)) == one(value)
 
 
 @given(st.lists(INT64, max_size=60), st.integers(1, 63))

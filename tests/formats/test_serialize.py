@@ -1,0 +1,151 @@
+"""Writing Examples: protobuf's bytes, each of them written once."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncdata.formats.serialize import serialize_example, serialize_sequence_example
+from benchmarks.protobuf_examples import message_classes
+from tests.samples import samples
+
+CLASSES = message_classes()
+LISTS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
+FORMS: dict[str, tuple[Callable[[Sequence[Any]], Any], ...]] = {
+    "bytes_list": (
+        list,
+        tuple,
+        lambda values: [bytearray(value) for value in values],
+        lambda values: [memoryview(value) for value in values],
+        lambda values: np.array(values, object),
+        lambda values: [np.bytes_(value) if not value.endswith(b"\0") else value for value in values],
+    ),
+    "float_list": (
+        list,
+        tuple,
+        lambda values: np.array(values, np.float64),
+        lambda values: np.array(values, ">f8"),
+        lambda values: [np.float64(value) for value in values],
+        lambda values: np.array([*values, 0.5])[:-1].reshape(1, -1),
+    ),
+    "int64_list": (
+        list,
+        tuple,
+        lambda values: np.array(values, np.int64),
+        lambda values: np.array(values, ">i8"),
+        lambda values: [np.int64(value) for value in values],
+        lambda values: np.array([number for value in values for number in (value, 0)], np.int64)[::2],
+    ),
+}
+# Around the sizes at which a length needs another byte.
+STRINGS = st.one_of(
+    st.binary(max_size=20), st.sampled_from([100, 113, 119, 120, 127, 128, 300, 16_370, 16_383, 16_384]).map(bytes)
+)
+NUMBERS = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 300),
+    st.builds(lambda power, off: min(2**power + off, 2**63 - 1), st.integers(0, 63), st.integers(-1, 1)),
+)
+FLOATS = st.one_of(st.floats(width=32), st.floats(-3e38, 3e38))
+
+
+@st.composite
+def features(draw: st.DrawFn) -> tuple[Any, Any]:
+    """A value as it may be given, and the Feature that protobuf makes of it."""
+    field = draw(st.sampled_from([*LISTS, ""]))
+    if not field:
+        return draw(st.sampled_from([None, [], ()])), CLASSES["Feature"]()
+    items = {"bytes_list": STRINGS, "float_list": FLOATS, "int64_list": NUMBERS}[field]
+    values = draw(st.lists(items, max_size=3)) * draw(st.sampled_from([1, 1, 1, 10, 30, 50]))
+    message = CLASSES["Feature"](**{field: CLASSES[LISTS[field]](value=values)})
+    if len(values) == 1 and draw(st.booleans()):
+        return values[0], message
+    if not values:
+        return np.empty(0, {"bytes_list": object, "float_list": np.float32, "int64_list": np.int64}[field]), message
+    return draw(st.sampled_from(FORMS[field]))(values), message
+
+
+def example_of(entries: dict[str, Any]) -> Any:
+    """An Example with these features."""
+    example = CLASSES["Example"]()
+    for key, message in entries.items():
+        example.features.feature[key].CopyFrom(message)
+    return example
+
+
+def canonical(message: Any) -> bytes:
+    """The bytes of a message, with the keys in protobuf's order."""
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def same(made: bytes, message: Any) -> bool:
+    """Whether these are the bytes of a message but for the order of its keys."""
+    return len(made) == message.ByteSize() and canonical(type(message).FromString(made)) == canonical(message)
+
+
+KEYS = st.one_of(st.text(max_size=20), st.text(max_size=5).map(lambda text: text + 120 * "k"))
+MAPS = st.dictionaries(KEYS, features(), max_size=4)
+
+
+@settings(max_examples=samples(100, 3000))
+@given(KEYS, features())
+def test_the_bytes_are_those_of_protobuf(key: str, feature: tuple[Any, Any]) -> None:
+    """Every kind, number, form and size of values gives protobuf's own bytes."""
+    value, message = feature
+    assert serialize_example({key: value}) == example_of({key: message}).SerializeToString()
+
+
+@settings(max_examples=samples(50, 3000))
+@given(MAPS, st.dictionaries(KEYS, st.lists(features(), max_size=3), max_size=2))
+def test_many_features_are_protobufs_in_the_callers_order(
+    context: dict[str, tuple[Any, Any]], lists: dict[str, list[tuple[Any, Any]]]
+) -> None:
+    """An Example and a SequenceExample of any features are protobuf's, but for the order of the keys."""
+    values = {key: value for key, (value, _) in context.items()}
+    example = example_of({key: message for key, (_, message) in context.items()})
+    assert same(serialize_example(values), example)
+    sequence = CLASSES["SequenceExample"](context=example.features if context else None)
+    for key, steps in lists.items():
+        sequence.feature_lists.feature_list[key].feature.extend(message for _, message in steps)
+    steps_of = {key: [value for value, _ in steps] for key, steps in lists.items()}
+    assert same(serialize_sequence_example(values, steps_of), sequence)
+
+
+def test_the_order_of_keys_is_the_callers() -> None:
+    """The entries lie in it as they were given."""
+    assert serialize_example({"b": 1, "a": 2})[2:] == serialize_example({"b": 1})[2:] + serialize_example({"a": 2})[2:]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        bytes(4 << 20),
+        bytearray(4 << 20),
+        memoryview(bytes(4 << 20)),
+        np.zeros(1 << 20, np.float32),
+        [bytes(1 << 20)] * 4,
+    ],
+    ids=["bytes", "bytearray", "memoryview", "float32", "strings"],
+)
+def test_a_payload_is_written_once(value: Any) -> None:
+    """The record is the only memory of its size that is taken while it is made."""
+    tracemalloc.start()
+    try:
+        record = serialize_example({"first": 1, "payload": value, "last": "x"})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(record) <= peak < len(record) + 4096
+
+
+def test_odd_views_are_written_as_their_bytes() -> None:
+    """Of numbers, strided, and empty."""
+    numbers = np.arange(6, dtype=np.int32).data
+    for view in (numbers, numbers[::2], memoryview(b""), np.empty(0, np.int32).data):
+        assert serialize_example({"v": view}) == serialize_example({"v": view.tobytes()})
