@@ -17,16 +17,15 @@ import numpy.typing as npt
 from asyncdata import arguments
 from asyncdata.formats.feature_specs import of_examples, of_records
 from asyncdata.formats.features import Feature, FixedLenSequenceFeature
-from asyncdata.formats.lists import ListReader, Record
+from asyncdata.formats.lists import ListReader, Record, batch_of
 from asyncdata.formats.outputs import check_spec, of_batch, of_record, of_stack, plan
-from asyncdata.memory.bytesarray import BytesArray
 
 
 class ExampleParser:
     """A picklable map function: one serialized Example, or a whole batch of them, to a dict by feature name.
 
     Called with one record (bytes, bytearray, memoryview) it gives what ``tf.io.parse_single_example`` does, called with
-    a `BytesArray` or any sequence of records what ``tf.io.parse_example`` does; see ``outputs`` for the types.
+    a `BytesArray` or any other sequence of records what ``tf.io.parse_example`` does; see ``outputs`` for the types.
 
     Attributes:
         spec: What was asked for.
@@ -65,6 +64,7 @@ class ExampleParser:
 
         Raises:
             CorruptRecordError: If a record is not an Example, or a feature is not what the spec says.
+            TypeError: It is neither a record nor a batch of them.
         """
         if not isinstance(record, bytes | bytearray | memoryview):
             return self.batched(record)
@@ -76,8 +76,9 @@ class ExampleParser:
 
         Raises:
             CorruptRecordError: For a record that cannot be parsed; its message says which of the batch.
+            TypeError: The records are not bytes.
         """
-        batch = records if isinstance(records, BytesArray) else BytesArray.from_items(records)
+        batch = batch_of(records)
         columns = self._lists.block(batch.base, batch.rows)
         return {output.name: of_batch(output, columns) for output in self._outputs}
 

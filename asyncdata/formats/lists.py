@@ -120,6 +120,20 @@ class ListReader:
         return [stacked([values[slot] for values in records], item) for slot, item in enumerate(self._wanted)]
 
 
+def batch_of(records: Sequence[Record]) -> BytesArray:
+    """A batch of records side by side.
+
+    Raises:
+        TypeError: It is something else: texts, numbers, a batch of batches.
+    """
+    items = records.tolist() if isinstance(records, np.ndarray) else records
+    if isinstance(items, Sequence) and not isinstance(items, str):
+        found = items if isinstance(items, BytesArray) else BytesArray.from_items(items)
+        if not found.text:
+            return found
+    raise TypeError(f"a record is bytes, and a batch of records a sequence of them, not a {type(records).__name__}")
+
+
 def stacked(values: list[Any], item: Wanted) -> Column:
     """The column of a list's values that were read one by one."""
     return _Found(np.empty(0, np.uint8), len(values), [], np.arange(len(values))).column(0, item, values)

@@ -28,7 +28,7 @@ from asyncdata.formats.features import (
     Wanted,
     value_of,
 )
-from asyncdata.formats.lists import ListReader, Record, in_batch, stacked, words_of
+from asyncdata.formats.lists import ListReader, Record, batch_of, in_batch, stacked, words_of
 from asyncdata.formats.one_example import decode, read_entry
 from asyncdata.formats.outputs import Output, check_spec, of_batch, of_record, plan, ragged
 from asyncdata.formats.stepping import Ragged
@@ -123,6 +123,7 @@ class SequenceExampleParser:
             CorruptRecordError: For a record that cannot be parsed; its message says which of the batch.
         """
         contexts, sequences = [], []
+        records = batch_of(records).views()
         for index, record in enumerate(records):
             try:
                 contexts.append(self._lists.record(record, None))

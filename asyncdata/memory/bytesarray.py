@@ -42,8 +42,16 @@ class BytesArray(Sequence[Any]):
 
     @classmethod
     def from_items(cls, items: Sequence[bytes | bytearray | memoryview | str]) -> BytesArray:
-        """Copies byte strings, or texts, into one array."""
+        """Copies byte strings, or texts, into one array.
+
+        Raises:
+            TypeError: An item is neither, or there are both. Other buffers are refused too: the bytes of an array of
+                objects are addresses.
+        """
         text = len(items) > 0 and isinstance(items[0], str)
+        for kind in set(map(type, items)):
+            if not issubclass(kind, str if text else (bytes, bytearray, memoryview)):
+                raise TypeError(f"the items of a BytesArray are all bytes or all str; one is of type {kind.__name__}")
         raw: list[Any] = [item.encode() if isinstance(item, str) else item for item in items]
         rows = np.empty((len(raw), 2), np.int64)
         rows[:, 1] = list(map(len, raw))
@@ -142,8 +150,13 @@ class BytesArray(Sequence[Any]):
         return out if dtype is None else out.astype(dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BytesArray.from_items, (self.tolist(),)
+        return _loaded, (self.tolist(), self._text)
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(item[:16]) for item in self[:3])
         return f"BytesArray([{shown}{', …' if len(self) > 3 else ''}], {len(self)} items, {self.nbytes} bytes)"
+
+
+def _loaded(items: list[Any], text: bool) -> BytesArray:
+    found = BytesArray.from_items(items)
+    return BytesArray(found.base, found.rows, text=text)

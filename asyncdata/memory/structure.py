@@ -136,7 +136,8 @@ def flatten_as(structure: Structure, element: Element, leaves: list[Any]) -> boo
 def _parts_as(structure: TupleOf | DictOf | RecordOf, element: Element) -> list[Any] | None:
     """The children of an element in the order that `structure` gives; None where it does not fit."""
     if isinstance(structure, TupleOf):
-        fits = isinstance(element, tuple) and len(element) == len(structure.children)
+        make = type(element) if hasattr(element, "_fields") else None
+        fits = isinstance(element, tuple) and len(element) == len(structure.children) and make is structure.make
         return list(element) if fits else None
     if isinstance(structure, RecordOf):
         fits = type(element) is structure.make

@@ -23,7 +23,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
 from asyncdata.memory.leaf import Leaf, is_plain
 from asyncdata.memory.pickling import dumps
-from asyncdata.memory.structure import Structure, unflatten
+from asyncdata.memory.structure import LEAF, Structure, unflatten
 from asyncdata.types import Element
 
 ALIGN = 64
@@ -167,6 +167,17 @@ class Rowset:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def payloads(self) -> Rows | None:
+        """Where the elements lie, if each is one byte string and nothing else; None otherwise.
+
+        A table has references too, but its rows are whole batches of byte strings, and those of arrays and pickles are
+        no byte strings at all: whoever reads rows as payloads asks here, not whether there are references.
+        """
+        if self._shape.structure is not LEAF or (leaf := self._shape.parts[0].leaf) is None:
+            return None
+        return self.refs[0] if leaf.kind == "bytes" else None
+
     def _leaf(self, column: int, row: int, view: memoryview | None) -> Any:
         part = self._shape.parts[column]
         if part.kind == "refs":
@@ -191,6 +202,6 @@ class Rowset:
             view: The arena; when given, byte strings are handed out as views of it instead of copies.
         """
         structure = self._shape.structure
-        if structure is None:
+        if structure is LEAF:
             return self._leaf(0, row, view)
         return unflatten(structure, (self._leaf(i, row, view) for i in range(len(self._columns))))

@@ -22,9 +22,8 @@ import numpy as np
 
 from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account, State, Ticket
-from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
 from asyncdata.memory.layout import Layout
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
 from asyncdata.memory.slabs import Slab
@@ -403,6 +402,9 @@ class Job:
             kinds = np.empty(count, object)
             kinds[:] = leaves
             columns.append(RefColumn(self._budget.slabs, table, None, kinds))
+        if ragged.nests:
+            # As an inline map gives them: what batches and windows them takes them apart.
+            columns = [ObjectColumn([column.element(row) for row in range(count)]) for column in columns]
         return ragged.structure, self._hand_over(tuple(columns))
 
     def _stacked(self) -> tuple[Structure, tuple[Column, ...]]:
@@ -465,10 +467,6 @@ class Job:
         for slab in self._payloads:
             self._budget.slabs.drop(slab)
         self._payloads = []
-
-    def origins(self) -> Rows:
-        """Provenance of the input rows."""
-        return self.block.origin
 
 
 _INLINE_BYTES = 3072

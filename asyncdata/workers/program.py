@@ -28,7 +28,7 @@ from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
-from asyncdata.workers.results import Need, Results, write_columns
+from asyncdata.workers.results import Need, Results, has_place, write_columns
 from asyncdata.workers.tasks import DAMAGED, DONE, HUNG, NO_SPAN, Reply, Task, decode_shape, encode_failed
 from asyncdata.workers.whereabouts import Mark
 
@@ -206,12 +206,12 @@ def _call_batched(
     Such a function says so with ``accepts_rows = True`` and has a method ``rows(array, rows)`` that takes references
     instead of payloads, as the parsers of `formats.example` do.
     """
-    if len(program.functions) != 1 or len(rows.refs) != 1 or rows.refs[0] is None or not len(todo):
+    refs = rows.payloads
+    if len(program.functions) != 1 or refs is None or not len(todo):
         return None
     function: Any = program.functions[0]
     if not _accepts_rows(function):
         return None
-    refs = rows.refs[0]
     if len(todo) < len(refs):
         refs = refs[todo if isinstance(todo, list) else slice(len(todo))]
     try:
@@ -219,12 +219,15 @@ def _call_batched(
     except Exception:  # noqa: BLE001 -- element by element the same error names its row
         return None
     leaves, structure = flatten(result)
-    if any(not isinstance(leaf, np.ndarray | BytesArray) and not _is_texts(leaf) for leaf in leaves):
-        return None  # ragged: element by element the error says what does not fit
+    if not all(_is_of_rows(leaf) for leaf in leaves):
+        return None  # ragged, or arrays of objects: element by element they are put aside, or refused with a reason
     if not program.stack and any(np.ndim(leaf) == 0 or len(leaf) != len(todo) for leaf in leaves):
         return None  # not one item per row, so not to be taken apart into rows
     return structure, leaves
 
 
-def _is_texts(column: Any) -> bool:
-    return isinstance(column, list) and all(isinstance(item, bytes | str | memoryview) for item in column)
+def _is_of_rows(column: Any) -> bool:
+    """Whether a slab can hold the rows of a column side by side."""
+    if isinstance(column, list):
+        return all(isinstance(item, bytes | str | memoryview) for item in column)
+    return isinstance(column, BytesArray) or (isinstance(column, np.ndarray) and has_place(column))

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.layout import Layout, as_bytes, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
-from asyncdata.memory.leaf import Leaf, is_plain
+from asyncdata.memory.leaf import Leaf, array_leaf, is_plain
 from asyncdata.memory.pickling import dumps
+from asyncdata.memory.returned import returned, returned_nest
 from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
 from asyncdata.memory.wire import aligned
 from asyncdata.workers.tasks import DONE, NO_SPAN, RAGGED, RaggedRows, Task
@@ -34,8 +35,6 @@ def write_columns(
     leaves = []
     for column in columns:
         if isinstance(column, np.ndarray):
-            if column.dtype.kind == "V" or not is_plain(column):
-                raise UnbatchableError(f"an array of dtype {column.dtype} has no place in a slab")
             leaves.append(Leaf("array", column.dtype.str, (task.batch_size, *column.shape[1:])))
         else:
             leaves.append(Leaf("table", shape=(task.batch_size,), text=_is_text(column)))
@@ -115,6 +114,7 @@ class Results:
         self._texts: list[list[Any]] = []
         self._done = 0
         self._aside: list[list[_Item]] | None = None
+        self._nests = False
 
     def __len__(self) -> int:
         """Rows that were taken."""
@@ -131,21 +131,21 @@ class Results:
         self._done += 1
 
     def _add(self, value: Any) -> None:
+        leaves: list[Any] = []
         if self._layout is None and self._aside is None:
-            leaves, structure = flatten(value)
-            if self._all_plain(leaves) or (self._stack and not any(map(_is_of_texts, leaves))):
-                self._begin(structure, leaves)
+            leaves, self._structure = flatten(value)
+        elif not flatten_as(self._structure, value, leaves):
+            if self._stack:
+                raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
+            self._lose_structure()
+            leaves = [returned_nest(value)]
+        if not self._stack:
+            leaves = list(map(returned, leaves))
+        if self._layout is None and self._aside is None:
+            if not any(map(_is_of_texts, leaves)) if self._stack else all(map(has_place, leaves)):
+                self._begin(self._structure, leaves)
             else:
-                items = [_item(leaf) for leaf in leaves]
-                self._aside = [[] for _ in items]
-            self._structure = structure
-        else:
-            leaves = []
-            if not flatten_as(self._structure, value, leaves):
-                if self._stack:
-                    raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
-                self._lose_structure()
-                leaves = [value]
+                self._aside = [[] for _ in leaves]
         if self._aside is not None:
             self._put_aside(leaves)
         else:
@@ -160,14 +160,7 @@ class Results:
         rows = [[column[row] for column in columns] for row in range(self._done)]
         self._aside = [[_item(unflatten(self._structure, iter(leaves))) for leaves in rows]]
         self._structure = LEAF
-
-    def _all_plain(self, leaves: list[Any]) -> bool:
-        try:
-            for value in leaves:
-                value_leaf(value, 1)
-        except UnbatchableError:
-            return False
-        return True
+        self._nests = True
 
     def _begin(self, structure: Structure, leaves: list[Any]) -> None:
         size = self._task.batch_size
@@ -180,6 +173,8 @@ class Results:
         assert self._layout is not None
         row = self._task.batch_start + self._done
         for column, (leaf, value) in enumerate(zip(self._layout.leaves, leaves, strict=True)):
+            if not self._stack and not has_place(value):
+                return self._misfit(leaves)
             if leaf.kind == "table":
                 if isinstance(value, str) != leaf.text or not isinstance(value, bytes | bytearray | memoryview | str):
                     return self._misfit(leaves)
@@ -220,7 +215,7 @@ class Results:
 
     def _put_aside(self, leaves: list[Any]) -> None:
         assert self._aside is not None
-        items = [_item(value) for value in leaves]
+        items = [_item(returned(value)) for value in leaves]
         for column, item in zip(self._aside, items, strict=True):
             column.append(item)
 
@@ -276,7 +271,7 @@ class Results:
                 # An empty item behind a full slab would lie in the next one.
                 table[row] = position if size else base, size
                 position += aligned(size)
-        body = dumps((tables_at, RaggedRows(self._structure, tuple(kinds))))
+        body = dumps((tables_at, RaggedRows(self._structure, tuple(kinds), self._nests)))
         return RAGGED, self._offset, base, body
 
     def _write_strings(self, position: int, strings: BytesArray) -> None:
@@ -292,26 +287,31 @@ def _is_of_texts(value: Any) -> bool:
     return isinstance(value, BytesArray) or (isinstance(value, np.ndarray) and value.dtype.kind in "OSU")
 
 
+def has_place(value: Any) -> bool:
+    """Whether a leaf can be written into the slab of a layout as what it is."""
+    if isinstance(value, np.ndarray | np.generic):
+        return is_plain(value) and value.dtype.kind != "V"
+    return type(value) in (bytes, str)
+
+
 def _item(value: Any) -> _Item:
     """A leaf as it will be written: a copy, for the function may use its memory again."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return Leaf("bytes"), bytes(value)
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is bytes:
+        return Leaf("bytes"), value
+    if kind is str:
         # One that is not Unicode is pickled.
         with contextlib.suppress(UnicodeEncodeError):
             return Leaf("str"), value.encode()
-    if isinstance(value, BytesArray) and len(value):
+    if kind is BytesArray and len(value):
         return Leaf("table", shape=(len(value),), text=value.text), value.copy()
-    if isinstance(value, np.ndarray | np.generic | int | float | bool | complex | list):
-        array = _as_array(value)
-        if array is not None and is_plain(array) and not isinstance(value, np.ma.MaskedArray):
-            return Leaf("array", array.dtype.str, array.shape), np.array(array, order="C")
+    if isinstance(value, np.ndarray | np.generic) and is_plain(value):
+        return array_leaf(value), np.array(value, order="C")
     try:
         return Leaf("object"), dumps(value)
     except Exception as error:
-        kind = type(value).__name__
         raise TypeError(
-            f"a {kind} that the function returned cannot be sent from its process or thread: {error}"
+            f"a {kind.__name__} that the function returned cannot be sent from its process or thread: {error}"
         ) from error
 
 
@@ -337,11 +337,3 @@ def _size(data: npt.NDArray[Any] | bytes | BytesArray) -> int:
     if isinstance(data, BytesArray):
         return 16 * len(data) + data.nbytes
     return len(data) if isinstance(data, bytes) else int(data.nbytes)
-
-
-def _as_array(value: Any) -> npt.NDArray[Any] | None:
-    """The array a value stands for; None for a list that is none."""
-    try:
-        return np.asarray(value)
-    except ValueError:
-        return None

@@ -123,10 +123,12 @@ class RaggedRows:
     Attributes:
         structure: How the leaves nest.
         leaves: Per leaf, what each row is.
+        nests: Whether rows are whole elements, nests among them, because they do not all nest alike.
     """
 
     structure: Structure
     leaves: tuple[tuple[Leaf, ...], ...]
+    nests: bool = False
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,9 +1,4 @@
-"""What functions return, as elements: a Python number becomes the NumPy number that workers make of it.
-
-So it makes no difference to what follows where a function runs: ``int`` gives ``int64`` (``uint64`` where it is too
-large for that), ``float`` gives ``float64``, ``bool`` and ``complex`` theirs. Integers of more than 64 bits, and
-everything else, stay what they are. Numbers of a block are converted together, each as it would be alone.
-"""
+"""What functions returned, as blocks. Numbers of a block are converted together, each as it would be alone."""
 
 from __future__ import annotations
 
@@ -14,10 +9,11 @@ import numpy as np
 from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
-from asyncdata.memory.structure import LEAF, flatten, unflatten
+from asyncdata.memory.returned import returned_nest
 from asyncdata.runtime.stages.arrays import block_of_elements
 
 _NUMBERS: Final = frozenset({bool, int, float, complex})
+_SETTLED: Final = frozenset({bytes, str, np.int64, np.float32, np.float64})
 
 
 def block_of_results(results: list[Any], origin: Rows, advance: Advance) -> Block:
@@ -34,25 +30,6 @@ def _converted(column: ObjectColumn) -> Column:
         try:
             return ArrayColumn(np.array(items, np.int64 if int in kinds else kinds.pop()))
         except OverflowError:
-            return ObjectColumn([_number(item) for item in items])
-    if kinds & _NUMBERS or (tuple in kinds or dict in kinds):
-        return ObjectColumn([_element(item) for item in items])
-    return column
-
-
-def _element(item: Any) -> Any:
-    """One element of a column in which they are not alike; it may be a nest."""
-    leaves, structure = flatten(item)
-    if structure is LEAF:
-        return _number(item)
-    return unflatten(structure, iter([_number(leaf) for leaf in leaves]))
-
-
-def _number(leaf: Any) -> Any:
-    if type(leaf) not in _NUMBERS:
-        return leaf
-    array = np.asarray(leaf)
-    if array.dtype == object:
-        return leaf
-    # NumPy calls its unsigned type for large integers by another name of the same kind.
-    return array[()] if array.dtype.kind != "u" else np.uint64(leaf)
+            pass
+    # Where elements are not alike, each may be a nest.
+    return column if kinds <= _SETTLED else ObjectColumn([returned_nest(item) for item in items])

@@ -1,0 +1,79 @@
+"""What functions return, as elements: the same wherever the function ran.
+
+| returned leaf                                            | element                                              |
+|----------------------------------------------------------|------------------------------------------------------|
+| ``bytes``, ``bytearray``, ``memoryview``, NumPy's        | ``bytes``                                            |
+| ``str``, NumPy's                                         | ``str``                                              |
+| ``bool``, ``int``, ``float``, ``complex``                | the NumPy number: int64 (uint64 where it is too      |
+|                                                          | large for that), float64, bool, complex128           |
+| array of numbers, dates or raw bytes                     | the array, as ``numpy.ndarray``; without axes, its   |
+|                                                          | NumPy number                                         |
+| list, not empty, that NumPy makes such an array of       | that array                                           |
+| anything else, subclasses such as enums among them       | what it is                                           |
+
+Integers of more than 64 bits are something else; so is a list that NumPy could only hold rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata.memory.leaf import is_plain
+from asyncdata.memory.structure import LEAF, flatten, unflatten
+
+_BYTES: Final = frozenset((bytearray, memoryview, np.bytes_))
+_NUMBERS: Final = frozenset((bool, int, float, complex))
+_SETTLED: Final = frozenset((bytes, str, np.bool_, np.int64, np.int32, np.uint8, np.float32, np.float64))
+"""Types that stay what they are, to be looked up at once."""
+
+
+def returned(value: Any) -> Any:
+    """One leaf; see the module's table."""
+    kind = type(value)
+    if kind in _SETTLED:
+        return value
+    if isinstance(value, np.ndarray):
+        if kind is np.ndarray and value.ndim:
+            return value
+        return np.asarray(value)[()] if is_plain(value) else value
+    if kind in _NUMBERS:
+        return _number(value)
+    if kind in _BYTES:
+        return bytes(value)
+    if kind is np.str_:
+        return str(value)
+    return _listed(value) if kind is list and value else value
+
+
+def returned_nest(value: Any) -> Any:
+    """The same for every leaf of a nest."""
+    leaves, structure = flatten(value)
+    if structure is LEAF:
+        return returned(value)
+    return unflatten(structure, map(returned, leaves))
+
+
+def _number(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype == object:
+        return value
+    # NumPy calls its unsigned type for large integers by another name of the same kind.
+    return array[()] if array.dtype.kind != "u" else np.uint64(value)
+
+
+_EXACT_BITS: Final = 53
+"""Of the integers that a float64 holds."""
+
+
+def _listed(items: list[Any]) -> Any:
+    try:
+        array = np.asarray(items)
+    except Exception:  # noqa: BLE001 -- what is in it may refuse in any way it likes
+        return items
+    if not is_plain(array) or not array.size:
+        return items
+    if array.dtype.kind == "f" and any(type(item) is int and item.bit_length() > _EXACT_BITS for item in items):
+        return items
+    return array
