@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.leaf import Leaf, is_plain
-from asyncdata.memory.structure import Structure, describe, leaf_names
+from asyncdata.memory.structure import Structure, describe, flatten_as, is_ragged, leaf_names, unflatten
 from asyncdata.memory.wire import aligned
 
 
@@ -88,14 +88,26 @@ def as_bytes(value: Any) -> bytes:
 
 
 def plan_layout(structure: Structure, leaves: Sequence[Leaf]) -> Layout:
-    """Lays the leaves of a batch out one after the other."""
-    offsets = []
+    """Lays the leaves of a batch out one after the other.
+
+    By their names, so that tasks whose first dicts have their keys in different orders write to the same places.
+    """
+    names = leaf_names(structure)
+    order = range(len(leaves)) if len(names) != len(leaves) else sorted(range(len(names)), key=names.__getitem__)
+    offsets = [0] * len(leaves)
     position = 0
-    for leaf in leaves:
-        offsets.append(position)
+    for index in order:
+        offsets[index] = position
         # At least one boundary further, so that a leaf of no bytes begins inside the slab too.
-        position += aligned(max(leaf.nbytes, 1))
+        position += aligned(max(leaves[index].nbytes, 1))
     return Layout(structure, tuple(leaves), tuple(offsets), max(position, 1))
+
+
+def same_places(layout: Layout, other: Layout) -> bool:
+    """Whether two layouts are the same but for the order of keys."""
+    ours, theirs = (list(map(str, zip(each.leaves, each.offsets, strict=True))) for each in (layout, other))
+    found: list[str] = []
+    return flatten_as(layout.structure, unflatten(other.structure, iter(theirs)), found) and found == ours
 
 
 def parts_of(arena: npt.NDArray[np.uint8], offset: int, layout: Layout) -> list[npt.NDArray[Any]]:
@@ -122,6 +134,12 @@ def mismatch(structure: Structure, expected: Sequence[Leaf], found: Sequence[Lea
                 "make all elements alike in map(), or use padded_batch or ragged_batch"
             )
     raise AssertionError("the leaves are alike")
+
+
+def refuse_ragged(structure: Structure) -> None:
+    """Raises ``UnbatchableError`` if there is a RaggedArray in the elements: row splits do not stack."""
+    if is_ragged(structure):
+        raise UnbatchableError("a RaggedArray cannot be batched by batch(): use ragged_batch()")
 
 
 def structure_mismatch(expected: Structure, found: Structure, position: int) -> UnbatchableError:

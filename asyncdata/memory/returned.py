@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.memory.leaf import is_plain
-from asyncdata.memory.structure import LEAF, flatten, unflatten
+from asyncdata.memory.structure import map_leaves
 
 _BYTES: Final = frozenset((bytearray, memoryview, np.bytes_))
 _NUMBERS: Final = frozenset((bool, int, float, complex))
@@ -49,10 +49,7 @@ def returned(value: Any) -> Any:
 
 def returned_nest(value: Any) -> Any:
     """The same for every leaf of a nest."""
-    leaves, structure = flatten(value)
-    if structure is LEAF:
-        return returned(value)
-    return unflatten(structure, map(returned, leaves))
+    return map_leaves(returned, value)
 
 
 def _number(value: Any) -> Any:

@@ -136,8 +136,7 @@ def flatten_as(structure: Structure, element: Element, leaves: list[Any]) -> boo
 def _parts_as(structure: TupleOf | DictOf | RecordOf, element: Element) -> list[Any] | None:
     """The children of an element in the order that `structure` gives; None where it does not fit."""
     if isinstance(structure, TupleOf):
-        make = type(element) if hasattr(element, "_fields") else None
-        fits = isinstance(element, tuple) and len(element) == len(structure.children) and make is structure.make
+        fits = isinstance(element, tuple) and len(element) == len(structure.children)
         return list(element) if fits else None
     if isinstance(structure, RecordOf):
         fits = type(element) is structure.make
@@ -162,6 +161,14 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Element:
     return {key: unflatten(child, leaves) for key, child in zip(structure.keys, structure.children, strict=True)}
 
 
+def map_leaves(function: Callable[[Any], Any], element: Element) -> Element:
+    """The same nest with what the function makes of each leaf."""
+    leaves, structure = flatten(element)
+    if structure is LEAF:
+        return function(element)
+    return unflatten(structure, map(function, leaves))
+
+
 def graft(structure: Structure, grafts: Iterator[Structure]) -> Structure:
     """The structure with another one in the place of each of its leaves, from left to right."""
     if structure is LEAF:
@@ -169,6 +176,13 @@ def graft(structure: Structure, grafts: Iterator[Structure]) -> Structure:
     if isinstance(structure, RaggedOf):
         raise TypeError("the parts of a RaggedArray have no structure of their own")
     return dataclasses.replace(structure, children=tuple(graft(child, grafts) for child in structure.children))
+
+
+def is_ragged(structure: Structure) -> bool:
+    """Whether there is a RaggedArray in the nest."""
+    if isinstance(structure, TupleOf | DictOf | RecordOf):
+        return any(map(is_ragged, structure.children))
+    return isinstance(structure, RaggedOf)
 
 
 def leaf_count(structure: Structure) -> int:

@@ -23,7 +23,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, read_leaf, read_table
 from asyncdata.memory.leaf import Leaf, is_plain
 from asyncdata.memory.pickling import dumps
-from asyncdata.memory.structure import LEAF, Structure, unflatten
+from asyncdata.memory.structure import LEAF, Structure, map_leaves, unflatten
 from asyncdata.types import Element
 
 ALIGN = 64
@@ -111,6 +111,11 @@ def write(arena: npt.NDArray[np.uint8], offset: int, parts: list[bytes | npt.NDA
         offset += aligned(size)
 
 
+def as_views(element: Element) -> Element:
+    """The element with memoryviews for its byte strings, as functions want it that were promised no copies."""
+    return map_leaves(lambda leaf: memoryview(leaf) if isinstance(leaf, bytes) else leaf, element)
+
+
 class Rowset:
     """Rows read back in another process, as user functions want them.
 
@@ -189,10 +194,10 @@ class Rowset:
                 table = read_table(self._arena, offset, part.leaf.shape[0])
                 return BytesArray(self._arena, table, text=part.leaf.text)
             return read_leaf(self._arena, offset, length, part.leaf)
+        value = self._columns[column][row]
         if part.kind == "array":
-            value = self._columns[column][row]
             return value.copy() if isinstance(value, np.ndarray) else value
-        return self._columns[column][row]
+        return value if view is None else as_views(value)
 
     def element(self, row: int, view: memoryview | None = None) -> Element:
         """One element.

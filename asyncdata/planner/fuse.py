@@ -30,26 +30,36 @@ def fuse_map_batch(node: Node, options: Options) -> Node:
 
 
 def fuse_maps(node: Node, options: Options) -> Node:
-    """A `Map` in workers in front of a `MapBatch` with the same settings: one task applies both functions."""
+    """Every `Map` in workers in front of a `MapBatch` with the same settings: one task applies all their functions.
+
+    A ready-made function that takes blocks of records stays a step of its own where it comes first: as one of several
+    functions it would be called record by record.
+    """
     del options
-    if not isinstance(node, MapBatch) or not isinstance(node.input, Map):
-        return node
-    first = node.input
-    same = (
-        first.executor == node.executor
+    while isinstance(node, MapBatch) and isinstance(first := node.input, Map) and _goes_with(first, node):
+        leads = first.zero_copy or not _goes_with(first.input, node)
+        if leads and getattr(first.function, "accepts_rows", False):
+            break
+        node = MapBatch(
+            input=first.input,
+            functions=(first.function, *node.functions),
+            rng=(first.rng, *node.rng),
+            parallelism=node.parallelism,
+            deterministic=node.deterministic,
+            executor=node.executor,
+            zero_copy=first.zero_copy,
+            size=node.size,
+            drop_remainder=node.drop_remainder,
+        )
+    return node
+
+
+def _goes_with(first: Node, node: MapBatch) -> bool:
+    """Whether a step can be done in the tasks that fill the batches; those that ask for views take them from slabs."""
+    return (
+        isinstance(first, Map)
+        and first.executor == node.executor
         and first.parallelism == node.parallelism
         and first.deterministic == node.deterministic
-    )
-    if not same:
-        return node
-    return MapBatch(
-        input=first.input,
-        functions=(first.function, *node.functions),
-        rng=(first.rng, *node.rng),
-        parallelism=node.parallelism,
-        deterministic=node.deterministic,
-        executor=node.executor,
-        zero_copy=first.zero_copy,
-        size=node.size,
-        drop_remainder=node.drop_remainder,
+        and not node.zero_copy
     )

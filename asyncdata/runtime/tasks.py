@@ -24,7 +24,7 @@ from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account, State, Ticket
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
-from asyncdata.memory.layout import Layout
+from asyncdata.memory.layout import Layout, same_places
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure
@@ -441,10 +441,11 @@ class Job:
         )
 
     def _layout(self) -> Layout:
-        bodies = {part.reply.body for part in self._parts if part.reply is not None}
-        if len(bodies) != 1:
+        bodies = dict.fromkeys(part.reply.body for part in self._parts if part.reply is not None)
+        first, *others = map(decode_layout, bodies)
+        if not all(same_places(first, other) for other in others):
             raise self._differing()
-        return decode_layout(bodies.pop())
+        return first
 
     def _hand_over(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
         """The results are held by their rows from now on, no longer by the job."""

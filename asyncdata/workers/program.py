@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.child import GrantDeniedError
@@ -161,6 +162,8 @@ def _call_each(
             value = rows.element(row, view)
             for position, function in enumerate(program.functions):
                 kwargs = {}
+                if position:
+                    value = returned_nest(value)  # as if the maps were steps of their own
                 if program.rng and program.rng[position]:
                     assert rows.origin is not None
                     kwargs["rng"] = generator(task.keys, rows.origin[row], program.depth + position)

@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.layout import Layout, as_bytes, mismatch, parts_of, plan_layout, structure_mismatch, value_leaf
+from asyncdata.memory.layout import (
+    Layout,
+    as_bytes,
+    mismatch,
+    parts_of,
+    plan_layout,
+    refuse_ragged,
+    structure_mismatch,
+    value_leaf,
+)
 from asyncdata.memory.leaf import Leaf, array_leaf, is_plain
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.returned import returned, returned_nest
@@ -134,13 +143,16 @@ class Results:
         leaves: list[Any] = []
         if self._layout is None and self._aside is None:
             leaves, self._structure = flatten(value)
-        elif not flatten_as(self._structure, value, leaves):
             if self._stack:
-                raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
-            self._lose_structure()
-            leaves = [returned_nest(value)]
-        if not self._stack:
-            leaves = list(map(returned, leaves))
+                refuse_ragged(self._structure)
+        elif not self._stack:
+            leaves, structure = flatten(value)
+            if structure != self._structure:
+                self._lose_structure()
+                leaves = [returned_nest(value)]
+        elif not flatten_as(self._structure, value, leaves):
+            raise structure_mismatch(self._structure, flatten(value)[1], self._task.batch_start + self._done)
+        leaves = list(map(returned, leaves))
         if self._layout is None and self._aside is None:
             if not any(map(_is_of_texts, leaves)) if self._stack else all(map(has_place, leaves)):
                 self._begin(self._structure, leaves)
@@ -215,7 +227,7 @@ class Results:
 
     def _put_aside(self, leaves: list[Any]) -> None:
         assert self._aside is not None
-        items = [_item(returned(value)) for value in leaves]
+        items = list(map(_item, leaves))
         for column, item in zip(self._aside, items, strict=True):
             column.append(item)
 

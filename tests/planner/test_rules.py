@@ -160,6 +160,43 @@ def test_unlike_maps_stay_apart(changes: dict[str, Any]) -> None:
     assert kinds(rewrite(plan, Options())) == ["MapBatch", "Map", "Range"]
 
 
+@pytest.mark.parametrize("count", range(1, 6))
+def test_any_number_of_maps_and_batch_become_one_step(count: int) -> None:
+    """All functions in their order, as far as the settings agree; what lies in front stays a step."""
+    functions = tuple(functools.partial(pow, exp=number) for number in range(count))
+    plan: Node = mapped(NUMBERS, abs, parallelism=3)
+    for number, function in enumerate(functions):
+        plan = mapped(plan, function, parallelism=2, rng=number % 2 == 0)
+    node = rewrite(Batch(input=plan, size=3, drop_remainder=False), Options())
+    assert kinds(node) == ["MapBatch", "Map", "Range"]
+    assert isinstance(node, MapBatch)
+    assert node.functions == functions
+    assert node.rng == tuple(number % 2 == 0 for number in range(count))
+    assert node.depth == plan.depth + 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("p", ["MapBatch"]),
+        ("pu", ["MapBatch", "Map"]),
+        ("puu", ["MapBatch", "Map"]),
+        ("upu", ["MapBatch"]),
+        ("ppuu", ["MapBatch", "Map"]),
+        ("uvu", ["MapBatch", "Map"]),
+        ("vuu", ["MapBatch"]),
+        ("vpu", ["MapBatch"]),
+    ],
+)
+def test_functions_of_blocks_and_of_views_stay_apart(steps: str, expected: list[str]) -> None:
+    """A leading parser is called for many records at once; memoryviews are those of a slab."""
+    plan: Node = RECORDS
+    parse = ad.parse_example({"x": ad.FixedLenFeature((), int)})
+    for step in steps:
+        plan = mapped(plan, parse if step == "p" else one, parallelism=2, zero_copy=step == "v")
+    assert kinds(rewrite(Batch(input=plan, size=3, drop_remainder=False), Options())) == [*expected, "TFRecordFile"]
+
+
 def test_a_plan_without_work_for_the_planner_stays_itself() -> None:
     """What no rule concerns is not copied, and rewriting twice changes nothing more."""
     plan = Take(input=NUMBERS, count=2)

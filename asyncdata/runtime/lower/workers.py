@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from asyncdata.errors import FunctionTransferError
 from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.memory.accounts import Kind
+from asyncdata.memory.wire import as_views
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name, label_of
@@ -28,11 +30,10 @@ from asyncdata.workers.program import Program
 def _map(node: transformations.Map, scope: Scope) -> Stage:
     services = scope.services
     label = label_of(node)
+    function = _with_views(node.function) if node.zero_copy else node.function
     if node.executor == "inline":
-        function = UserFunction(
-            node.function, label, services.sources, keys(scope) if node.rng else None, depth=node.depth
-        )
-        return InlineMapStage(label, lower(node.input, scope.below()), function, scope.guard(label))
+        called = UserFunction(function, label, services.sources, keys(scope) if node.rng else None, depth=node.depth)
+        return InlineMapStage(label, lower(node.input, scope.below()), called, scope.guard(label))
     if node.executor == "vectorized":
         return VectorizedMapStage(label, lower(node.input, scope.below()), node.function, services.sources)
     if node.executor == "async":
@@ -40,7 +41,7 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
         return AsyncMapStage(
             label,
             lower(node.input, scope.below()),
-            node.function,
+            function,
             parallelism=16 if wished is None or wished == AUTOTUNE else wished,
             ordered=scope.is_ordered(node.deterministic),
             setup=node.setup,
@@ -64,6 +65,16 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
         )
 
     return _worker_stage(node, scope, label, node.executor, node.parallelism, node.deterministic, program, "rows")
+
+
+def _with_views(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, given memoryviews for byte strings as in workers; functions on the loop are given bytes."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        return function(*map(as_views, arguments), **named)
+
+    return called
 
 
 def _map_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
@@ -159,9 +170,10 @@ def _worker_stage(
     upstream = lower(node.input, below) if lowered is None else lowered(below)
     workers = max(1, services.runtime.num_workers)
     collector = None
-    first_rows = 8
+    first_rows, least_rows = 8, 0
     if outcome == "batch":
-        collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder)
+        least_rows = node.size if node.drop_remainder and node.functions else 0
+        collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder and not least_rows)
         first_rows = max(1, -(-node.size // workers))
     try:
         executor = services.executor(scope.place, kind, program, _functions(node))
@@ -185,6 +197,7 @@ def _worker_stage(
         spawn=services.spawn,
         occupancy=services.occupancy(kind),
         collector=collector,
+        least_rows=least_rows,
         first_rows=first_rows,
         guard=None if outcome == "batch" else scope.guard(label),
     )

@@ -12,11 +12,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.errors import UnbatchableError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
-from asyncdata.memory.layout import plan_layout
+from asyncdata.memory.layout import plan_layout, refuse_ragged
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import leaf_names
 from asyncdata.memory.wire import aligned
@@ -183,6 +184,10 @@ class BatchStage(CollectingStage):
 def _stacks(block: Block, rows: int, size: int) -> list[Stack]:
     """How the first `rows` elements are stacked, leaf by leaf."""
     stacks = []
+    try:
+        refuse_ragged(block.structure)
+    except UnbatchableError as error:
+        raise Misfit(0, error) from error
     for column, name in zip(block.columns, leaf_names(block.structure), strict=True):
         try:
             stacks.append(stack_of(column.split(rows)[0], size))

@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Fold, Mark
+from asyncdata.memory.advance import EMPTY, Fold, Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.budget import Budget
@@ -116,12 +116,14 @@ class Collector:
         self._batches += len(stops)
         return Collected(joined, stops, marks)
 
+    def rest(self) -> Block:
+        """The rows of a batch that will not be full, because the input failed behind them."""
+        parts, self._parts, self._rows = self._parts, [], 0
+        return Block.concat(parts) if parts else Block.empty(EMPTY)
+
     def release(self) -> None:
         """Gives back what has been collected."""
-        for part in self._parts:
-            part.release()
-        self._parts = []
-        self._rows = 0
+        self.rest().release()
 
 
 class CollectingStage(Stage):

@@ -24,7 +24,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
 from asyncdata.memory.leaf import BYTES, STR, Leaf
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, flatten
+from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, flatten, is_ragged
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage
 
@@ -113,17 +113,11 @@ class UnbatchStage(Stage):
 
 def _alike(block: Block) -> bool:
     """Whether all batches can be taken apart at once: no leaf differs, none is ragged."""
-    return not _is_ragged(block.structure) and all(
+    return not is_ragged(block.structure) and all(
         isinstance(column, ArrayColumn)
         or (isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind in ("array", "table"))
         for column in block.columns
     )
-
-
-def _is_ragged(structure: Structure) -> bool:
-    if isinstance(structure, TupleOf | DictOf | RecordOf):
-        return any(map(_is_ragged, structure.children))
-    return isinstance(structure, RaggedOf)
 
 
 def spread(block: Block) -> Block:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from asyncdata.errors import UnbatchableError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import EMPTY, Mark, Rows
 from asyncdata.memory.block import Block
@@ -27,7 +28,7 @@ from asyncdata.runtime.occupancy import Occupancy
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
-from asyncdata.runtime.stages.collecting import Collector
+from asyncdata.runtime.stages.collecting import Collected, Collector
 from asyncdata.runtime.tasks import Executor, Job
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -92,6 +93,8 @@ class WorkerStage(Stage):
         spawn: Starts a task of the pipeline.
         occupancy: Of the workers; by default there are as many as tasks under way.
         collector: Of batches; None otherwise.
+        least_rows: Of a batch. One of fewer is left out once the functions were called, so that an element that fails
+            is an error as it would be in a step of its own.
         first_rows: Rows of a task before anything is known about their cost.
         guard: Says whether an element may fail, and is left out then; None lets none. Not for batches, whose elements
             must all be there. Goes with a program that skips.
@@ -116,6 +119,7 @@ class WorkerStage(Stage):
         spawn: Spawn,
         occupancy: Occupancy | None = None,
         collector: Collector | None = None,
+        least_rows: int = 0,
         first_rows: int = _FIRST_ROWS,
         guard: Guard | None = None,
     ) -> None:
@@ -137,6 +141,7 @@ class WorkerStage(Stage):
         self._occupancy.watch(self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
+        self._least_rows = least_rows
         self._guard = guard
         self._pace = _Pace(first_rows, max(account.reserved // 4, 1 << 16))
         self._jobs: deque[Job] = deque()
@@ -173,6 +178,8 @@ class WorkerStage(Stage):
                 if block is None:
                     break
                 self._begin(block)
+                if self._error is not None:
+                    break
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that reaches this point
@@ -195,17 +202,29 @@ class WorkerStage(Stage):
         self._budget.wait(self._rows_account)
         try:
             if self._collector is not None:
-                found = await self._collector.collect(1)
-                if found is None:
-                    return None
-                block, stops, marks = found
-                self._marks[self._started] = (stops, marks)
-                return block
+                return await self._collect_batch(self._collector)
             if self._outcome == "rows":
                 return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
             return await self._collect_checked()
         finally:
             self._budget.wait(self._rows_account, False)
+
+    async def _collect_batch(self, collector: Collector) -> Block | None:
+        try:
+            found = await collector.collect(1)
+        except Exception as error:
+            # The functions are called for the rows in front all the same: one may fail before that.
+            rest = collector.rest()
+            if not len(rest):
+                rest.release()
+                raise
+            self._error, self._least_rows = error, max(self._least_rows, len(rest) + 1)
+            found = Collected(rest, [len(rest)], ())
+        if found is None:
+            return None
+        block, stops, marks = found
+        self._marks[self._started] = (stops, marks)
+        return block
 
     async def _collect_checked(self) -> Block | None:
         fed, self._fed = self._fed, None
@@ -321,6 +340,8 @@ class WorkerStage(Stage):
             return block
         if self._outcome == "batch" or job.error is not None:
             self._failure = job.first_error()
+            if self._is_left_out(job) and isinstance(self._failure, UnbatchableError):
+                self._failure = None
             if self._failure is not None:
                 # Other tasks of it may be running: its memory is theirs until they have ended.
                 self._failed_jobs.append(job)
@@ -334,8 +355,14 @@ class WorkerStage(Stage):
     def _batch(self, job: Job) -> Block:
         origin, advance = job.block.origin, job.block.advance
         stops, marks = self._marks.pop(job.number)
+        if self._is_left_out(job):
+            job.release()
+            return Block.empty(advance.select(np.empty(0, np.int64)))
         structure, columns = job.batch()
         return Block(structure, columns, origin[:1], advance.group(stops, marks))
+
+    def _is_left_out(self, job: Job) -> bool:
+        return len(job) < self._least_rows
 
     def _rows(self, job: Job) -> Block:
         """The rows that have results, up to the first that may not fail; notes why no more."""
