@@ -120,7 +120,7 @@ class ListReader:
         return [stacked([values[slot] for values in records], item) for slot, item in enumerate(self._wanted)]
 
 
-def batch_of(records: Sequence[Record]) -> BytesArray:
+def batch_of(records: Any) -> BytesArray:
     """A batch of records side by side.
 
     Raises:

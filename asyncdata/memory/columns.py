@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.leaf import CHECKSUM_BYTES, Leaf
 from asyncdata.memory.slabs import Slabs
 
 
@@ -120,6 +120,16 @@ def _object_bytes(item: Any) -> int:
     return int(getattr(item, "nbytes", 64))
 
 
+class Unverified(bytes):
+    """A payload that was copied out of the arena before its checksum was verified; see `memory.unverified`.
+
+    Attributes:
+        footer: The stored checksum.
+    """
+
+    footer: bytes = b""
+
+
 class RefColumn:
     """References into the arena.
 
@@ -217,7 +227,12 @@ class RefColumn:
 
     def element(self, row: int) -> Any:
         """One row as user code sees it: a private copy."""
-        return read_leaf(self.slabs.arena.array, int(self.rows[row, 0]), int(self.rows[row, 1]), self.leaf_at(row))
+        arena, leaf, (offset, length) = self.slabs.arena.array, self.leaf_at(row), self.rows[row].tolist()
+        value = read_leaf(arena, offset, length, leaf)
+        if leaf.unchecked:
+            value = Unverified(value)
+            value.footer = arena[offset + length : offset + length + CHECKSUM_BYTES].tobytes()
+        return value
 
 
 Column: TypeAlias = ArrayColumn | ObjectColumn | RefColumn

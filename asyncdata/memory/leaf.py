@@ -48,6 +48,9 @@ class Leaf:
         return size
 
 
+CHECKSUM_BYTES: Final = 4
+"""Behind a payload that is `unchecked`."""
+
 BYTES: Final = Leaf("bytes")
 UNCHECKED_BYTES: Final = Leaf("bytes", unchecked=True)
 STR: Final = Leaf("str")

@@ -8,7 +8,8 @@
 |                                                          | large for that), float64, bool, complex128           |
 | array of numbers, dates or raw bytes                     | the array, as ``numpy.ndarray``; without axes, its   |
 |                                                          | NumPy number                                         |
-| list, not empty, that NumPy makes such an array of       | that array                                           |
+| list of numbers, arrays or such lists that is a regular  | that array                                           |
+| array, and not empty                                     |                                                      |
 | anything else, subclasses such as enums among them       | what it is                                           |
 
 Integers of more than 64 bits are something else; so is a list that NumPy could only hold rounded.
@@ -25,6 +26,7 @@ from asyncdata.memory.structure import map_leaves
 
 _BYTES: Final = frozenset((bytearray, memoryview, np.bytes_))
 _NUMBERS: Final = frozenset((bool, int, float, complex))
+_LISTS: Final = frozenset((list, tuple))
 _SETTLED: Final = frozenset((bytes, str, np.bool_, np.int64, np.int32, np.uint8, np.float32, np.float64))
 """Types that stay what they are, to be looked up at once."""
 
@@ -65,12 +67,22 @@ _EXACT_BITS: Final = 53
 
 
 def _listed(items: list[Any]) -> Any:
+    if not _is_numeric(items):
+        return items
     try:
         array = np.asarray(items)
-    except Exception:  # noqa: BLE001 -- what is in it may refuse in any way it likes
+    except ValueError:
         return items
     if not is_plain(array) or not array.size:
         return items
     if array.dtype.kind == "f" and any(type(item) is int and item.bit_length() > _EXACT_BITS for item in items):
         return items
     return array
+
+
+def _is_numeric(items: Any) -> bool:
+    """Whether there are only numbers and arrays in nested lists; NumPy would look into many other objects, too."""
+    kinds = set(map(type, items))
+    if kinds & _LISTS:
+        return kinds <= _LISTS and all(map(_is_numeric, items))
+    return all(kind in _NUMBERS or issubclass(kind, np.ndarray | np.generic) for kind in kinds)

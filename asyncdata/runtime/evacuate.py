@@ -16,6 +16,8 @@ import numpy.typing as npt
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.columns import RefColumn
+from asyncdata.memory.leaf import CHECKSUM_BYTES
+from asyncdata.memory.unverified import unverified_rows
 from asyncdata.runtime.budget import Budget
 
 _SHORT: Final = 1 / 2
@@ -96,5 +98,6 @@ class Evacuator:
 
 def _spaces(column: RefColumn) -> npt.NDArray[np.int64]:
     """Bytes each row occupies, a checksum behind it included."""
-    footer = 4 if column.leaf is not None and column.leaf.unchecked else 0
-    return np.maximum(column.rows[:, 1] + footer, 1)
+    sizes = column.rows[:, 1].copy()
+    sizes[unverified_rows(column)] += CHECKSUM_BYTES
+    return np.maximum(sizes, 1)

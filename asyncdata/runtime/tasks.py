@@ -25,9 +25,10 @@ from asyncdata.memory.accounts import Account, State, Ticket
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
 from asyncdata.memory.layout import Layout, same_places
-from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
+from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure
+from asyncdata.memory.unverified import verified
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.failed import Failed, error_of
@@ -345,9 +346,7 @@ class Job:
 
     def passed(self) -> Block:
         """The rows themselves: they were only checked."""
-        for column in self.block.columns:
-            if isinstance(column, RefColumn) and column.leaf == UNCHECKED_BYTES:
-                column.leaf = BYTES
+        self.block.columns = tuple(map(verified, self.block.columns))
         return self.block
 
     def batch(self) -> tuple[Structure, tuple[Column, ...]]:

@@ -26,6 +26,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import Structure, flatten
+from asyncdata.memory.unverified import holds, plain
 from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
@@ -121,11 +122,14 @@ def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: N
 def _damaged(program: Program, array: npt.NDArray[np.uint8], rows: Rowset, shape: Shape) -> npt.NDArray[np.int64]:
     """Rows of which a payload's checksum does not hold, ascending."""
     found: list[npt.NDArray[np.int64]] = []
-    for part, refs in zip(shape.parts, rows.refs, strict=True):
-        if program.check is not None and refs is not None and part.leaf is not None and part.leaf.unchecked:
-            bad = program.check(array, refs)
-            if len(bad):
-                found.append(bad)
+    if program.check is None:
+        return _NO_ROWS
+    for part, refs, objects in zip(shape.parts, rows.refs, rows.objects, strict=True):
+        if refs is not None and part.leaf is not None and part.leaf.unchecked:
+            found.append(program.check(array, refs))
+        elif objects is not None:
+            found.append(np.flatnonzero([not holds(item, program.check) for item in objects]))
+            objects[:] = map(plain, objects)
     return np.unique(np.concatenate(found)) if found else _NO_ROWS
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import asyncdata as ad
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example import parse_example
 from asyncdata.formats.features import (
@@ -329,3 +330,18 @@ def test_shapes_without_numbers(shape: list[int], kind: type[int | float], count
     values = parse([record] * count)
     assert values["a"].shape == (count, *shape)
     assert values["b"].tolist() == [1] * count
+
+
+@pytest.mark.parametrize(
+    "records",
+    ["text", ["text"], 3, {"a": b"b"}, [[b"a"]], np.array([[b"a"], [b"b"]], object), np.zeros(4, np.uint8), [None]],
+    ids=repr,
+)
+def test_what_is_no_batch_of_records_is_refused(records: Any) -> None:
+    """By both parsers, with a TypeError; no address and no character is parsed for a record."""
+    feature = ad.FixedLenFeature((), int, 7)
+    for parse in (ad.parse_example({"a": feature}), ad.parse_sequence_example({"a": feature}, {})):
+        with pytest.raises(TypeError, match="bytes"):
+            parse(records)
+        batch = parse(np.array([b"", b""], object))
+        assert (batch if isinstance(batch, dict) else batch[0])["a"].tolist() == [7, 7]

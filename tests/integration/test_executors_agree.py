@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
@@ -104,7 +104,7 @@ SOURCES: Final[dict[str, Callable[[Path], ad.Dataset]]] = {
     "string tables": lambda _: yielded([ad.BytesArray.from_items([b"a", b"b" * n]) for n in range(COUNT)]),
     "tables of examples": lambda _: yielded([ad.BytesArray.from_items(EXAMPLES[:n]) for n in range(COUNT)]),
     "ragged": lambda _: yielded(
-        [ad.RaggedArray.from_nested_row_splits(np.arange(3), [[0, n % 4, 3]]) for n in range(9)]
+        [ad.RaggedArray.from_nested_row_splits(np.arange(3), [np.array([0, n % 4, 3])]) for n in range(9)]
     ),
     "examples": lambda _: ad.Dataset.from_tensor_slices(EXAMPLES),
     "examples in a tuple": lambda _: ad.Dataset.from_tensor_slices((EXAMPLES,)),
@@ -226,7 +226,7 @@ MAKES: Final[dict[str, Callable[[int], Any]]] = {
     "table of texts": lambda n: ad.BytesArray.from_items(["a", "b" * n])[n % 3 :],
     "array of strings": lambda n: np.array([b"a", b"b" * n, b"\0"], object),
     "numpy strings": lambda _: np.array(["a", "bc"]),
-    "ragged": lambda n: ad.RaggedArray.from_nested_row_splits(np.arange(3), [[0, n % 4, 3]]),
+    "ragged": lambda n: ad.RaggedArray.from_nested_row_splits(np.arange(3), [np.array([0, n % 4, 3])]),
     "none": lambda _: None,
     "set": lambda n: {n},
     "box": Box,
@@ -347,18 +347,18 @@ def outcome(dataset: ad.Dataset) -> tuple[list[Any], Any]:
     return found, None
 
 
-def check(make: Callable[[str], ad.Dataset]) -> None:
+def check(datasets: dict[str, ad.Dataset], case: str) -> None:
     """The three places agree.
 
     Where functions and batch are one step, a batch that cannot be made is noticed before a function fails behind its
     first element: of the errors of one batch, either is right.
     """
-    expected, error = outcome(make("inline"))
+    expected, error = outcome(datasets["inline"])
     for place in PLACES[1:]:
-        found, its_error = outcome(make(place))
-        assert found == expected, place
+        found, its_error = outcome(datasets[place])
+        assert found == expected, (place, case)
         if error is None or its_error is None or ad.UnbatchableError not in (error, its_error):
-            assert its_error == error, place
+            assert its_error == error, (place, case)
 
 
 def mapped(dataset: ad.Dataset, name: str, place: str, *, zero_copy: bool = False) -> ad.Dataset:
@@ -390,14 +390,13 @@ def test_where_functions_run_makes_no_difference(folder: Path) -> None:
         zero_copy=st.booleans(),
     )
     def run(source: str, before: str, functions: list[str], behind: str, zero_copy: bool) -> None:
-        def make(place: str) -> ad.Dataset:
+        datasets = {}
+        for place in PLACES:
             dataset = BEFORE[before](SOURCES[source](folder))
             for name in functions:
                 dataset = mapped(dataset, name, place, zero_copy=zero_copy)
-            return BEHIND[behind](dataset)
-
-        note(f"{source} | {before} | {functions} | {behind}")
-        check(make)
+            datasets[place] = BEHIND[behind](dataset)
+        check(datasets, f"{source} | {before} | {functions} | {behind}")
 
     run()
 
@@ -411,7 +410,8 @@ def test_ready_made_functions_are_the_same_everywhere(folder: Path) -> None:
     cases = list(itertools.product(sources, sorted(BEFORE), names, ["", "batch"]))
     for source, before, name, behind in cases if SOAK else cases[::29]:
         records = BEFORE[before](SOURCES[source](folder))
-        check(lambda place, *, records=records, name=name, behind=behind: BEHIND[behind](mapped(records, name, place)))
+        datasets = {place: BEHIND[behind](mapped(records, name, place)) for place in PLACES}
+        check(datasets, f"{source} | {before} | {name} | {behind}")
 
 
 def test_batches_of_examples_are_parsed_as_batches(folder: Path) -> None:
@@ -464,7 +464,7 @@ def test_an_element_of_a_batch_that_is_dropped_may_not_fail_unnoticed() -> None:
 
     for place in PLACES:
         ds = ad.Dataset.range(6).map(fail, 2, executor=place).batch(4, drop_remainder=True)
-        found = []
+        found: list[Any] = []
         with pytest.raises(ZeroDivisionError):
             found.extend(batch.tolist() for batch in ds)
         assert found == [[0, 0, 0, 1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,3 +83,20 @@ def test_it_shows_itself_briefly() -> None:
     """The text of a large batch is short."""
     assert repr(BytesArray.from_items(ITEMS)) == ("BytesArray([b'one', b'', b'\\x00three\\x00', …], 4 items, 11 bytes)")
     assert len(repr(BytesArray.from_items([b"x" * 1000] * 1000))) < 120
+
+
+@pytest.mark.parametrize("items", [[b"a", "b"], ["a", b"b"], [1], [np.arange(2)], [[b"a"]], [None]])
+def test_items_are_bytes_or_texts(items: Any) -> None:
+    """Nothing else is taken for its bytes: those of an array of objects would be addresses."""
+    with pytest.raises(TypeError, match="all bytes or all str"):
+        BytesArray.from_items(items)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_pickle_keeps_what_items_are(text: bool) -> None:
+    """Also of one without items."""
+    for items in ([], ["a", ""] if text else [b"a", b""]):
+        packed = BytesArray.from_items(items)
+        packed = BytesArray(packed.base, packed.rows, text=text)
+        again = pickle.loads(pickle.dumps(packed))
+        assert (again.text, again.tolist()) == (text, items)

@@ -2,7 +2,7 @@
 
 A description is a nest of dicts that JSON can hold: ``op``, its arguments, and ``input`` or ``inputs``. What elements
 of a pipeline are (a *kind*) is known while it is drawn, so that steps fit: a leaf is ``("int" | "bytes", shape)``,
-nests are ``["tuple", …]`` and ``["dict", …]``.
+nests are ``["tuple", …]`` and ``["dict", …]``. Byte strings that are Examples are a kind of their own, ``"example"``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Draw: TypeAlias = Callable[..., Any]
 
 INT: Kind = ("int", ())
 BYTES: Kind = ("bytes", ())
+EXAMPLE: Kind = ("example", ())
 
 
 # --- running with asyncdata ------------------------------------------------------------------------------------------
@@ -71,6 +72,28 @@ MAPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+PARSERS: dict[str, Callable[[Any], Any]] = {
+    "parse": ad.parse_example(
+        {
+            "n": ad.FixedLenFeature((), np.int64, -1),
+            "t": ad.FixedLenFeature((), bytes, b"?"),
+            "p": ad.FixedLenFeature((2,), np.int64),
+            "s": ad.FixedLenSequenceFeature((), np.int64, allow_missing=True),
+        }
+    ),
+    "parse ragged": ad.parse_example({"r": ad.RaggedFeature(np.int64, "s"), "w": ad.RaggedFeature(bytes)}),
+}
+"""Called for one Example, or for a batch of them."""
+
+
+def example(n: int) -> bytes:
+    """A record for the parsers; some features are missing now and then."""
+    features: dict[str, Any] = {"n": n, "t": b"t" * (n % 5), "p": [n, -n], "s": [n] * (n % 3), "w": [b"w"] * (n % 4)}
+    for name in ("n", "t", "s", "w")[n % 4 : n % 4 + n % 2]:
+        del features[name]
+    return ad.serialize_example({name: value for name, value in features.items() if value != []})
+
+
 def inner(name: str, element: Any) -> ad.Dataset:
     """The dataset that interleave makes of an element."""
     count = int(measure(element) % 4)
@@ -90,7 +113,7 @@ def nested(values: Any) -> Any:
             return tuple(nested(value) for value in values["tuple"])
         if "dict" in values:
             return {key: nested(value) for key, value in values["dict"].items()}
-        return [value.encode() for value in values["bytes"]]
+        return [value.encode("latin-1") for value in values["bytes"]]
     return np.array(values, np.int64)
 
 
@@ -106,9 +129,9 @@ SOURCES: dict[str, Callable[[Plan], ad.Dataset]] = {
 
 STEPS: dict[str, Callable[[ad.Dataset, Plan], ad.Dataset]] = {
     "map": lambda ds, p: ds.map(
-        lambda *x: MAPS[p["function"]](whole(x)),
+        PARSERS.get(p["function"], lambda *x: MAPS[p["function"]](whole(x))),
         num_parallel_calls=p["parallel"],
-        executor="thread" if p["parallel"] else None,
+        executor=p["executor"],
     ),
     "filter": lambda ds, p: ds.filter(lambda *x: measure(whole(x)) % 3 != p["rest"]),
     "take_while": lambda ds, p: ds.take_while(lambda *x: measure(whole(x)) < p["limit"]),
@@ -159,6 +182,13 @@ def joined(plan: Plan, datasets: list[ad.Dataset]) -> ad.Dataset:
     return D.sample_from_datasets(datasets, weights=plan["weights"], rerandomize_each_iteration=again)
 
 
+def readable(rows: Any) -> Any:
+    """Nested lists without bytes."""
+    if isinstance(rows, list):
+        return list(map(readable, rows))
+    return rows.decode("latin-1") if isinstance(rows, bytes) else rows
+
+
 def plain(value: Any) -> Any:
     """An element as JSON."""
     if isinstance(value, tuple):
@@ -166,7 +196,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {"dict": {key: plain(part) for key, part in value.items()}}
     if isinstance(value, ad.RaggedArray):
-        return {"ragged": value.to_list()}
+        return {"ragged": readable(value.to_list())}
     if isinstance(value, bytes):
         return {"bytes": value.decode("latin-1")}
     array = np.asarray(value)
@@ -240,7 +270,7 @@ def stacked(kind: Kind) -> Kind:
 
 def sources(draw: Draw, files: dict[str, list[str]], *, only: Kind | None = None) -> tuple[Plan, Kind]:
     """A source, of elements of one kind if it must be."""
-    names = ["range", "slices", "tensors", "counter", "records", "lines", "fixed", "nest"]
+    names = ["range", "slices", "tensors", "counter", "records", "lines", "fixed", "nest", "examples", "some examples"]
     if only is not None:
         names = ["range", "slices", "counter"] if only == INT else ["records", "lines"]
     op = draw(st.sampled_from(names))
@@ -263,14 +293,21 @@ def sources(draw: Draw, files: dict[str, list[str]], *, only: Kind | None = None
         rows = [[i, i + 1] for i in range(count)]
         value = {"tuple": [numbers, {"dict": {"b": texts, "a": rows}}]}
         return {"op": "slices", "values": value}, ["tuple", [INT, ["dict", {"b": BYTES, "a": ("int", (2,))}]]]
+    if op == "some examples":
+        numbers = draw(st.lists(st.integers(0, 99), min_size=1, max_size=9))
+        values = {"bytes": [example(number).decode("latin-1") for number in numbers]}
+        return {"op": "slices", "values": values}, EXAMPLE
     chosen = draw(st.lists(st.sampled_from(files[op]), min_size=1, max_size=4))
     if op == "fixed":
         return {"op": op, "files": chosen, "size": 3, "header": 1, "footer": 2}, BYTES
-    return {"op": op, "files": chosen, "reads": draw(st.sampled_from([None, 1, 2, 3]))}, BYTES
+    plan = {"op": op if op == "lines" else "records", "files": chosen, "reads": draw(st.sampled_from([None, 1, 2, 3]))}
+    return plan, EXAMPLE if op == "examples" else BYTES
 
 
 def steps_for(kind: Kind) -> list[str]:
     """The steps that fit elements of this kind."""
+    if any(leaf[0] == "ragged" for leaf in kinds_of(kind)):
+        return ["take", "skip", "repeat", "prefetch", "cache"]
     names = ["take", "skip", "repeat", "shard", "enumerate", "prefetch", "cache", "filter", "take_while", "scan"]
     names += ["map", "map", "interleave", "interleave", "flat_map", "zip", "concatenate", "choose", "group"]
     names += ["batch", "batch", "padded_batch", "windows"]
@@ -279,6 +316,8 @@ def steps_for(kind: Kind) -> list[str]:
         names += ["unbatch", "rebatch"] * 2 if len(parts) == 1 else ["unbatch"] * 2
     if is_leaf(kind) and not kind[1]:
         names.append("unique")
+    if kind in (EXAMPLE, stacked(EXAMPLE)):
+        names += ["map"] * 20
     if kind == ("int", (None,)):
         names += ["bucket", "padded_batch", "batch"] * 2
     return names
@@ -352,8 +391,14 @@ def mapped(draw: Draw, out: Plan, kind: Kind) -> tuple[Plan, Kind]:
             "varying": ("int", (None,)),
             "text": BYTES,
         }
+    if kind in (EXAMPLE, stacked(EXAMPLE)):
+        many = kind[1]
+        parsed = {"n": ("int", many), "t": ("bytes", many), "p": ("int", (*many, 2)), "s": ("int", (*many, None))}
+        results |= {"parse": ["dict", parsed], "parse ragged": ["dict", {"r": ("ragged", many), "w": ("ragged", many)}]}
     function = draw(st.sampled_from(sorted(results)))
-    return {**out, "function": function, "parallel": draw(st.sampled_from([None, None, 2]))}, results[function]
+    parallel = draw(st.sampled_from([None, 2, 2]))
+    executor = draw(st.sampled_from(["thread", "process"])) if parallel else None
+    return {**out, "function": function, "parallel": parallel, "executor": executor}, results[function]
 
 
 def inner_datasets(draw: Draw, out: Plan, kind: Kind) -> tuple[Plan, Kind]:

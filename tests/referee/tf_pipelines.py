@@ -62,7 +62,28 @@ MAPS: dict[str, Callable[[Any], Any]] = {
     "first": first,
     "tag": lambda x: (x, tf.constant(7, tf.int64)),
     "measure": measure,
+    "parse": lambda x: parsed(
+        x,
+        {
+            "n": tf.io.FixedLenFeature((), tf.int64, -1),
+            "t": tf.io.FixedLenFeature((), tf.string, b"?"),
+            "p": tf.io.FixedLenFeature((2,), tf.int64),
+            "s": tf.io.FixedLenSequenceFeature((), tf.int64, allow_missing=True),
+        },
+    ),
+    "parse ragged": lambda x: parsed(
+        x,
+        {
+            "r": tf.io.RaggedFeature(tf.int64, "s", row_splits_dtype=tf.int64),
+            "w": tf.io.RaggedFeature(tf.string, row_splits_dtype=tf.int64),
+        },
+    ),
 }
+
+
+def parsed(records: Any, spec: dict[str, Any]) -> Any:
+    """One Example, or a batch of them."""
+    return (tf.io.parse_example if records.shape.rank else tf.io.parse_single_example)(records, spec)
 
 
 def inner(name: str, element: Any) -> Any:
@@ -103,7 +124,7 @@ def nested(values: Any) -> Any:
             return tuple(nested(value) for value in values["tuple"])
         if "dict" in values:
             return {key: nested(value) for key, value in values["dict"].items()}
-        return np.array([value.encode() for value in values["bytes"]], object)
+        return np.array([value.encode("latin-1") for value in values["bytes"]], object)
     return np.array(values, np.int64)
 
 
@@ -155,6 +176,13 @@ def joined(plan: dict[str, Any], datasets: list[Any]) -> Any:
     return D.sample_from_datasets(datasets, weights=plan["weights"], rerandomize_each_iteration=again)
 
 
+def readable(rows: Any) -> Any:
+    """Nested lists without bytes."""
+    if isinstance(rows, list):
+        return list(map(readable, rows))
+    return rows.decode("latin-1") if isinstance(rows, bytes) else rows
+
+
 def plain(value: Any) -> Any:
     """An element as JSON."""
     if isinstance(value, tuple):
@@ -162,7 +190,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {"dict": {key: plain(part) for key, part in value.items()}}
     if isinstance(value, tf.RaggedTensor):
-        return {"ragged": value.to_list()}
+        return {"ragged": readable(value.to_list())}
     array = value.numpy()
     if isinstance(array, bytes):
         return {"bytes": array.decode("latin-1")}

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import RefColumn
-from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
+from asyncdata.memory.columns import Column, RefColumn
+from asyncdata.memory.unverified import holds, unverified_rows, verified
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Stage
@@ -42,7 +40,7 @@ class CheckStage(RowByRowStage):
 
     def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
         rows = min(limit, len(block))
-        unsure = [(column, found) for column in _unchecked(block) if len(found := _not_vouched_for(column, rows))]
+        unsure = [(column, found) for column in block.columns if len(found := _not_vouched_for(column, rows))]
         if not unsure:
             return rows, None
         if (nbytes := block.nbytes) > _PIECE_BYTES:
@@ -57,21 +55,24 @@ class CheckStage(RowByRowStage):
         )
 
     def _outcome(self, block: Block) -> Block:
-        for column in _unchecked(block):
-            column.leaf = BYTES
+        block.columns = tuple(map(verified, block.columns))
         return block
 
 
-def _unchecked(block: Block) -> list[RefColumn]:
-    return [column for column in block.columns if isinstance(column, RefColumn) and column.leaf == UNCHECKED_BYTES]
-
-
-def _not_vouched_for(column: RefColumn, rows: int) -> Rows:
+def _not_vouched_for(column: Column, rows: int) -> Rows:
     """Those of the first `rows` rows that nobody has verified."""
-    return np.flatnonzero(~column.slabs.are_vouched(column.rows[:rows, 0]))
+    found = unverified_rows(column)
+    found = found[found < rows]
+    if isinstance(column, RefColumn) and len(found):
+        found = found[~column.slabs.are_vouched(column.rows[found, 0])]
+    return found
 
 
-def _first_bad(column: RefColumn, rows: Rows) -> list[int]:
+def _first_bad(column: Column, rows: Rows) -> list[int]:
     """The first of these rows that does not hold, if there is one."""
-    bad: list[int] = rows[check_payloads(column.slabs.arena.array, column.rows[rows])[:1]].tolist()
+    bad: list[int]
+    if isinstance(column, RefColumn):
+        bad = rows[check_payloads(column.slabs.arena.array, column.rows[rows])[:1]].tolist()
+    else:
+        bad = [row for row in rows.tolist() if not holds(column.element(row), check_payloads)][:1]
     return bad

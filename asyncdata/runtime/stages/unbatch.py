@@ -199,7 +199,8 @@ def _apart(structure: Structure, columns: Any) -> tuple[Structure, list[Column]]
 
 def _column_apart(column: Column) -> Column:
     if isinstance(column, ArrayColumn):
-        return _array(column.array.reshape(-1, *column.array.shape[2:]))
+        batches, rows, *shape = column.array.shape
+        return _array(column.array.reshape(batches * rows, *shape))
     if isinstance(column, RefColumn) and column.leaf_at(0).kind in ("array", "table"):
         return _refs_apart(column, column.leaf_at(0))
     value = column.element(0)

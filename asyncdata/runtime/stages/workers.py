@@ -22,6 +22,7 @@ from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import EMPTY, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
+from asyncdata.memory.unverified import unverified_rows
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.failed import Failed
 from asyncdata.runtime.occupancy import Occupancy
@@ -452,9 +453,7 @@ class WorkerStage(Stage):
 
 
 def _is_unchecked(block: Block) -> bool:
-    return any(
-        isinstance(column, RefColumn) and column.leaf is not None and column.leaf.unchecked for column in block.columns
-    )
+    return any(len(unverified_rows(column)) for column in block.columns)
 
 
 def check_rows(block: Block) -> int:
