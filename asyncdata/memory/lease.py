@@ -2,59 +2,49 @@
 
 A `Lease` is the buffer beneath the arrays of one delivered batch. numpy keeps the object that exported a buffer alive
 for as long as any array, slice or foreign tensor made from it lives, so the lease ends exactly when the last of them
-does; a finalizer on an array would not do, for numpy shortens chains of views.
+does; a finalizer on an array would not do, because numpy shortens chains of views.
 
-A lease may end in any thread, inside the garbage collector, after the pipeline is gone. It therefore takes no lock:
-it appends to a deque and wakes the loop that owns the slabs.
+A lease may end in any thread, inside the garbage collector, after the pipeline is gone. It therefore takes no lock. And
+it runs no step of Python: the main thread hears Ctrl-C between two of these, and inside a finalizer KeyboardInterrupt
+is printed and lost, together with what the finalizer had still to do.
 
-    consumer drops last view ─▶ Lease.__del__ ─▶ Returns.append ─▶ (stage loop) drain ─▶ rows released
+    consumer drops last view ─▶ Lease.__del__ ─▶ call_soon_threadsafe (all C) ─▶ (stage loop) rows released
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+_consume: Final = deque[object](maxlen=0).extend
+"""Runs an iterator to its end and keeps nothing."""
+
 
 class Returns:
-    """Leases that have ended, on their way back to the loop that owns the slabs.
+    """The way on which leases come back to the loop that owns the slabs.
 
     Args:
-        wake: Schedules `drain` on that loop; callable from any thread; may raise RuntimeError once the loop is closed.
+        steps: Called one after another with what a lease held, in whatever thread it ends. `close` comes before they
+            stop working.
     """
 
-    def __init__(self, wake: Callable[[Callable[[], None]], object]) -> None:
-        self._wake = wake
-        self._ended: deque[Callable[[], None]] = deque()
-        self._woken = False
-        self._closed = False
+    def __init__(self, *steps: Callable[[Any], object]) -> None:
+        self._steps = [*steps]
 
-    def append(self, release: Callable[[], None]) -> None:
-        """Hands back what a lease held. After `close` nothing happens: the arena is gone, or held by the views."""
-        if self._closed:
-            return
-        self._ended.append(release)
-        if not self._woken:
-            self._woken = True
-            try:
-                self._wake(self.drain)
-            except RuntimeError:
-                self.close()  # the loop ended between two views of one consumer
-
-    def drain(self) -> None:
-        """Releases everything that has ended; on the owning loop."""
-        self._woken = False
-        while self._ended:
-            self._ended.popleft()()
+    def ending(self, held: object) -> Callable[[], object]:
+        """What a lease calls at its end; nothing happens after `close`. Only the steps themselves may be Python's."""
+        return functools.partial(_consume, map(operator.call, self._steps, itertools.repeat(held)))
 
     def close(self) -> None:
-        """From now on ending leases touch nothing."""
-        self._closed = True
-        self._ended.clear()
+        """From now on ending leases touch nothing: the arena is gone, or held by the views."""
+        self._steps.clear()
 
 
 class Lease:
@@ -63,25 +53,22 @@ class Lease:
     Args:
         memory: The whole mapping, which every view keeps alive.
         returns: Where to report the end.
-        release: What to do then, on the owning loop.
+        held: What the end tells ``returns``.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "_memory", "_release", "_returns")
+    # A finalizer of each instance: Python reads the slot as it would read a method, and calls what is in it.
+    __slots__ = ("__array_interface__", "__del__", "__weakref__", "_memory")
 
-    def __init__(self, memory: npt.NDArray[np.uint8], returns: Returns, release: Callable[[], None]) -> None:
+    def __init__(self, memory: npt.NDArray[np.uint8], returns: Returns, held: object) -> None:
         self._memory = memory  # not the arena, which lets go of the mapping when it is closed
-        self._returns = returns
-        self._release = release
         self.__array_interface__: dict[str, Any] = {
             "shape": memory.shape,
             "typestr": "|u1",
             "data": (memory.__array_interface__["data"][0], False),
             "version": 3,
         }
+        self.__del__ = returns.ending(held)
 
     def bytes(self) -> npt.NDArray[np.uint8]:
         """The arena as an array whose life is the lease's."""
         return np.asarray(self)
-
-    def __del__(self) -> None:
-        self._returns.append(self._release)

@@ -150,20 +150,31 @@ class LoopThread:
             raise
         return result
 
-    def perform(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine on the loop, from another thread that Ctrl-C may interrupt; returns when it has ended."""
+    def perform(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a coroutine function on the loop, from a thread that Ctrl-C may interrupt; returns when it has ended.
+
+        Raises:
+            RuntimeError: The loop was told to stop before.
+        """
         ended = Gate()
         errors: list[BaseException] = []
 
         async def run() -> None:
             try:
-                await coroutine
+                await function()
             except BaseException as error:  # noqa: BLE001 -- raised below
                 errors.append(error)
             finally:
                 ended.open()
 
-        self.call(lambda: self.spawn(run()))
+        def start() -> None:
+            if self._asked_to_stop:  # whoever waits, if anybody still does, must not wait for ever
+                errors.append(RuntimeError(f"{self.name} was stopped while it started"))
+                ended.open()
+            else:
+                self.spawn(run())
+
+        self.call(start)
         ended.wait()
         if errors:
             raise errors.pop()

@@ -110,7 +110,7 @@ class RunningHere(Running):
     def start(self) -> None:
         """See `Running`."""
         self.runtime.start()
-        self.runtime.run(self._pipeline.run(), refused=self._refused)
+        self.runtime.run(self._pipeline.run, refused=self._refused)
 
     def _refused(self) -> None:
         self.edge.finish(PipelineClosedError("the Runtime was closed before the pipeline could start"))

@@ -166,7 +166,7 @@ class Runtime:
         self._stage.after_end(self._io_thread.stop)
         self._stage.start()
         self._io_thread.start()
-        self._stage.perform(self._furnish())
+        self._stage.perform(self._furnish)
 
     async def _furnish(self) -> None:
         """Makes what has no thread of its own; on the stage loop, where nothing interrupts it."""
@@ -377,27 +377,25 @@ class Runtime:
 
     # --- what pipelines use ------------------------------------------------------------------------------------
 
-    def run(self, coroutine: Coroutine[Any, Any, None], refused: Callable[[], None]) -> None:
+    def run(self, pipeline: Callable[[], Coroutine[Any, Any, None]], refused: Callable[[], None]) -> None:
         """Runs a pipeline on the stage loop until it ends or the Runtime is closed; from any thread.
 
         Args:
-            coroutine: The pipeline.
+            pipeline: Called on the loop: a coroutine that Ctrl-C kept from getting there would never be awaited.
             refused: Called instead when the Runtime is closed before the pipeline could start.
         """
 
         def start() -> None:
             if self._state != "open":
-                coroutine.close()
                 refused()
                 return
-            task = self._stage.spawn(coroutine)
+            task = self._stage.spawn(pipeline())
             self._pipelines.add(task)
             task.add_done_callback(self._pipelines.discard)
 
         try:
             self._stage.call(start)
         except RuntimeError:
-            coroutine.close()
             refused()
 
     def post(self, function: Callable[[], object]) -> None:

@@ -45,10 +45,10 @@ def test_a_pipeline_that_comes_too_late_is_refused() -> None:
     runtime.post(hold)
     inside.wait()
     runtime.begin_close()
-    runtime.run(never(), lambda: refused.append(1))
+    runtime.run(never, lambda: refused.append(1))
     gate.set()
     runtime.close()
-    runtime.run(never(), lambda: refused.append(2))
+    runtime.run(never, lambda: refused.append(2))
     runtime.post(lambda: refused.append(3))
     assert refused == [1, 2]
 

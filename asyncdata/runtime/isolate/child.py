@@ -132,7 +132,7 @@ class Host:
             failure = error
             self._runtime.post(lambda: self._refuse(run, failure))
             return
-        self._runtime.run(pipeline.run(), refused=lambda: self._runtime.post(lambda: self._refuse(run, _too_late())))
+        self._runtime.run(pipeline.run, refused=lambda: self._runtime.post(lambda: self._refuse(run, _too_late())))
 
     # --- stage loop --------------------------------------------------------------------------------------------
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import pickle
 import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
@@ -76,7 +74,7 @@ class Intake:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._inbox: deque[Message] = deque()
-        self._returns = Returns(_at_once)
+        self._returns = Returns(home.outbox.append, home.outbox.send_appended)
         self._memory: npt.NDArray[np.uint8] | None = None
         self._structure: Structure = None
         self._taken = 0
@@ -154,8 +152,7 @@ class Intake:
         contents = parcel.load_file(message.fd) if message.kind == notes.DELIVERY_FILE else parcel.load(message.body)
         base = None
         if self._memory is not None:
-            release = functools.partial(self._home.outbox.note, notes.RELEASED, message.ticket, 0)
-            base = Lease(self._memory, self._returns, release).bytes()
+            base = Lease(self._memory, self._returns, notes.Note(notes.RELEASED, message.ticket, 0)).bytes()
         delivery = unwrap(contents, self._structure, base)
         return delivery.private_copy() if message.first == notes.TO_COPY else delivery
 
@@ -338,10 +335,6 @@ class Intake:
             self._memory = None
             self._channel.close()
             self._home.left(self)
-
-
-def _at_once(drain: Callable[[], None]) -> None:
-    drain()
 
 
 def _discard(messages: deque[Message] | list[Message]) -> None:

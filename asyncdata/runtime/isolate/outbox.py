@@ -1,8 +1,9 @@
 """The consumer's side of the control channel: whoever has something to say appends it, and sends if nobody is sending.
 
-Leases end inside the garbage collector, in any thread, perhaps in the middle of the code below. So nobody waits for a
-lock here: who finds it taken leaves what it has to the one who holds it, who looks again after letting go. What the
-socket does not take stays, and goes with what comes next; a consumer that is about to wait sends it first.
+Leases end inside the garbage collector, in any thread, perhaps in the middle of the code below: what a finalizer adds
+there is left to the sender that it interrupts, who looks again after letting go. What the socket does not take stays,
+and goes with what comes next; a consumer that is about to wait sends it first. The lock is taken and given back by
+``with``, in one step of C's each: Ctrl-C never leaves it locked.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Outbox:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._queue: deque[Note | Callable[[], bool]] = deque()
-        self._sending = threading.Lock()
+        self.append: Callable[[Note], None] = self._queue.append
+        """Adds a note that goes with the next ones; a step of C's."""
+        self._lock = threading.RLock()
+        self._sending = False
         self._closed = False
         self._pid = os.getpid()
 
@@ -37,6 +41,11 @@ class Outbox:
             return
         self._queue.append(Note(kind, concerns, value))
         self.flush()
+
+    def send_appended(self, _note: Note) -> None:
+        """Sends what a finalizer has appended. Ctrl-C may end this, and then the next one sends it."""
+        if os.getpid() == self._pid:
+            self.flush()
 
     def post(self, send: Callable[[], bool]) -> None:
         """Calls a function that sends on the channel, in its turn; it returns whether the socket took all."""
@@ -50,11 +59,15 @@ class Outbox:
 
     def flush(self) -> None:
         """Sends what there is, as much as the socket takes."""
-        while self.has_backlog and self._sending.acquire(blocking=False):
-            try:
-                done = self._send()
-            finally:
-                self._sending.release()
+        while self.has_backlog:
+            with self._lock:
+                if self._sending:
+                    return  # this is a finalizer
+                self._sending = True
+                try:
+                    done = self._send()
+                finally:
+                    self._sending = False
             if not done:
                 return
 
@@ -96,7 +109,7 @@ class Outbox:
 
     def close(self) -> None:
         """Nothing is sent any more; closes the channel."""
-        with self._sending:
+        with self._lock:
             self._closed = True
             self._queue.clear()
             self._channel.close()
