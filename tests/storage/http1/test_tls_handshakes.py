@@ -3,9 +3,12 @@ from __future__ import annotations
 import asyncio
 import select
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,6 @@ from asyncdata.storage.http1.pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.urls import Origin
-from tests.samples import SOAK
 from tests.storage.http1.sealing_server import SealingPeer, SealingServer
 from tests.storage.http1.tls_clients import accept_all, dialled
 
@@ -88,69 +90,125 @@ async def test_an_encrypted_origin_never_gets_plain_text() -> None:
 # --- TLS's own business ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl program is not installed")
-@pytest.mark.parametrize(
-    ("version", "command"),
-    [
-        ("tls1_3", b"k\n"),
-        ("tls1_3", b"K\n"),
-        pytest.param(
-            "tls1_2",
-            b"r\n",
-            # Told an answer while it negotiates, on a busy machine, the program was seen to keep it for itself.
-            marks=pytest.mark.skipif(not SOAK, reason="runs only with ASYNCDATA_SOAK=1 (make soak)"),
-        ),
-    ],
-)
-@pytest.mark.parametrize("seen_by_loop", [True, False])
-async def test_new_keys_on_an_idle_connection_are_no_answer(
-    version: str, command: bytes, seen_by_loop: bool, certificate: tuple[Path, ssl.SSLContext], tmp_path: Path
-) -> None:
-    """A key update, also one that wants another in return, or a renegotiation: the next range comes as if none were."""
-    folder = certificate[0].parent
+class OpensslServer:
+    """The openssl program as a server: it sends what it is given, prints what it receives, and obeys short lines.
+
+    Lines that it finds together it takes for one: the next is given only when the client has seen what came of the
+    last, and an answer only when its request has arrived. An answer that overtook its request, in a negotiation,
+    would leave the client with bytes of that negotiation, which look like what comes of the next command.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.port = port
+        self._requests = asyncio.Semaphore(0)
+
+    async def hear(self) -> None:
+        """Reads what it prints: whenever it has to wait it says so, and in the end would wait for a reader."""
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            if line.startswith(b"GET "):
+                self._requests.release()
+
+    def say(self, words: bytes) -> None:
+        """Gives it a command, or something to send."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(words)
+
+    async def answer(self) -> None:
+        """Sends an answer to the next request that arrives."""
+        await self._requests.acquire()
+        self.say(b"HTTP/1.1 206 OK\r\nContent-Length: 8\r\nContent-Range: bytes 0-7/9\r\n\r\n.......\n")
+
+
+@asynccontextmanager
+async def openssl_server(version: str, folder: Path) -> AsyncIterator[OpensslServer]:
+    """Runs until the block ends."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    server = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *("openssl", "s_server", f"-{version}", "-accept", f"127.0.0.1:{port}", "-cert", folder / "certificate.pem"),
         *("-key", folder / "key.pem"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    heard: asyncio.Future[bytes] | None = None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    server = OpensslServer(process, port)
+    hearing: asyncio.Future[None] | None = None
     try:
-        while b"ACCEPT" not in await server.stdout.readline():
+        while b"ACCEPT" not in await process.stdout.readline():
             pass
-        # It says whenever it has to wait, over and over, and would in the end wait for somebody to read that.
-        heard = asyncio.ensure_future(server.stdout.read())
+        hearing = asyncio.ensure_future(server.hear())
+        yield server
+    finally:
+        process.kill()
+        await process.wait()
+        process.stdin.close()
+        if hearing is not None:
+            await hearing
+
+
+has_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl program is not installed")
+
+
+@has_openssl
+@pytest.mark.parametrize(("version", "command"), [("tls1_3", b"k\n"), ("tls1_3", b"K\n"), ("tls1_2", b"r\n")])
+@pytest.mark.parametrize("seen_by_loop", [True, False])
+async def test_new_keys_on_an_idle_connection_are_no_answer(
+    version: str, command: bytes, seen_by_loop: bool, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
+    """A key update, also one that wants another in return, or a renegotiation: the next range comes as if none were."""
+    async with openssl_server(version, certificate[0].parent) as server:
         lost = asyncio.Event()
         connection = RangeConnection(lambda _: lost.set())
         client = make_tls_context(verify=True, ca_file=str(certificate[0]))
-        await open_tls(connection, await dialled(port), client, "127.0.0.1")
-        answer = b"HTTP/1.1 206 OK\r\nContent-Length: 8\r\nContent-Range: bytes 0-7/9\r\n\r\n.......\n"
+        await open_tls(connection, await dialled(server.port), client, "127.0.0.1")
         for turn in range(3):
             buffer = bytearray(8)
             asked = connection.ask(
-                build_get(Origin("127.0.0.1", port, True), "/o", (), 0, 8), 0, memoryview(buffer), accept_all, None
+                build_get(Origin("127.0.0.1", server.port, True), "/o", (), 0, 8),
+                0,
+                memoryview(buffer),
+                accept_all,
+                None,
             )
-            server.stdin.write(answer)
+            await server.answer()
             assert (await asked).filled == 8
             assert buffer == b".......\n"
             if turn < 2:
-                server.stdin.write(command)
-                await server.stdin.drain()
-                # Told together with the next answer, the program would take both for the command.
-                assert select.select([connection.fileno()], [], [], 20)[0]
+                server.say(command)
+                assert select.select([connection.fileno()], [], [], 60)[0]
                 if seen_by_loop:
                     await asyncio.sleep(0.01)
         assert connection.exchanges == 3
         connection.close()
         await lost.wait()
-    finally:
-        server.kill()
-        await server.wait()
-        server.stdin.close()
-        if heard is not None:
-            await heard
+
+
+@has_openssl
+@pytest.mark.parametrize("stops", [True, False], ids=["stops", "says nothing"])
+async def test_a_server_that_is_lost_in_a_renegotiation_hits_the_limit(
+    stops: bool, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
+    """It stops in the middle, so that the request cannot even be sent; or it ends it and answers nothing."""
+    async with openssl_server("tls1_2", certificate[0].parent) as server:
+        pool = ConnectionPool(
+            limits=TimeoutOptions(first_byte_s=0.2),
+            max_per_origin=1,
+            tls_context=make_tls_context(verify=True, ca_file=str(certificate[0])),
+        )
+        origin = Origin("127.0.0.1", server.port, True)
+        connection = await pool.acquire(origin)
+        server.say(b"r\n")
+        assert select.select([connection.fileno()], [], [], 60)[0]
+        if stops:
+            server.process.send_signal(signal.SIGSTOP)
+        buffer = bytearray(8)
+        request = build_get(origin, "/o", (), 0, 8)
+        with pytest.raises(ReadFailedError) as caught:
+            await connection.exchange(request, 0, memoryview(buffer), accept_all)
+        assert caught.value.cause is FailureCause.FIRST_BYTE_TIMEOUT
+        pool.release(connection)
+        await pool.aclose()
