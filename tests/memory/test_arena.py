@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncdata.memory.arena import GRANULE, Arena, _unlinked_file
+from asyncdata.testing import check, snapshot
 
 
 @pytest.fixture(params=[False, True], ids=["memfd", "named"])
@@ -99,7 +100,7 @@ def test_sizes_are_multiples_of_the_granule(nbytes: int) -> None:
 
 def test_a_failed_mapping_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     """When mapping fails, the file is closed again."""
-    before = set(os.listdir("/proc/self/fd"))
+    before = snapshot()
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(errno.ENOMEM, "no")
@@ -107,7 +108,7 @@ def test_a_failed_mapping_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(OSError, match="no"):
         Arena(GRANULE)
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert not check(before, only=("descriptor",))
 
 
 def test_files_without_o_tmpfile_are_unlinked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

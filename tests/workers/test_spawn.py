@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncdata.testing import check, snapshot
 from asyncdata.workers.spawn import Spawner, SpawnPlan, absolute_path, launch, worker_environment
 
 
@@ -74,12 +74,12 @@ def plan(**changes: object) -> SpawnPlan:
 
 def test_a_failed_launch_leaves_no_descriptor() -> None:
     """Everything opened for a process that cannot be started is closed."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = snapshot()
     with pytest.raises(FileNotFoundError):
         launch(plan(executable="/nowhere/python"), "name")
     with pytest.raises(OSError, match="Permission denied"):
         launch(plan(executable="/etc/passwd"), "name")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not check(before, only=("descriptor",))
 
 
 async def test_the_spawner_works_in_its_own_thread_in_order_and_passes_errors_on() -> None:

@@ -6,7 +6,6 @@ The consumer's end runs in this thread, the loader's on the test's loop, as they
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -27,6 +26,7 @@ from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.isolate.outbox import Outbox
 from asyncdata.runtime.isolate.outlet import Loans, Outlet
 from asyncdata.runtime.packing import RefLeaf
+from asyncdata.testing import check, snapshot
 from asyncdata.workers.channel import Channel
 
 
@@ -255,7 +255,7 @@ async def test_the_last_snapshot_comes_with_the_end(crossing: Crossing) -> None:
 
 async def test_objects_cross_in_messages_and_in_files(crossing: Crossing) -> None:
     """Short and long ones; descriptors are closed."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = snapshot()
     for size in (3, 1 << 20):
         items: list[Any] = [np.arange(size), b"x" * size, "é", None]
         origin = np.zeros((4, 4), np.int64)
@@ -266,4 +266,4 @@ async def test_objects_cross_in_messages_and_in_files(crossing: Crossing) -> Non
         assert np.array_equal(delivery.element(0), items[0])
         assert [delivery.element(row) for row in (1, 2, 3)] == items[1:]
         crossing.listen()
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the mapped arena
+    assert len(check(before, only=("descriptor",))) <= 2  # the mapped arena
