@@ -90,7 +90,9 @@ class Snapshot:
         threads: Python's living threads.
         processes: Identities of all processes of the machine: what is new among them is judged later.
         descriptors: How many descriptors point to each target. Numbers do not matter, they are reused.
-        segments: Inodes of named shared memory.
+        segments: Inodes of named shared memory, of all programs. A new one is a leak while this process or a descendant
+            has it open or mapped; one that nobody holds may be any program's, and only whoever made it can tell
+            (multiprocessing's resource tracker does).
         mappings: Inodes of the memfds and shared memory mapped into this process.
         started_with: ``NAME=value`` that stands in this process's environment for its children to inherit; finds
             descendants whose own parent has died. None leaves them out.
@@ -287,15 +289,15 @@ def _new_descriptors(before: Snapshot) -> Iterator[str]:
 def _new_shared_memory(before: Snapshot) -> Iterator[str]:
     mapped = procfs.shared_memory_mappings(os.getpid())
     yield from (f"mapping of {name}" for inode, name in mapped.items() if inode not in before.mappings)
-    named = {inode: path for path, inode in procfs.shared_memory_files().items() if inode not in before.segments}
-    # /dev/shm belongs to the machine: what a process outside this tree has mapped is that process's own.
+    named = {path for path, inode in procfs.shared_memory_files().items() if inode not in before.segments}
     if named:
+        # The folder belongs to the machine: a name counts where this process or a descendant uses it.
         table = {process.pid: process for process in procfs.processes()}
-        for process in table.values():
-            if process.pid != os.getpid() and os.getpid() not in _ancestors(process, table):
-                for inode in procfs.shared_memory_mappings(process.pid):
-                    named.pop(inode, None)
-    yield from named.values()
+        tree = [
+            pid for pid, process in table.items() if pid == os.getpid() or os.getpid() in _ancestors(process, table)
+        ]
+        used = {path for pid in tree for path in procfs.shared_memory_in_use(pid)}
+        yield from sorted(named & used)
 
 
 def _ancestors(process: procfs.ProcessInfo, table: dict[int, procfs.ProcessInfo]) -> Iterator[int]:

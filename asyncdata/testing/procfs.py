@@ -41,9 +41,13 @@ class ProcessInfo:
         return self.pid, self.start_ticks
 
 
-def descriptors() -> dict[int, str]:
-    """The open file descriptors of this process and what each one is: a path, ``socket:[inode]``, ``pipe:[inode]``."""
-    folder = f"/proc/{os.getpid()}/fd"
+def descriptors(pid: int | None = None) -> dict[int, str]:
+    """The open file descriptors of a process and what each one is: a path, ``socket:[inode]``, ``pipe:[inode]``.
+
+    Args:
+        pid: Of this process when it is None.
+    """
+    folder = f"/proc/{os.getpid() if pid is None else pid}/fd"
     found: dict[int, str] = {}
     try:
         with os.scandir(folder) as entries:
@@ -54,7 +58,7 @@ def descriptors() -> dict[int, str]:
                     continue
                 if target != folder:  # the descriptor this listing itself needs
                     found[int(entry.name)] = target
-    except FileNotFoundError:
+    except OSError:  # no procfs, no such process any more, or another user's
         return {}
     return found
 
@@ -140,6 +144,12 @@ def shared_memory_files() -> dict[str, int]:
     except FileNotFoundError:
         return {}
     return found
+
+
+def shared_memory_in_use(pid: int) -> set[str]:
+    """The paths of named shared memory that a process has open or mapped."""
+    used = {*descriptors(pid).values(), *shared_memory_mappings(pid).values()}
+    return {path for path in used if path.startswith(f"{SHARED_MEMORY}/")}
 
 
 def shared_memory_mappings(pid: int) -> dict[int, str]:

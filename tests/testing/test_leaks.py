@@ -6,6 +6,7 @@ import asyncio
 import gc
 import mmap
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -253,41 +254,83 @@ def test_an_open_loop_is_named() -> None:
 
 
 def test_a_named_segment_is_named() -> None:
-    """A segment in /dev/shm is a leak until it is unlinked, even when this process has it closed."""
+    """A segment in /dev/shm is a leak while this process has it open or mapped."""
     before = snapshot()
     segment = shared_memory.SharedMemory(create=True, size=4096)
+    leaks = check(before, only=("shared memory",))
+    assert len(leaks) == 2
+    assert all(segment.name.lstrip("/") in leak.name for leak in leaks)
     segment.close()
-    leaks = check(before)
-    assert [leak.kind for leak in leaks] == ["shared memory"]
-    assert segment.name.lstrip("/") in leaks[0].name
+    descriptor = os.open(f"/dev/shm/{segment.name.lstrip('/')}", os.O_RDONLY)
+    assert [leak.kind for leak in check(before)] == ["descriptor", "shared memory"]
+    os.close(descriptor)
     segment.unlink()
     assert check(before) == []
 
 
-def test_a_segment_of_another_process_is_its_own() -> None:
-    """/dev/shm is shared by the machine: what a process outside this tree has mapped is not blamed on this one."""
-    # An owner whose parent has died is a stranger, unless ``started_with`` claims it.
-    owner_script = (
-        "from multiprocessing import shared_memory; import sys, signal\n"
-        "segment = shared_memory.SharedMemory(create=True, size=4096)\n"
-        "print(segment.name, flush=True)\n"
-        "signal.sigwait([signal.SIGTERM])\n"
-        "segment.close(); segment.unlink()\n"
-    )
+def test_a_segment_of_a_descendant_is_named() -> None:
+    """What a child made and holds is this tree's."""
+    before = snapshot()
     script = (
+        "import os, signal\n"
+        "path = f'/dev/shm/asyncdata-test-{os.getpid()}'\n"
+        "os.open(path, os.O_CREAT)\n"
+        "print(path, flush=True)\n"
+        "signal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        path = child.stdout.readline().strip()
+        try:
+            assert [leak.name for leak in check(before, only=("shared memory",))] == [path]
+        finally:
+            os.unlink(path)
+            child.kill()
+    assert check(before) == []
+
+
+_STRANGER = """
+import mmap, os, signal, subprocess, sys, threading
+
+name = f"/dev/shm/asyncdata-stranger-{os.getpid()}"
+descriptors = [os.open(f"{name}-open", os.O_CREAT | os.O_RDWR)]
+os.close(os.open(f"{name}-closed", os.O_CREAT))
+mapped = os.open(f"{name}-mapped", os.O_CREAT | os.O_RDWR)
+for file in (mapped, os.memfd_create("stranger")):
+    os.ftruncate(file, 4096)
+    descriptors.append(mmap.mmap(file, 4096))
+    descriptors.append(os.dup(file))
+child = subprocess.Popen(["sleep", "600"])
+print(os.getpid(), flush=True)
+signal.sigwait([signal.SIGTERM])
+child.kill()
+child.wait()
+for kind in ("open", "closed", "mapped"):
+    os.unlink(f"{name}-{kind}")
+"""
+
+
+async def test_other_programs_are_their_own_affair() -> None:
+    """Files in /dev/shm, memfds, processes: whoever makes them meanwhile, outside this tree, is not looked at."""
+    # A process whose parent has died is a stranger, unless ``started_with`` claims it.
+    starter = (
         "import signal, subprocess, sys\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
-        f"owner = subprocess.Popen([{sys.executable!r}, '-c', {owner_script!r}], stdout=subprocess.PIPE)\n"
-        "print(owner.pid, owner.stdout.readline().decode().strip(), flush=True)\n"
+        f"stranger = subprocess.Popen([sys.executable, '-S', '-c', {_STRANGER!r}], stdout=subprocess.PIPE)\n"
+        "print(stranger.stdout.readline().decode().strip(), flush=True)\n"
     )
     before = snapshot()
-    parent = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
-    pid, name = parent.stdout.decode().split()
+    async with assert_no_leaks(settle_s=60):
+        with assert_no_leaks(settle_s=60):
+            done = subprocess.run([sys.executable, "-S", "-c", starter], stdout=subprocess.PIPE, check=True)
+    stranger = os.pidfd_open(int(done.stdout))
     try:
-        assert Path("/dev/shm", name).exists()
-        assert check(before) == []
+        assert len(list(Path("/dev/shm").glob(f"asyncdata-stranger-{int(done.stdout)}-*"))) == 3
+        assert check(before, only=("task", "thread", "process", "shared memory")) == []
     finally:
-        os.kill(int(pid), signal.SIGTERM)
+        signal.pidfd_send_signal(stranger, signal.SIGTERM)
+        select.select([stranger], [], [])  # it has removed its files
+        os.close(stranger)
 
 
 def test_a_mapping_is_named_after_its_descriptor_is_closed() -> None:
