@@ -33,7 +33,7 @@ _LEFT = pytest.StashKey[list[str]]()
 
 # Inherited by every process a test starts; tells this run's orphans from the processes of others.
 _RUN_VARIABLE = "ASYNCDATA_TEST_RUN"
-_SETTLE_S = float(os.environ.get("ASYNCDATA_TEST_SETTLE_S", "15"))  # what finalizers may take on a busy machine
+_SETTLE_S = float(os.environ.get("ASYNCDATA_TEST_SETTLE_S", "60"))  # what finalizers may take on a busy machine
 _RUN = f"{_RUN_VARIABLE}={uuid.uuid4()}"
 
 hypothesis.settings.register_profile("default", derandomize=True, deadline=None, max_examples=50, print_blob=True)

@@ -22,6 +22,7 @@ import pytest
 
 import asyncdata
 from tests.architecture.tree import ROOT, name_of, public_names
+from tests.patience import LIMIT_S
 from tests.samples import SOAK
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -82,7 +83,7 @@ def test_a_page_runs(page: Path, folder: Path) -> None:
         return
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", str(path)]
-    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.tree import PUBLIC_PACKAGES, ROOT, listed_names, name_of, parse, public_names, python_files
+from tests.patience import LIMIT_S
 
 INIT_FILES = [path for path in python_files("asyncdata", "fake_gcs") if path.name == "__init__.py"]
 
@@ -49,7 +50,7 @@ def test_importing_asyncdata_is_cheap() -> None:
     """``import asyncdata`` loads no network stack, no event loop and no image library."""
     script = "import asyncdata, sys; print(*sys.modules)"
     outcome = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=50
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     loaded = {name.partition(".")[0] for name in outcome.stdout.split()}
     assert "asyncdata" in loaded

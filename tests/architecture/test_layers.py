@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.tree import ROOT
+from tests.patience import LIMIT_S
 
 LINT = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
 
@@ -24,7 +25,7 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=LIMIT_S,
     )
 
 
@@ -93,7 +94,7 @@ def test_a_worker_process_loads_no_network_stack(module: str) -> None:
         pytest.skip(f"there is no asyncdata.workers.{module}")
     script = f"import asyncdata.workers.{module}, sys; print(*sys.modules)"
     outcome = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=50
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     loaded = {name.partition(".")[0] for name in outcome.stdout.split()}
     assert "asyncdata" in loaded

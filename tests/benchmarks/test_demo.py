@@ -12,8 +12,9 @@ import pytest
 
 from benchmarks.measure import tree
 from benchmarks.servers import here
+from tests.patience import LIMIT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "benchmarks.demo", "--quick"]
 
@@ -24,7 +25,9 @@ def test_it_runs_from_any_directory_and_leaves_nothing(tmp_path: Path) -> None:
     work.mkdir()
     temporary.mkdir()
     environment = {**here(), "TMPDIR": str(temporary)}
-    done = subprocess.run(COMMAND, cwd=work, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        COMMAND, cwd=work, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     rows = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
@@ -50,7 +53,7 @@ def test_ended_early_it_cleans_up(number: signal.Signals, tmp_path: Path) -> Non
         started = tree(process.pid)[1:]
         assert started, "neither server nor workers"
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=LIMIT_S)
     # The interpreter itself ends by SIGINT when the interrupt struck inside an exec() of the standard library.
     assert process.returncode in {130, -signal.SIGINT}, errors
     assert "Traceback" not in errors

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers import here
+from tests.patience import LIMIT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_benchmark_prints_one_table(arguments: tuple[str, ...], rows: int, tmp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=140,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

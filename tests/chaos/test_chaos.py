@@ -29,8 +29,6 @@ LIMIT: Final = 48 << 20
 WISHED: Final = os.environ.get("ASYNCDATA_CHAOS", "")
 CASES: Final = [Case.parse(WISHED)] if WISHED else every_case() if SOAK else some_cases()
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Sky:
     """Two servers, HTTP and TLS, and a service account whose tokens the first one gives."""

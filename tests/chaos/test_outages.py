@@ -20,7 +20,7 @@ SHARDS, COUNT, SIZE = 6, 100, 4000
 AWAY_S = samples(3, 10)
 SLOWLY = Profile(stream_bytes_per_s=300e3)
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.runtime.iterate import PipelineIterator
 from asyncdata.runtime.randomness import permutation, stage_key
+from tests.patience import LIMIT_S
 from tests.samples import samples
 
 D = ad.Dataset
@@ -218,6 +219,6 @@ def test_the_same_seed_gives_the_same_order_anywhere(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=100,
+            timeout=LIMIT_S,
         )
         assert [tuple(pair) for pair in json.loads(done.stdout)] == expected

@@ -14,6 +14,7 @@ import pytest
 
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.fake_gcs.asking import ask
+from tests.patience import LIMIT_S
 
 DATA = bytes(range(256)) * 4096
 
@@ -49,7 +50,7 @@ def test_an_expired_token_is_401() -> None:
 
 def received(server: FakeGCS) -> tuple[int, type[BaseException] | None]:
     """How many bytes of the body came before the end, and what the end was."""
-    connection = http.client.HTTPConnection(server.endpoint, timeout=30)
+    connection = http.client.HTTPConnection(server.endpoint, timeout=LIMIT_S)
     try:
         connection.request("GET", "/bkt/x")
         answer = connection.getresponse()
@@ -69,7 +70,7 @@ def received(server: FakeGCS) -> tuple[int, type[BaseException] | None]:
 def test_truncation_ends_early_after_exactly_so_many_bytes() -> None:
     """The announced length is not reached; what came is right."""
     with weather(only(Fault(kind="truncate", after_bytes=100_000))) as server:
-        connection = http.client.HTTPConnection(server.endpoint, timeout=30)
+        connection = http.client.HTTPConnection(server.endpoint, timeout=LIMIT_S)
         connection.request("GET", "/bkt/x")
         with pytest.raises(http.client.IncompleteRead) as caught:
             connection.getresponse().read()
@@ -102,7 +103,7 @@ def test_a_stall_is_a_silence_and_then_goes_on() -> None:
 def test_a_stall_for_ever_ends_when_the_client_leaves() -> None:
     """It holds the connection as long as the client does, and no longer; other requests go on."""
     with weather(only(Fault(kind="stall", after_bytes=70_000))) as server:
-        connection = http.client.HTTPConnection(server.endpoint, timeout=30)
+        connection = http.client.HTTPConnection(server.endpoint, timeout=LIMIT_S)
         connection.request("GET", "/bkt/x")
         answer = connection.getresponse()
         assert answer.read(70_000) == DATA[:70_000]

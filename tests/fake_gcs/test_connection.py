@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fake_gcs import FakeGCS, Latency, Limits, Profile
 from tests.fake_gcs.asking import ask, raw, send, status_of
+from tests.patience import LIMIT_S
 
 HOST = b"Host: localhost\r\nConnection: close\r\n"
 
@@ -82,7 +83,7 @@ def test_slow_heads_and_bodies_are_408(impatient: FakeGCS) -> None:
 def test_dripping_heads_do_not_buy_time(impatient: FakeGCS) -> None:
     """Bytes one by one do not extend the time for the head."""
     host, _, port = impatient.endpoint.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as sock:
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as sock:
         sock.settimeout(0.02)
         for _ in range(1000):
             try:
@@ -190,7 +191,7 @@ def test_random_bytes_do_not_stop_the_server(memory: FakeGCS, samples: Callable[
             place = draw.randrange(len(data))
             data[place : place + draw.randrange(3)] = draw.randbytes(draw.randrange(4))
         host, _, port = memory.endpoint.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=30) as sock:
+        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as sock:
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
             try:

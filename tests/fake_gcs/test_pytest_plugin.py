@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import fake_gcs
+from tests.patience import LIMIT_S
 
 TESTS = """
 import os, urllib.error, urllib.request
@@ -54,7 +55,7 @@ def test_fixtures_and_mark_work_in_a_project_of_their_own(tmp_path: Path) -> Non
         text=True,
         cwd=tmp_path,
         env=environment,
-        timeout=50,
+        timeout=LIMIT_S,
         check=False,
     )
     assert "3 passed" in done.stdout, done.stdout + done.stderr

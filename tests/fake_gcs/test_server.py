@@ -20,6 +20,7 @@ import fake_gcs
 from fake_gcs import FakeGCS, FakeGCSProcess, Fault, Profile, Rule
 from fake_gcs.errors import GCSError
 from tests.fake_gcs.asking import ask, raw, status_of
+from tests.patience import LIMIT_S
 
 ROOT = Path(fake_gcs.__file__).parent.parent
 
@@ -157,7 +158,7 @@ def test_the_command_line(tmp_path: Path, end: signal.Signals) -> None:
     with urllib.request.urlopen(f"{url}/storage/v1/b/bkt") as answer:
         assert answer.status == 200
     process.send_signal(end)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out, err) == (0, "", "")
     entries = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
     assert [entry["operation"] for entry in entries] == ["storage.buckets.get"]
@@ -168,7 +169,7 @@ def test_the_command_line_explains_what_is_wrong(tmp_path: Path) -> None:
     with FakeGCS() as server:
         for arguments, status in ((["--profile", "windy"], 2), (["--port", str(server.port)], 1)):
             command = [sys.executable, "-m", "fake_gcs", *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S, check=False)
             assert (done.returncode, done.stdout) == (status, "")
             assert done.stderr.startswith("fake-gcs: ")
             assert len(done.stderr.splitlines()) == 1

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from asyncdata.testing import procfs
+from tests.patience import LIMIT_S
 
 _PRELUDE = """
-import asyncio, os, signal, sys, threading, time
+import asyncio, os, signal, sys, threading, time, warnings
 import numpy as np
 import asyncdata as ad
+
+# From 3.12 on Python warns of a fork where there are threads; whoever forks here wants to see just that.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 def widen(x):
     return np.full(50, x)
@@ -55,7 +59,7 @@ class Program:
             self.popen.kill()
             raise AssertionError(f"expected {word!r}, got {line!r}; {self.popen.communicate()}")
 
-    def end(self, timeout_s: float = 90.0) -> tuple[int, str, str]:
+    def end(self, timeout_s: float = LIMIT_S) -> tuple[int, str, str]:
         """Exit code and what was written after what was expected."""
         try:
             out, err = self.popen.communicate(timeout=timeout_s)
@@ -104,7 +108,7 @@ def run(source: str) -> tuple[int, str, str]:
         return running.end()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> bool:
     """Whether something nobody announces has come true in time."""
     until_s = time.monotonic() + timeout_s
     while not condition():

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.faults.programs import family, program, run, wait_until
+from tests.patience import LIMIT_S
 
 EXECUTORS = ("inline", "thread", "process", "async")
 
@@ -187,7 +188,7 @@ def test_the_parent_is_killed(number: int) -> None:
         running.expect("reading")
         assert wait_until(lambda: len(family(running.popen.pid)) > 1)
         os.kill(running.popen.pid, number)
-        assert running.popen.wait(10) == -number
+        assert running.popen.wait(LIMIT_S) == -number
         assert wait_until(lambda: not family(running.popen.pid))
 
 

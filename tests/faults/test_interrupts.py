@@ -29,6 +29,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.testing import check, settle, snapshot
 from tests.faults.programs import program
+from tests.patience import LIMIT_S
 
 _ENTRY: Final = -1
 _Place = tuple[CodeType, int]
@@ -140,7 +141,7 @@ def test_an_interrupt_at_any_step_leaves_nothing(
         with contextlib.suppress(KeyboardInterrupt):
             _run(consumer, _Tracer(place, when))
         gc.collect()
-        assert not settle(before, settle_s=20), (place, when)
+        assert not settle(before, settle_s=LIMIT_S), (place, when)
         assert not check(before), (place, when)
 
 

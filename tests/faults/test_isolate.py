@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.faults.programs import Program, family, program, run, wait_until
+from tests.patience import LIMIT_S
 
 _ISOLATED = """
 def isolated(executor, count=100_000, **options):
@@ -111,7 +112,7 @@ while True:
         running.expect("reading")
         assert wait_until(lambda: len(family(running.popen.pid)) > 3)
         os.kill(running.popen.pid, number)
-        assert running.popen.wait(10) == -number
+        assert running.popen.wait(LIMIT_S) == -number
         assert wait_until(lambda: not family(running.popen.pid))
 
 

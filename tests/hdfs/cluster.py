@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.hdfs.software import DEBIAN_PACKAGES, Software, UnavailableError, cache_folder, prepare
+from tests.patience import LIMIT_S
 
 _ROOT: Final = Path(__file__).parents[2]
 _LIMIT_S: Final = 120.0
@@ -84,7 +85,7 @@ class Cluster:
     def http_ports(self) -> set[int]:
         """The ports of WebHDFS: the NameNode's and the DataNodes'."""
         url = f"http://{self.http_address}/jmx?qry=Hadoop:service=NameNode,name=NameNodeInfo"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
             nodes = json.loads(json.load(answer)["beans"][0]["LiveNodes"])
         return {self.state["http_port"], *(int(node["infoAddr"].rpartition(":")[2]) for node in nodes.values())}
 

@@ -20,6 +20,7 @@ import uvloop
 from asyncdata.testing import Leak, LeakError, Snapshot, check, settle, snapshot
 from tests.hdfs.cluster import Cluster, running_cluster
 from tests.hdfs.software import DEBIAN_PACKAGES, Software, UnavailableError, prepare
+from tests.patience import LIMIT_S
 
 _HERE: Final = Path(__file__).parent
 _SOFTWARE: Final = pytest.StashKey[Software]()
@@ -83,7 +84,7 @@ def no_leaks(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Snaps
         return
     leaks = check(before)
     if leaks:
-        leaks = settle(before, settle_s=15, only=("task", "thread", "process", "shared memory"))
+        leaks = settle(before, settle_s=LIMIT_S, only=("task", "thread", "process", "shared memory"))
         leaks += _settled_sockets(before, tuple(f", {port})" for port in cluster.http_ports()))
     if leaks:
         raise LeakError(leaks)

@@ -23,6 +23,7 @@ from tests.hdfs.cluster import Cluster
 from tests.hdfs.settings import BLOCK_BYTES, DATANODES
 from tests.hdfs.writing import Writer
 from tests.integration.shards import records, shard_bytes
+from tests.patience import LIMIT_S
 
 # Which DataNode is asked first is chosen when a file is opened: of so many files some begin with each.
 _FILES = 16
@@ -103,7 +104,7 @@ async def test_a_silent_read_is_overtaken(cluster: Cluster, folder: str, datanod
             if done == 2:
                 datanodes("datanode2")
 
-        assert await asyncio.wait_for(read_all(fetcher, infos, after=stop_once), 120) == _DATA
+        assert await asyncio.wait_for(read_all(fetcher, infos, after=stop_once), LIMIT_S) == _DATA
         stats = fetcher.stats()
         assert stats.hedges_won >= 1
         assert stats.bytes - before.bytes == len(_DATA)
@@ -125,7 +126,7 @@ async def test_a_silent_read_is_left_after_the_limit_that_was_learned(
             if done == 2:
                 datanodes("datanode2")
 
-        assert await asyncio.wait_for(read_all(fetcher, infos, after=stop_once), 120) == _DATA
+        assert await asyncio.wait_for(read_all(fetcher, infos, after=stop_once), LIMIT_S) == _DATA
         stats = fetcher.stats()
         assert sum(stats.timeouts.values()) >= 1
         assert stats.bytes - before.bytes == len(_DATA)

@@ -17,6 +17,7 @@ import pytest
 
 import asyncdata as ad
 from tests.integration.shards import records, write_shards
+from tests.patience import LIMIT_S
 
 
 async def slow_enough(x: int) -> int:
@@ -221,7 +222,7 @@ async def test_the_consumers_loop_is_never_held() -> None:
 
     def held_failure(x: int) -> int:
         entered.set()
-        if not released.wait(20):  # what only the consumer's loop can do
+        if not released.wait(LIMIT_S):  # what only the consumer's loop can do
             stood_still.append(x)
         raise ValueError(x)
 

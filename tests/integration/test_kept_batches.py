@@ -21,6 +21,7 @@ import pytest
 
 import asyncdata as ad
 from tests.integration.shards import records, write_shards
+from tests.patience import LIMIT_S
 
 MIB = 1 << 20
 
@@ -228,7 +229,11 @@ class Late:
 late = Late(next(it))
 """
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", source], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-X", "faulthandler", "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

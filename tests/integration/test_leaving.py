@@ -21,6 +21,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.testing import check, settle_async, snapshot
 from tests.integration.shards import write_shards
+from tests.patience import LIMIT_S
 
 EXECUTORS = ("inline", "thread", "process", "async")
 
@@ -230,7 +231,7 @@ async def test_async_for_left_by_break_return_and_error(shards: list[str]) -> No
 
     with pytest.raises(_BoomError):
         await fail()
-    assert not await settle_async(before, settle_s=15, only=("thread", "process", "descriptor", "shared memory"))
+    assert not await settle_async(before, settle_s=LIMIT_S, only=("thread", "process", "descriptor", "shared memory"))
 
 
 async def test_async_with_and_aclose_return_when_all_is_gone(shards: list[str]) -> None:

@@ -18,6 +18,7 @@ import asyncdata as ad
 from asyncdata.testing import check, procfs, settle, snapshot
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, write_shards
+from tests.patience import LIMIT_S
 
 MIB = 1 << 20
 
@@ -80,7 +81,7 @@ def test_without_a_runtime_every_iteration_has_its_own(server: FakeGCS) -> None:
     for _ in range(2):
         assert list(dataset) == records(0, 20, 100) + records(1, 20, 100)
         # The server lives in this process and closes its ends a moment later.
-        assert not settle(before, settle_s=15, only=("thread", "process", "descriptor"))
+        assert not settle(before, settle_s=LIMIT_S, only=("thread", "process", "descriptor"))
 
 
 def test_repeat_opens_the_next_epochs_shards_before_this_one_ends(server: FakeGCS) -> None:

@@ -75,7 +75,6 @@ def finish(plan: Plan, limit: int, seed: int) -> Simulation:
     return simulation
 
 
-@pytest.mark.timeout(1200 if SOAK else 120)
 @given(st.integers(0, 1 << 48))
 @settings(max_examples=20000 if SOAK else 400, deadline=None, derandomize=not SOAK)
 def test_enough_is_enough(seed: int) -> None:
@@ -84,7 +83,6 @@ def test_enough_is_enough(seed: int) -> None:
     finish(plan, plan.enough(), seed)
 
 
-@pytest.mark.timeout(1200 if SOAK else 120)
 @given(st.integers(0, 1 << 48))
 @settings(max_examples=20000 if SOAK else 400, deadline=None, derandomize=not SOAK)
 def test_too_little_ends_with_a_true_verdict(seed: int) -> None:

@@ -146,7 +146,6 @@ class Arena(RuleBasedStateMachine):
         assert f"used {spans.used_bytes} " in repr(spans)
 
 
-@pytest.mark.timeout(600 if SOAK else 60)
 def test_state_machine() -> None:
     """No sequence of takes, gives and trims breaks a law of the allocator."""
     run_state_machine_as_test(

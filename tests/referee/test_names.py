@@ -18,7 +18,6 @@ ARGUMENTS_LEFT_OUT = {"name", "synchronous", "use_unbounded_threadpool"}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_whatever_a_dataset_of_tensorflow_has_is_here_with_its_arguments() -> None:
     """Constructors and methods, called with the names of TensorFlow's arguments; what is left out is listed."""
     with Referee(interpreter()) as referee:

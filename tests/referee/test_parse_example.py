@@ -250,7 +250,7 @@ def check_error(question: dict[str, Any], theirs: str, error: str, asker: Refere
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 600)
 @pytest.mark.parametrize("compiled", [False, None])
 def test_examples_give_what_tensorflow_gives(asker: Referee, compiled: bool | None) -> None:
     """Random specs over random records, alone and in batches: dtypes, shapes, splits and bits; defaults and lacks."""
@@ -266,7 +266,7 @@ def test_examples_give_what_tensorflow_gives(asker: Referee, compiled: bool | No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 600)
 def test_sequence_examples_give_what_tensorflow_gives(asker: Referee) -> None:
     """The same for contexts and sequences."""
     valued = 0

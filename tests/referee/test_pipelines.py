@@ -77,7 +77,7 @@ def check(plan: pipelines.Plan, referee: Referee, *, any_order: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.leaks("TensorFlow's process dies of some pipelines; the next one belongs to the module's fixture")
-@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.timeout(7200 if SOAK else 600)
 def test_random_pipelines_give_what_tensorflow_gives(referee: Referee, files: dict[str, list[str]]) -> None:
     """Pipelines of up to six steps over all kinds of sources and transformations, element for element."""
 
@@ -160,7 +160,7 @@ def interleaved(lengths: tuple[int, ...], cycle: int, block: int) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 600)
 def test_interleave_has_tensorflows_order(referee: Referee) -> None:
     """Every cycle_length, block_length and every combination of lengths up to a small number, empty ones included."""
     cases = list(rotations(samples(2, 4)))
@@ -177,7 +177,7 @@ def in_whole_blocks(lengths: tuple[int, ...], cycle: int, block: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 600)
 def test_the_old_parallel_interleave_has_tensorflows_order(referee: Referee) -> None:
     """Not sloppy, with every combination of lengths up to a small number, in whole blocks."""
     cases = [case for case in rotations(samples(2, 4)) if in_whole_blocks(*case)]
@@ -203,7 +203,6 @@ RESAMPLED = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("target", "initial"), RESAMPLED)
 def test_resampling_keeps_as_much_as_tensorflow(
     target: list[float], initial: list[float] | None, referee: Referee

@@ -119,7 +119,6 @@ def written(value: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
 @pytest.mark.parametrize("part", range(samples(1, 20)))
 def test_files_give_what_tensorflow_gives(part: int, tmp_path: Path) -> None:
     """Elements, their types, and the element in front of which an error comes, for files of every kind."""

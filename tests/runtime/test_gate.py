@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from asyncdata.runtime.gate import Gate, GuardedThread
+from tests.patience import LIMIT_S
 
 
 def _unexpected(error: BaseException) -> None:
@@ -59,7 +60,7 @@ def test_an_interrupted_wait_takes_nothing_with_it() -> None:
             _wait_interrupted(gate)
     opener = threading.Thread(target=gate.open)
     opener.start()
-    assert gate.wait(60)
+    assert gate.wait(LIMIT_S)
     opener.join()
 
 
@@ -67,7 +68,7 @@ def _wait_interrupted(gate: Gate) -> None:
     timer = threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGINT))
     try:
         timer.start()
-        gate.wait(60)
+        gate.wait(LIMIT_S)
     finally:
         timer.join()
 
@@ -101,6 +102,6 @@ def test_a_thread_that_cannot_be_started_is_told_of(monkeypatch: pytest.MonkeyPa
     thread = GuardedThread(lambda: None, "test-guarded", failed)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     thread.start()
-    assert told.wait(60)
+    assert told.wait(LIMIT_S)
     thread.join()
     assert [str(error) for error in errors] == ["no more threads"]

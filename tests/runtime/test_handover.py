@@ -25,6 +25,7 @@ from asyncdata.runtime.runtime import Runtime
 from asyncdata.storage.local.descriptors import version_of
 from asyncdata.types import ObjectInfo
 from tests.integration.shards import records, write_shards
+from tests.patience import LIMIT_S
 
 MIB = 1 << 20
 SHARDS, RECORDS, RECORD_BYTES = 4, 60, 50_000
@@ -280,7 +281,7 @@ def test_a_cancelled_read_waits_for_its_worker(folder: Path, runtime: Runtime) -
         time.sleep(0.2)
         assert runtime.submit(memory.holds()).result() > 1
         assert not cancelled.done()
-    cancelled.result(30)
+    cancelled.result(LIMIT_S)
     assert runtime.submit(memory.holds()).result() == 1
     runtime.submit(memory.give()).result()
 
@@ -309,7 +310,7 @@ def test_a_read_that_is_cancelled_late_is_not_begun_again(folder: Path, runtime:
         assert await memory.holds() == 1
         await memory.give()
 
-    runtime.submit(read()).result(30)
+    runtime.submit(read()).result(LIMIT_S)
 
 
 def test_a_read_is_not_queued_behind_what_came_meanwhile(folder: Path, runtime: Runtime) -> None:
@@ -325,7 +326,7 @@ def test_a_read_is_not_queued_behind_what_came_meanwhile(folder: Path, runtime: 
         number = runtime.pool.register(_SLEEPER)
         tasks = [asyncio.create_task(runtime.pool.run(number, b"", grant=_refuse)) for _ in range(2)]
         await asyncio.sleep(0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             assert not await reads.run(request, MIB)
         assert not any(task.done() for task in tasks)
         await memory.give()
@@ -361,7 +362,7 @@ def test_a_read_whose_worker_dies_is_left_to_others(folder: Path, runtime: Runti
         return answers
 
     with stopped(runtime) as pids:
-        assert runtime.submit(run()).result(30) == [False] * 3
+        assert runtime.submit(run()).result(LIMIT_S) == [False] * 3
     assert not reads.under_way
 
 

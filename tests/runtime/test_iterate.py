@@ -12,6 +12,7 @@ import asyncdata as ad
 from asyncdata.runtime.edge import Edge
 from asyncdata.runtime.running import options_of
 from asyncdata.runtime.runtime import Runtime
+from tests.patience import LIMIT_S
 
 
 def test_the_finalizer_waits_for_nobody() -> None:
@@ -30,7 +31,7 @@ def test_the_finalizer_waits_for_nobody() -> None:
     with running.edge._lock, running.runtime._lock, iterator._lock:
         thread = threading.Thread(target=collect)
         thread.start()
-        assert done.wait(10)
+        assert done.wait(LIMIT_S)
     thread.join()
     iterator.close()
 

@@ -45,7 +45,6 @@ def _content(batch: Any) -> list[bytes]:
     return [bytes(row) for row in batch] if isinstance(batch, ad.BytesArray) else [batch.tobytes()]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_kept_of_every_epoch_stops_nothing(shards: str, workers: int) -> None:
     """However many they are, every epoch is whole, and the batches that are kept stay what they were."""
@@ -68,7 +67,6 @@ def test_a_batch_kept_of_every_epoch_stops_nothing(shards: str, workers: int) ->
             assert _content(batch) == content
 
 
-@pytest.mark.timeout(120)
 def test_what_is_let_go_of_is_the_next_iterators(shards: str) -> None:
     """While batches are kept, the next consumer gets copies; once they are gone, views again."""
 

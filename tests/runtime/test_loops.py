@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from asyncdata.runtime.loops import LoopThread, describe_tasks
+from tests.patience import LIMIT_S
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_cancelling_the_future_cancels_the_coroutine(thread: LoopThread) -> None
     future = thread.submit(wait())
     begun.wait()
     assert future.cancel()
-    assert ended.wait(10)
+    assert ended.wait(LIMIT_S)
     early = thread.submit(wait())
     early.cancel()
     assert thread.submit(double(1)).result() == 2

@@ -10,6 +10,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.runtime.offload import in_thread
 from asyncdata.runtime.runtime import Runtime, active_runtime
+from tests.patience import LIMIT_S
 
 
 def test_closing_begins_without_a_lock_and_once() -> None:
@@ -21,7 +22,7 @@ def test_closing_begins_without_a_lock_and_once() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(LIMIT_S)
         assert not any(thread.is_alive() for thread in threads)
     runtime.close()
     runtime.close()

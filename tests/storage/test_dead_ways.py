@@ -16,6 +16,7 @@ from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, 
 from asyncdata.storage import FailureCause, Fetcher
 from asyncdata.storage.http1.dial import dial
 from asyncdata.types import ObjectInfo
+from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, ranged
 
 INFO = ObjectInfo(url="gs://bucket/x", size=len(DATA), version="1")
@@ -29,7 +30,7 @@ async def fetching(options: Options, url: str = "") -> AsyncIterator[Fetcher]:
     """A Fetcher that is closed."""
     fetcher = Fetcher(options, Environment(storage_emulator_host=url))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             yield fetcher
     finally:
         await fetcher.aclose()

@@ -11,6 +11,7 @@ from asyncdata.errors import TransientStorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher
 from asyncdata.types import ObjectInfo
+from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, ranged
 
 URL = "gs://bucket/x"
@@ -82,7 +83,7 @@ async def outcome(name: str, ask: Callable[[Fetcher], Awaitable[object]]) -> set
 @pytest.mark.parametrize("ask", [read, begin, look, find])
 async def test_a_drip_ends(ask: Callable[[Fetcher], Awaitable[object]]) -> None:
     """A head has to be complete in time, and what follows it comes at a pace, on either way and for any answer."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         found = await asyncio.gather(*(outcome(name, ask) for name in DRIPS))
     for (name, (_, _, cause)), causes in zip(DRIPS.items(), found, strict=True):
         # The server is as late as the client when the machine is: a drip may then look like silence.

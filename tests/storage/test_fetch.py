@@ -21,6 +21,7 @@ from asyncdata.storage import FailureCause, Fetcher, split_range
 from asyncdata.storage.failures import read_failed
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
+from tests.patience import LIMIT_S
 from tests.samples import samples
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, honest, ranged
@@ -103,7 +104,7 @@ async def test_mixed_weather_delivers_every_byte(rate: float) -> None:
             async with fetching(server, retry=retry, timeouts=HASTY) as fetcher:
                 info = await fetcher.stat(URL)
                 server.profile = Profile(rules=rules, seed=seed)
-                assert await asyncio.wait_for(read_all(fetcher, info, 50_000), 50) == DATA, f"seed {seed}"
+                assert await asyncio.wait_for(read_all(fetcher, info, 50_000), LIMIT_S) == DATA, f"seed {seed}"
 
 
 async def test_a_broken_body_resumes_at_its_last_good_byte() -> None:
@@ -203,7 +204,7 @@ async def test_the_deadline_ends_a_read_of_which_every_attempt_fails(hedged: boo
             finally:
                 await fetcher.aclose()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(*(ends(name) for name in ("silent", "busy", "inch", "inch, then silent")))
 
 
@@ -308,7 +309,7 @@ async def test_close_ends_reads_that_still_run() -> None:
             await asyncio.to_thread(
                 server.journal.wait, lambda journal: sum(bool(entry.range) for entry in journal) == 2
             )
-        outcomes = await asyncio.wait_for(asyncio.gather(*reads, return_exceptions=True), 20)
+        outcomes = await asyncio.wait_for(asyncio.gather(*reads, return_exceptions=True), LIMIT_S)
         assert all(isinstance(outcome, AsyncdataError) for outcome in outcomes)
 
 
@@ -371,7 +372,7 @@ async def test_a_server_that_dies_and_comes_back_is_waited_for() -> None:
         writer.close()
 
     back = await asyncio.start_server(answer, "127.0.0.1", port)
-    await asyncio.wait_for(read, 20)
+    await asyncio.wait_for(read, LIMIT_S)
     assert buffer == bytes(range(256)) * 3 + bytes(range(232))
     assert set(fetcher.stats().failures) == {FailureCause.CONNECT}
     await fetcher.aclose()
@@ -400,7 +401,7 @@ async def test_a_body_that_drips_is_given_up_and_resumed() -> None:
         async with fetching(server, timeouts=timeouts) as fetcher:
             info = await fetcher.stat(URL)
             server.profile = Profile(rules=(Rule(fault=drip, nth=(1,), media_only=True),))
-            assert await asyncio.wait_for(read_all(fetcher, info, len(DATA)), 30) == DATA
+            assert await asyncio.wait_for(read_all(fetcher, info, len(DATA)), LIMIT_S) == DATA
             stats = fetcher.stats()
             assert stats.failures == {FailureCause.SLOW: 1}
             assert (stats.requests, stats.resumes, stats.wasted_bytes) == (2, 1, 0)

@@ -20,6 +20,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import ReadFailedError
 from asyncdata.storage.fsspec import FsspecReader, typed_error
 from asyncdata.types import ObjectInfo
+from tests.patience import LIMIT_S
 
 
 class Odd(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -157,7 +158,7 @@ async def test_a_filesystem_that_never_answers_is_given_up() -> None:
     limits = TimeoutOptions(connect_s=0.1, first_byte_s=0.1, idle_s=0.1)
     reader = FsspecReader(Silent(), asynchronous=True, max_threads=1, limits=limits)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             for ask in (reader.stat(INFO.url), reader.read_into(INFO, 0, memoryview(bytearray(10)))):
                 with pytest.raises(ReadFailedError, match="in time") as caught:
                     await ask

@@ -19,6 +19,7 @@ from asyncdata.storage.hedge import HedgeBudget, HedgeMemory, Hedger, Racing, he
 from asyncdata.testing import VirtualClockLoop, run_virtual
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, ranged
 
@@ -26,7 +27,7 @@ SIZE = 300_000
 DATA = random.Random(3).randbytes(200 * SIZE)
 URL = "gs://bucket/x"
 # Nothing but hedging may mend a stall within the time of a test.
-PATIENT = TimeoutOptions(connect_s=60, first_byte_s=60, idle_s=60, floor_s=60)
+PATIENT = TimeoutOptions(connect_s=600, first_byte_s=600, idle_s=600, floor_s=600)
 EAGER = HedgeOptions(least_delay_s=0.1, most_delay_s=0.2, probe_bytes=64 << 10)
 
 
@@ -95,7 +96,7 @@ async def test_without_memory_there_is_no_second_attempt() -> None:
             reading = asyncio.create_task(read_all(fetcher, info, 60, 63))
             await until(lambda: fetcher.stats().hedges_in_flight == 2)
             assert fetcher.stats().hedge_bytes == 100 << 10
-            assert await asyncio.wait_for(reading, 30) == DATA[60 * SIZE : 63 * SIZE]
+            assert await asyncio.wait_for(reading, LIMIT_S) == DATA[60 * SIZE : 63 * SIZE]
             stats = fetcher.stats()
             assert stats.hedges >= 5
             assert stats.peak_hedges_in_flight == 2
@@ -278,7 +279,7 @@ async def test_stalled_reads_are_overtaken(fault: Fault) -> None:
         async with fetching(server, EAGER) as (fetcher, info):
             before = fetcher.stats()
             server.profile = Profile(rules=(Rule(fault=fault, every=47, limit=3, media_only=True),))
-            assert await asyncio.wait_for(read_all(fetcher, info, 60, 200), 90) == DATA[60 * SIZE :]
+            assert await asyncio.wait_for(read_all(fetcher, info, 60, 200), LIMIT_S) == DATA[60 * SIZE :]
             stats = fetcher.stats()
             assert stats.hedges_won >= 1
             assert stats.hedges <= 0.05 * stats.requests
@@ -295,7 +296,7 @@ async def test_where_places_are_free_one_request_brings_all_that_is_missing(limi
         async with fetching(server, EAGER, limit=limit) as (fetcher, info):
             before = fetcher.stats().requests
             server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), nth=(1,), media_only=True),))
-            assert await asyncio.wait_for(read_all(fetcher, info, 60, 61), 90) == DATA[60 * SIZE : 61 * SIZE]
+            assert await asyncio.wait_for(read_all(fetcher, info, 60, 61), LIMIT_S) == DATA[60 * SIZE : 61 * SIZE]
             stats = fetcher.stats()
             assert (stats.hedges, stats.hedges_won, stats.requests - before) == (1, 1, requests)
 
@@ -329,7 +330,7 @@ async def test_a_stalled_opening_read_is_overtaken() -> None:
         async with fetching(server, EAGER) as (fetcher, _):
             server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), nth=(1,), media_only=True),))
             buffer = bytearray(b"\xa5" * 5000)
-            info, filled = await asyncio.wait_for(fetcher.open_read("gs://bucket/small", memoryview(buffer)), 90)
+            info, filled = await asyncio.wait_for(fetcher.open_read("gs://bucket/small", memoryview(buffer)), LIMIT_S)
             assert info == ObjectInfo(url="gs://bucket/small", size=1000, version=str(generation))
             assert filled == 1000
             assert buffer == DATA[:1000] + b"\xa5" * 4000
@@ -346,7 +347,7 @@ async def test_an_opening_read_that_stalls_behind_its_head_is_overtaken(name: st
             fault = Fault(kind="stall", after_bytes=20_000)
             server.profile = Profile(rules=(Rule(fault=fault, nth=(1,), media_only=True),))
             buffer = bytearray(b"\xa5" * SIZE)
-            info, filled = await asyncio.wait_for(fetcher.open_read(f"gs://bucket/{name}", memoryview(buffer)), 90)
+            info, filled = await asyncio.wait_for(fetcher.open_read(f"gs://bucket/{name}", memoryview(buffer)), LIMIT_S)
             assert filled == min(info.size, SIZE)
             assert buffer[:filled] == DATA[:filled]
             assert buffer[filled:] == b"\xa5" * (SIZE - filled)
@@ -386,7 +387,7 @@ async def test_second_attempts_run_beside_the_limit_and_are_counted_apart() -> N
             await until(lambda: fetcher.stats().hedges_in_flight == 2)
             now = fetcher.stats()
             assert (now.in_flight, now.waiting) == (4, 8)
-            assert await asyncio.wait_for(reading, 30) == DATA[60 * SIZE : 72 * SIZE]
+            assert await asyncio.wait_for(reading, LIMIT_S) == DATA[60 * SIZE : 72 * SIZE]
             stats = fetcher.stats()
             assert (stats.peak_in_flight, stats.limit) == (4, 4)
             assert stats.peak_hedges_in_flight == 2
@@ -416,7 +417,7 @@ async def test_what_a_second_attempt_brought_in_vain_is_counted() -> None:
         try:
             buffer = bytearray(300_000)
             info = ObjectInfo(url=f"{server.url}/o", size=len(PLAIN))
-            await asyncio.wait_for(fetcher.read(info, 0, memoryview(buffer)), 60)
+            await asyncio.wait_for(fetcher.read(info, 0, memoryview(buffer)), LIMIT_S)
             assert buffer == PLAIN[:300_000]
             await until(lambda: fetcher.stats().hedges_in_flight == 0)
             stats = fetcher.stats()

@@ -17,6 +17,7 @@ from asyncdata.storage.failures import TIMEOUT_CAUSES, read_failed
 from asyncdata.storage.lenient import LenientWire
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.patience import LIMIT_S
 from tests.storage.forwarding_proxy import ForwardingProxy
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request
@@ -53,7 +54,7 @@ async def read(fetcher: Fetcher, info: ObjectInfo, first: int, last: int) -> Non
     """Ranges of the object, many at a time, and compares them."""
     buffer = bytearray((last - first) * SIZE)
     view = memoryview(buffer)
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         for number in range(first, last):
             at = (number - first) * SIZE
             group.create_task(fetcher.read(info, number * SIZE, view[at : at + SIZE], priority=number))
@@ -80,7 +81,7 @@ async def test_a_read_that_opens_an_object_is_overtaken() -> None:
         for fault in STALLS:
             server.profile = Profile(rules=(Rule(fault=fault, nth=(1,), media_only=True),))
             buffer = bytearray(SIZE)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(LIMIT_S):
                 info, filled = await fetcher.open_read(URL, memoryview(buffer))
             assert (info.size, filled) == (len(DATA), SIZE)
             assert buffer == DATA[:SIZE]
@@ -125,7 +126,7 @@ async def test_a_flood_of_interim_heads_ends_by_the_limit_of_first_bytes() -> No
         storage = {"http": {"proxy": server.url}}
         fetcher = Fetcher(Options(timeouts=limits, hedge=hedge, retry=retry, storage=storage), Environment())
         info = ObjectInfo(url="http://far.test/o", size=len(PLAIN))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             with pytest.raises(TransientStorageError):
                 await fetcher.read(info, 0, memoryview(bytearray(100)))
         assert set(fetcher.stats().timeouts) == {FailureCause.FIRST_BYTE_TIMEOUT}

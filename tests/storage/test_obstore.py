@@ -30,6 +30,7 @@ from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.registry import spec_for
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA, RawServer
 from tests.storage.test_truth import LIES, SIZE, START, fetcher_of
 
@@ -174,7 +175,7 @@ async def test_a_body_that_breaks_off_or_drips_is_gone_on_with() -> None:
             for number, rule in enumerate(rules):
                 server.profile = Profile(rules=(rule,))
                 buffer = bytearray(len(data))
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(LIMIT_S):
                     if number:
                         await fetcher.read(info, 0, memoryview(buffer))
                     else:

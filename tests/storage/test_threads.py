@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from asyncdata.storage.threads import ThreadJobs
+from tests.patience import LIMIT_S
 
 
 async def test_a_cancelled_caller_waits_for_its_job() -> None:
@@ -16,7 +17,7 @@ async def test_a_cancelled_caller_waits_for_its_job() -> None:
 
     def job() -> None:
         started.set()
-        go.wait(10)
+        go.wait(LIMIT_S)
         ended.append(True)
 
     task = asyncio.create_task(jobs.run(job))
@@ -40,7 +41,7 @@ async def test_a_job_that_has_not_started_never_starts_after_cancellation() -> N
 
     def first() -> None:
         started.set()
-        go.wait(10)
+        go.wait(LIMIT_S)
 
     holder = asyncio.create_task(jobs.run(first))
     await asyncio.to_thread(started.wait, 10)

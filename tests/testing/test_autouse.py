@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import LIMIT_S
+
 ROOT = Path(__file__).parents[2]
 
 LEAKING = {
@@ -46,7 +48,9 @@ def run_suite(
     if "TMPDIR" in variables:  # a run of its own, not one that a test started
         del environment["ASYNCDATA_TEST_RUN"], environment["PYTEST_DEBUG_TEMPROOT"]
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=50)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
 
 
 @pytest.mark.parametrize("kind", list(LEAKING))
@@ -67,7 +71,7 @@ def test_a_clean_test_passes(tmp_path: Path) -> None:
         "    await asyncio.to_thread(int)\n"
         "    await (await asyncio.create_subprocess_exec('true')).wait()\n"
     )
-    outcome = run_suite(tmp_path, source, settle_s=10)
+    outcome = run_suite(tmp_path, source, settle_s=LIMIT_S)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
@@ -118,7 +122,7 @@ def test_a_hanging_test_ends_on_every_loop(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(hook, encoding="utf-8")
     source = (
         "import pytest\n\n"
-        "@pytest.mark.timeout(2, func_only=True)\n"
+        "@pytest.mark.timeout(5, func_only=True)\n"
         "async def test_hangs():\n"
         "    await asyncio.Event().wait()\n\n"
         "def test_next():\n"

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import LIMIT_S
 from tests.workers import handlers
 from tests.workers.conftest import MakeKit
 
@@ -77,7 +78,7 @@ def watched() -> Iterator[list[int]]:
 
 def has_ended(pidfd: int) -> bool:
     """Waits, generously, for a process to end; whose child it is does not matter."""
-    return bool(select.select([pidfd], [], [], 20)[0])
+    return bool(select.select([pidfd], [], [], LIMIT_S)[0])
 
 
 def start_parent(script: str, *arguments: str) -> subprocess.Popen[str]:
@@ -110,7 +111,7 @@ def end(parent: subprocess.Popen[str]) -> str:
     """Waits for the parent and returns its stderr."""
     assert parent.stdout is not None
     assert parent.stderr is not None
-    parent.wait(30)
+    parent.wait(LIMIT_S)
     error = parent.stderr.read()
     parent.stdout.close()
     parent.stderr.close()

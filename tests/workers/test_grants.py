@@ -12,6 +12,7 @@ import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 from asyncdata.errors import PipelineClosedError
+from tests.patience import LIMIT_S
 from tests.workers import handlers
 from tests.workers.conftest import Kit, MakeKit, Meeting
 
@@ -41,7 +42,7 @@ async def made_way(
     held = Meeting(held=True)
     task = owned.start(1, program, payload, held)
     await held.arrivals.get()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         await owned.start(2, handlers.same, b"", Meeting())
     return owned, held, task
 
@@ -54,7 +55,7 @@ async def test_somebody_elses_task_does_not_wait_for_memory_that_others_wait_for
     waiting = [owned.start(1, handlers.write_at, bytes([65 + i]) * 8, held) for i in range(4)]
     await held.arrivals.get()
     await held.arrivals.get()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         for number in range(5):
             assert await owned.start(2, handlers.same, b"%d" % number, Meeting()) == b"%d" % number
     assert not any(task.done() for task in waiting)
@@ -92,7 +93,7 @@ async def test_what_was_granted_before_stays(make_kit: MakeKit, before: int) -> 
     task = owned.start(1, handlers.write_payload, b"abc"[: before + 1], grant)
     while len(grant.asked) <= before:
         await grant.arrivals.get()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         assert await owned.start(2, handlers.same, b"other", Meeting()) == b"other"
     grant.gate.set()
     assert await task == str(list(range(before + 1))).encode()
@@ -143,7 +144,7 @@ async def test_a_task_that_made_way_can_be_cancelled(make_kit: MakeKit) -> None:
     """At once: no worker has it."""
     kit = await make_kit(1)
     owned, _, task = await made_way(kit, handlers.write_at, b"abc")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -154,7 +155,7 @@ async def test_a_pool_that_is_closed_ends_what_made_way(make_kit: MakeKit) -> No
     """When its memory comes, there is nobody to run it."""
     kit = await make_kit(1)
     _, held, task = await made_way(kit, handlers.write_at, b"abc")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         await kit.pool.aclose()
         held.gate.set()
         with pytest.raises(PipelineClosedError):
@@ -165,7 +166,7 @@ async def test_workers_that_die_meanwhile(make_kit: MakeKit) -> None:
     """A task that made way is not theirs any more."""
     kit = await make_kit(1)
     _, held, task = await made_way(kit, handlers.write_at, b"abc")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         os.kill(kit.pids()[0], signal.SIGKILL)
         held.gate.set()
         offset = int(await task)

@@ -21,6 +21,7 @@ from asyncdata.testing import check, snapshot
 from asyncdata.workers.messages import MAX_INLINE_BYTES
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.transfer import dump_program
+from tests.patience import LIMIT_S
 from tests.samples import samples
 from tests.workers import handlers
 from tests.workers.conftest import MakeKit, Meeting
@@ -195,7 +196,7 @@ async def test_a_stuck_task_holds_up_none_but_itself(make_kit: MakeKit) -> None:
     held = Meeting(held=True)
     stuck = kit.task(handlers.meet_and_wait, grant=held)
     await held.arrivals.get()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         for _ in range(3):
             done = await asyncio.gather(*(kit.run(handlers.my_pid) for _ in range(7)))
             assert len(set(done)) == 1

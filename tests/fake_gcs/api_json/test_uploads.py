@@ -13,6 +13,7 @@ import pytest
 from fake_gcs import FakeGCS, FakeGCSProcess
 from fake_gcs.checksums import Checksum
 from tests.fake_gcs.asking import Answer, ask, raw, send, status_of
+from tests.patience import LIMIT_S
 
 UP = "/upload/storage/v1/b/bkt/o"
 CHUNK = 256 * 1024
@@ -258,7 +259,7 @@ def test_large_objects_stream_in_constant_memory(tmp_path: Path, samples: Callab
         ask(server, "GET", "/storage/v1/b")
         before = memory_of(server.pid, "VmHWM")
         piece = bytes(1 << 20)
-        connection = http.client.HTTPConnection(server.endpoint, timeout=60)
+        connection = http.client.HTTPConnection(server.endpoint, timeout=LIMIT_S)
         connection.request(
             "PUT", "/bkt/big", body=(piece for _ in range(size >> 20)), headers={"Content-Length": str(size)}
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from fake_gcs import FakeGCSProcess
+from tests.patience import LIMIT_S
 
 HERE = Path(__file__).parent
 QUIET = {"NO_GCE_CHECK": "true", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false", "GOOGLE_AUTH_TOKEN_FOR_TESTING": "x"}
@@ -36,7 +37,7 @@ def play(scenario: str, *arguments: str, server: FakeGCSProcess, environment: Ma
         env={**os.environ, **QUIET, **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=LIMIT_S,
         check=False,
     )
     if done.returncode:
@@ -102,7 +103,7 @@ def test_rclone(tmp_path: Path) -> None:
         base += ["--gcs-project-number", "1", "--retries", "1", "--low-level-retries", "1"]
 
         def rclone(*arguments: str) -> str:
-            done = subprocess.run([*base, *arguments], capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run([*base, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
             assert done.returncode == 0, done.stderr
             return done.stdout
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fake_gcs import FakeGCS, FakeGCSProcess
 from tests.fake_gcs.asking import ask, o, send
+from tests.patience import LIMIT_S
 
 B = "/storage/v1/b/bkt/o"
 
@@ -171,7 +172,7 @@ def test_readers_of_a_replaced_object_read_on(tmp_path: Path) -> None:
     data = os.urandom(32 << 20)
     with FakeGCS(tmp_path, buckets=["bkt"]) as server:
         server.put("bkt", "x", data)
-        connection = http.client.HTTPConnection(server.endpoint, timeout=30)
+        connection = http.client.HTTPConnection(server.endpoint, timeout=LIMIT_S)
         connection.request("GET", "/bkt/x")
         answer = connection.getresponse()
         first = answer.read(1000)

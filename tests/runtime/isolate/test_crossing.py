@@ -28,6 +28,7 @@ from asyncdata.runtime.isolate.outlet import Loans, Outlet
 from asyncdata.runtime.packing import RefLeaf
 from asyncdata.testing import check, snapshot
 from asyncdata.workers.channel import Channel
+from tests.patience import LIMIT_S
 
 
 class Crossing:
@@ -211,7 +212,7 @@ async def test_a_consumer_that_vanishes_lets_the_pump_end(crossing: Crossing) ->
     """Without a word on the control channel."""
     crossing.intake._channel.cut()
     await crossing.put(crossing.lent(1))  # nobody receives it
-    assert await asyncio.wait_for(crossing.outlet.wait_for_room(), 10) is False
+    assert await asyncio.wait_for(crossing.outlet.wait_for_room(), LIMIT_S) is False
     assert await crossing.outlet.put(crossing.lent(2)) is False
     crossing.intake.close()
     crossing.listen()

@@ -119,6 +119,7 @@ def test_after_closing_nothing_happens(ends: Ends) -> None:
     assert not ends.outbox.has_backlog
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_in_a_forked_child_nothing_is_said(ends: Ends) -> None:
     """Its copies of the batches end there, too."""
     pid = os.fork()

@@ -132,7 +132,7 @@ def elements() -> list[Any]:
             "str": "ä" * i,
             "array": np.arange(i * 2, dtype=">i2").reshape(2, i),
             "scalar": np.float32(i / 3),
-            "point": Point((i, b""), np.datetime64("2020-01-01") + i),
+            "point": Point((i, b""), np.datetime64("2020-01-01") + np.timedelta64(i, "D")),
             "texts": ad.BytesArray.from_items(["a", "", "ü"] * i),
             "ragged": ad.RaggedArray.from_rows([[1.5] * i, [], [2.5]]),
         }

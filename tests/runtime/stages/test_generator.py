@@ -12,6 +12,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
+from tests.patience import LIMIT_S
 from tests.runtime.stages.laws import Bench, Make, whole
 
 
@@ -45,7 +46,7 @@ def test_an_element_does_not_wait_for_the_next_one() -> None:
     def waiting() -> Iterator[int]:
         for i in range(5):
             yield i
-            assert delivered.wait(20), "the element was kept until the next one came"
+            assert delivered.wait(LIMIT_S), "the element was kept until the next one came"
             delivered.clear()
 
     with ad.Dataset.from_generator(waiting).iterator() as elements:

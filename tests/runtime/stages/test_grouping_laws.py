@@ -30,6 +30,7 @@ from asyncdata.runtime.stages.uneven import UnevenBatchStage
 from asyncdata.runtime.stages.window import WindowStage
 from asyncdata.runtime.usercode import UserFunction
 from asyncdata.types import Element
+from tests.patience import LIMIT_S
 from tests.runtime.stages.laws import (
     LIMIT_BYTES,
     Bench,
@@ -316,7 +317,7 @@ async def test_rows_that_wait_are_no_work_under_way(name: str) -> None:
         block = await stage.pull(1)
         assert block is not None
         block.release()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             with pytest.raises(MemoryLimitError, match="shuffle holds"):
                 await bench.budget.take(other, 40 << 20)
     finally:
@@ -338,7 +339,7 @@ async def test_rows_that_wait_for_their_batch_are_no_work_under_way(name: str) -
     kept = await bench.budget.take(consumer, LIMIT_BYTES)
     bench.budget.wait(consumer)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             with pytest.raises(MemoryLimitError, match="consumer holds"):
                 await stage.pull(1)
     finally:

@@ -16,6 +16,7 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.collecting import Collector
 from asyncdata.runtime.stages.workers import Outcome, WorkerStage
 from asyncdata.workers.program import Program
+from tests.patience import LIMIT_S
 from tests.runtime.stages.laws import (
     Bench,
     Kinds,
@@ -234,7 +235,7 @@ def test_an_error_waits_for_nothing_behind_it(ordered: bool) -> None:
         if value == 9:
             raise ValueError("nine")
         if value in (11, 12, 13, 14, 15):
-            released.wait(20)
+            released.wait(LIMIT_S)
         return int(value)
 
     async def run() -> None:
@@ -273,7 +274,7 @@ def test_out_of_order_a_stuck_task_holds_only_itself() -> None:
 
     def work(value: Any) -> int:
         if value == 2:
-            released.wait(20)
+            released.wait(LIMIT_S)
         return int(value)
 
     async def run() -> None:

@@ -14,6 +14,7 @@ from asyncdata.storage.gcs.tokens import MAX_REFUSALS
 from asyncdata.storage.registry import spec_for
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.patience import LIMIT_S
 from tests.storage.gcs.test_tokens import service_account
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, honest, ranged
 
@@ -243,7 +244,7 @@ async def test_many_reads_whose_token_ends_share_one_renewal(tmp_path: Path) -> 
         await fetcher.read(INFO, 0, memoryview(bytearray(10)))
         good, unsure = "t2", 20
         buffers = [bytearray(100) for _ in range(300)]
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             for number, buffer in enumerate(buffers):
                 group.create_task(fetcher.read(INFO, number, memoryview(buffer)))
         assert all(buffer == DATA[number : number + 100] for number, buffer in enumerate(buffers))

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from asyncdata.errors import AccessDeniedError, TransientStorageError, UnsupportedURLError
 from asyncdata.storage.gcs.google_tokens import GoogleTokens
 from asyncdata.storage.gcs.tokens import ANONYMOUS, MAX_REFUSALS, Token, Tokens, TokenSource, choose_source
+from tests.patience import LIMIT_S
 
 
 class Source:
@@ -29,7 +30,7 @@ class Source:
 
     def fetch(self) -> Token:
         """A new token, when the event allows it."""
-        self.go.wait(10)
+        self.go.wait(LIMIT_S)
         if self.fails:
             self.fails -= 1
             raise RuntimeError("secret inside")
@@ -73,7 +74,7 @@ async def test_a_token_is_renewed_before_it_expires() -> None:
         assert await tokens.get() is first
         assert await tokens.get() is first
         source.go.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while (token := await tokens.get()) is first:  # noqa: ASYNC110 -- a renewal ahead of time is not announced
                 await asyncio.sleep(0.001)
         assert token.header == "Bearer 4400.0"
@@ -164,7 +165,7 @@ async def test_a_token_server_that_hangs_is_not_waited_for_without_end(monkeypat
             source.now = 99_999.0
             waiting = asyncio.create_task(tokens.get())
             await asyncio.sleep(0)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(LIMIT_S):
                 await tokens.aclose()
             assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError)
     finally:

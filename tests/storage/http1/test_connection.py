@@ -13,6 +13,7 @@ from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection import Answer, Phase, RangeConnection, StaleConnectionError
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.urls import Origin
+from tests.patience import LIMIT_S
 from tests.samples import samples
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, honest, ranged
 
@@ -391,7 +392,7 @@ async def test_slow_pieces_are_gathered_by_the_kernel_and_the_tail_still_ends() 
     async with connected(trickling) as client:
         for size in (1, 262_143, 262_144, 524_288, 524_289, 700_001, len(DATA)):
             buffer = bytearray(size)
-            answer = await asyncio.wait_for(client.get(0, memoryview(buffer)), 20)
+            answer = await asyncio.wait_for(client.get(0, memoryview(buffer)), LIMIT_S)
             assert answer.filled == size
             assert buffer == DATA[:size]
             assert client.connection.is_clean

@@ -15,6 +15,7 @@ from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.http1.pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.urls import Origin
+from tests.patience import LIMIT_S
 from tests.storage.certificate import make_certificate
 from tests.storage.raw_server import RawServer, honest
 
@@ -71,7 +72,7 @@ async def test_the_limit_holds_and_cancellation_loses_no_turn(seed: int) -> None
         for _ in range(20):
             draw.choice(tasks).cancel()
             await asyncio.sleep(0)
-        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LIMIT_S)
         assert all(outcome is None or isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
         assert None in outcomes
         assert held == 0
@@ -189,7 +190,7 @@ async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPat
         connection = await pool.acquire(origin)
         pool.release(connection)
         assert connection.is_clean
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             while connection.is_clean:  # noqa: ASYNC110 -- the end of a connection is announced to its pool alone
                 await asyncio.sleep(0.01)
 

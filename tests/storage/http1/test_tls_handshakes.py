@@ -4,7 +4,6 @@ import asyncio
 import select
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from asyncdata.storage.http1.pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.urls import Origin
+from tests.patience import LIMIT_S
 from tests.storage.http1.sealing_server import SealingPeer, SealingServer
 from tests.storage.http1.tls_clients import accept_all, dialled
 
@@ -124,10 +124,8 @@ class OpensslServer:
 @asynccontextmanager
 async def openssl_server(version: str, folder: Path) -> AsyncIterator[OpensslServer]:
     """Runs until the block ends."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     process = await asyncio.create_subprocess_exec(
-        *("openssl", "s_server", f"-{version}", "-accept", f"127.0.0.1:{port}", "-cert", folder / "certificate.pem"),
+        *("openssl", "s_server", f"-{version}", "-accept", "127.0.0.1:0", "-cert", folder / "certificate.pem"),
         *("-key", folder / "key.pem"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -135,11 +133,13 @@ async def openssl_server(version: str, folder: Path) -> AsyncIterator[OpensslSer
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    server = OpensslServer(process, port)
     hearing: asyncio.Future[None] | None = None
     try:
-        while b"ACCEPT" not in await process.stdout.readline():
-            pass
+        line = b""
+        while not line.startswith(b"ACCEPT "):
+            line = await process.stdout.readline()
+            assert line, "openssl ended"
+        server = OpensslServer(process, int(line.rpartition(b":")[2]))
         hearing = asyncio.ensure_future(server.hear())
         yield server
     finally:
@@ -179,7 +179,7 @@ async def test_new_keys_on_an_idle_connection_are_no_answer(
             assert buffer == b".......\n"
             if turn < 2:
                 server.say(command)
-                assert select.select([connection.fileno()], [], [], 60)[0]
+                assert select.select([connection.fileno()], [], [], LIMIT_S)[0]
                 if seen_by_loop:
                     await asyncio.sleep(0.01)
         assert connection.exchanges == 3
@@ -202,7 +202,7 @@ async def test_a_server_that_is_lost_in_a_renegotiation_hits_the_limit(
         origin = Origin("127.0.0.1", server.port, True)
         connection = await pool.acquire(origin)
         server.say(b"r\n")
-        assert select.select([connection.fileno()], [], [], 60)[0]
+        assert select.select([connection.fileno()], [], [], LIMIT_S)[0]
         if stops:
             server.process.send_signal(signal.SIGSTOP)
         buffer = bytearray(8)

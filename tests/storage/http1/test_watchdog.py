@@ -16,6 +16,7 @@ from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.watchdog import Watchdog, overdue
 from asyncdata.storage.urls import Origin
+from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, ranged
 
 LIMITS = TimeoutOptions(connect_s=5, first_byte_s=0.2, idle_s=0.2)
@@ -162,7 +163,7 @@ async def test_a_flood_of_what_is_no_answer_ends(awaits_head: bool, per_look: in
     watchdog = Watchdog(limits, lambda: [flooded])
     watchdog.wake()
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             error = await flooded.ended
     finally:
         watchdog.close()

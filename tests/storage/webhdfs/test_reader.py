@@ -15,6 +15,7 @@ from aiohttp import web
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage.fetch import Fetcher
+from tests.patience import LIMIT_S
 from tests.storage.certificate import make_certificate
 
 DATA = bytes(range(256)) * 40
@@ -276,7 +277,7 @@ async def test_an_opening_read_that_stalls_in_its_body_is_overtaken() -> None:
         fetcher = Fetcher(Options(timeouts=patient, hedge=hedge), Environment())
         try:
             buffer = bytearray(2 * len(DATA))
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(LIMIT_S):
                 info, filled = await fetcher.open_read(f"webhdfs://{address}/x", memoryview(buffer))
             assert (info.size, filled) == (len(DATA), len(DATA))
             assert buffer[:filled] == DATA
