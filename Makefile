@@ -10,7 +10,8 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$python" && break; done)
 FOUND = $(or $(PYTHON),python3)
-VENV := .venv
+# Another folder keeps another interpreter beside: `make PYTHON=python3.13 VENV=.cache/python3.13 quick`.
+VENV ?= .venv
 RUN := $(VENV)/bin/python
 # An environment of its own: its packages must not decide about those of the tests.
 TENSORFLOW := .cache/tensorflow
@@ -19,14 +20,19 @@ ARGS ?=
 # Tests run in as many processes as there are cores, up to four: each starts worker processes of its own. One that has
 # none left takes some of another's.
 PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+# Where interpreters differ: processes and their ends, threads, signals, memory, what user code returns.
+QUICK := tests/dataset tests/faults tests/memory tests/runtime tests/testing tests/workers $(wildcard tests/test_*.py)
 
-.PHONY: help test hdfs tensorflow demo check soak bench referee clean
+.PHONY: help test quick hdfs tensorflow demo check soak bench referee clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k name" passes arguments to pytest)
 	$(PYTEST) $(ARGS)
+
+quick: $(VENV)/.dev ## run the part of the tests that another Python may break
+	$(PYTEST) -m "not slow" $(QUICK) $(ARGS)
 
 hdfs: $(VENV)/.dev ## fetch what the HDFS tests run on; says what this machine lacks for them
 	$(RUN) -m tests.hdfs.cluster prepare $(ARGS)
