@@ -108,6 +108,7 @@ class _Tracer:
 def _run(consumer: Callable[[], None], tracer: _Tracer) -> None:
     before, report = sys.gettrace(), sys.unraisablehook
     sys.unraisablehook = lambda _report: None  # in a finalizer Python can only report it, and pytest keeps the report
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 traces steps if any frame has asked for them by now
     sys.settrace(tracer)
     try:
         consumer()
