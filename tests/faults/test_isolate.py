@@ -12,7 +12,8 @@ from tests.patience import LIMIT_S
 
 _ISOLATED = """
 def isolated(executor, count=100_000, **options):
-    return pipeline(executor, count).with_options(ad.Options(isolate=True, num_workers=2, **options))
+    options = {"isolate": True, "num_workers": 2, "close_timeout_s": 100} | options
+    return pipeline(executor, count).with_options(ad.Options(**options))
 
 def workers_of(pid):
     from asyncdata.testing import procfs
@@ -45,7 +46,7 @@ keep = next(it)
     [
         "keep = [iter(isolated('process')), iter(isolated('thread'))]; [next(i) for i in keep]; sys.exit(0)",
         "r = ad.Runtime(ad.Options(isolate=True)); r.__enter__(); it = iter(pipeline('inline')); next(it)",
-        "list(isolated('inline', 100)); runtime = ad.Runtime(ad.Options(isolate=True)); runtime.__enter__()",
+        "list(isolated('inline', 100)); r = ad.Runtime(ad.Options(isolate=True, close_timeout_s=100)); r.__enter__()",
         # A batch that is freed while the interpreter is being taken apart.
         "import builtins; builtins.kept = next(iter(isolated('inline')))",
         "it = iter(isolated('inline', 64)); next(it); threading.Thread(target=list, args=(it,)).start()",

@@ -21,14 +21,15 @@ from asyncdata.runtime.isolate import loader
 from asyncdata.testing import procfs
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes, write_shards
+from tests.patience import LIMIT_S
 
 MIB = 1 << 20
 Pair = namedtuple("Pair", "number square")  # noqa: PYI024 -- what users pass: a plain namedtuple
 
 
 def isolated(**options: Any) -> ad.Options:
-    """The options under test."""
-    return ad.Options(isolate=True, num_workers=1, **options)
+    """The options under test; closing may have to wait until a busy machine has started the process."""
+    return ad.Options(isolate=True, num_workers=1, **{"close_timeout_s": LIMIT_S} | options)
 
 
 def where_am_i(x: int) -> tuple[int, int]:
