@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import LIMIT_S
+
 ROOT = Path(__file__).parent.parent.parent
 
 SCRIPT = """
@@ -99,7 +101,7 @@ def test_what_a_script_defines_works_in_its_children_as_in_itself(
         [sys.executable, *program, start_method, isolate],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=LIMIT_S,
         check=False,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

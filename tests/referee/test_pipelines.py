@@ -127,7 +127,7 @@ def unseeded() -> Iterator[pipelines.Plan]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 600)
 def test_unseeded_orders_have_tensorflows_laws(referee: Referee) -> None:
     """Same order again, in repetitions and beside itself; disjoint splits; or none of it: as TensorFlow has it."""
     plans = list(unseeded())

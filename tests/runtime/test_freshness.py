@@ -18,6 +18,7 @@ from asyncdata.planner.recipe import Recipe
 from asyncdata.runtime import freshness
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards
+from tests.patience import LIMIT_S
 
 D = ad.Dataset
 INLINE = ad.Options(num_workers=0)
@@ -183,14 +184,13 @@ def run(program: str, settings: str, where: Path, kept: Path, hash_seed: int) ->
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": f"{root}:{where}"}
     command = [sys.executable, "-W", "error", str(where / "program.py"), str(kept)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_other_processes(tmp_path: Path) -> None:
     """The same program reads what it kept, also with other lines, folders and hash seeds; a changed one is refused."""
     kept = tmp_path / "kept"
