@@ -20,6 +20,7 @@ from fake_gcs.control import PREFIX, answer_control
 from fake_gcs.dispatch import form_of, refusal, understand
 from fake_gcs.errors import GCSError
 from fake_gcs.http1 import MAX_HEAD_BYTES, BadRequest, BodyFraming, Head, parse_head
+from fake_gcs.journal import account_of
 from fake_gcs.messages import Answer, Request, Response, Sink
 from fake_gcs.pacing import DebtClock
 from fake_gcs.routing import Route
@@ -209,6 +210,7 @@ class Connection:
         entry.bucket = route.params.get("bucket", "")
         entry.object = route.params.get("object") or request.query.get("name", "")
         entry.range = headers.get("range") or headers.get("content-range", "")
+        entry.account = account_of(headers.get("authorization", ""))
         entry.test_id = headers.get("x-retry-test-id") or headers.get("x-fake-gcs-test-id", "")
         if route.operation.startswith(("retry_test.", "oauth2.")):
             return CALM

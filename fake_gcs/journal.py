@@ -31,6 +31,7 @@ class Entry:
         bucket: Bucket name, or empty.
         object: Object name, or empty.
         range: The ``Range`` or ``Content-Range`` header, or empty.
+        account: To whom the token of the request was issued by ``/token``, or empty.
         test_id: Of the client's test, or empty.
         status: Of the answer; None while there is none, or when a fault left none.
         received: Body bytes taken from the client.
@@ -50,6 +51,7 @@ class Entry:
     bucket: str = ""
     object: str = ""
     range: str = ""
+    account: str = ""
     test_id: str = ""
     status: int | None = None
     received: int = 0
@@ -62,6 +64,12 @@ class Entry:
     def as_json(self) -> str:
         """One line of JSON."""
         return json.dumps(asdict(self))
+
+
+def account_of(authorization: str) -> str:
+    """The account that a token of ``/token`` names; empty for any other, which may be a real secret."""
+    _, _, account = authorization.partition("Bearer fake-")
+    return account
 
 
 class Journal:

@@ -247,16 +247,16 @@ def token_server() -> Iterator[tuple[str, list[tuple[int, dict[str, object]]]]]:
         thread.join()
 
 
-def service_account(folder: Path, token_uri: str) -> str:
+def service_account(folder: Path, token_uri: str, email: str = "me@example.com") -> str:
     """A service-account file with a key of its own."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path = folder / "account.json"
+    path = folder / f"{email}.json"
     path.write_text(
         json.dumps(
             {
                 "type": "service_account",
-                "client_email": "me@example.com",
+                "client_email": email,
                 "private_key": pem.decode(),
                 "private_key_id": "1",
                 "token_uri": token_uri,
