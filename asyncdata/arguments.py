@@ -6,6 +6,7 @@ type is a `TypeError`, one of the type that is out of range a `ValueError`.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import operator
 import os
@@ -188,6 +189,17 @@ def choice(name: str, value: Any, allowed: Sequence[Any]) -> Any:
     raise ValueError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}")
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?``, where one of the known words is like this one, else nothing."""
+    nearest = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def unexpected_keyword(owner: str, word: str, known: Iterable[str]) -> TypeError:
+    """The error for a keyword that a function does not have."""
+    return TypeError(f"{owner}() got an unexpected keyword argument {word!r}{suggestion(word, known)}")
+
+
 def instance(name: str, value: Any, kind: Any, what: str) -> Any:
     """An object of a class, or of one of several."""
     if not isinstance(value, kind):
@@ -203,5 +215,7 @@ def shown(value: Any) -> str:
     if isinstance(value, str | bytes | int | float | list | tuple | dict | complex | np.generic):
         text = repr(value)
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({kind})"
+    if isinstance(value, type):
+        return f"the class {kind if value is type else value.__qualname__}"
     article = "an" if kind[:1].lower() in "aeiou" else "a"
     return f"{article} {kind}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from asyncdata import arguments
 
@@ -16,9 +16,89 @@ AUTOTUNE: Final = -1
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
+SCHEME_ALIASES: Final[Mapping[str, str]] = {
+    "gcs": "gs",
+    "local": "file",
+    "s3a": "s3",
+    "abfs": "az",
+    "abfss": "az",
+    "azure": "az",
+}
+"""Schemes that mean another one; ``Options.storage`` keeps their options under that one."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryOptions:
+R = TypeVar("R", bound="OptionRecord")
+Storage: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Storage options by URL scheme."""
+
+
+class OptionRecord:
+    """Base of the option records: remembers which fields were given.
+
+    A field that was not given reads as its default and gives way when records are merged; a field that was given its
+    default does not give way. ``repr`` shows only the fields that were given. Pickling and copying keep the difference;
+    ``==`` compares values, and ``dataclasses.replace`` gives every field.
+
+    Attributes:
+        given: The names of the fields that were given.
+    """
+
+    __slots__ = ("given",)
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    given: frozenset[str]
+
+    def __new__(cls, *positional: object, **given: object) -> Self:
+        """Remembers the names; the dataclass checks the values and sets them."""
+        del positional
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                raise arguments.unexpected_keyword(cls.__name__, name, cls.__dataclass_fields__)
+        record = super().__new__(cls)
+        object.__setattr__(record, "given", frozenset(given))
+        return record
+
+    def said(self) -> dict[str, Any]:
+        """The fields that were given, with their values."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name in self.given}
+
+    def __repr__(self) -> str:
+        hidden = {each.name for each in fields(self) if not each.repr}
+        shown = (f"{name}={value!r}" for name, value in self.said().items() if name not in hidden)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self.said())
+
+
+def _remade(kind: type[R], said: dict[str, Any]) -> R:
+    return kind(**said)
+
+
+def merged(outer: R, inner: R) -> R:
+    """What ``outer`` says, and what ``inner`` says where ``outer`` says nothing.
+
+    Records inside a record are merged field by field, ``storage`` by scheme and key. Merging is associative, and a
+    record without any field is neutral.
+    """
+    theirs = inner.said()
+    both = {name: _joined(value, theirs[name]) for name, value in outer.said().items() if name in theirs}
+    return type(outer)(**{**theirs, **outer.said(), **both})
+
+
+def _joined(outer: Any, inner: Any) -> Any:
+    """The value of a field that both records give."""
+    if isinstance(outer, OptionRecord):
+        # Where the inner one is None there is nothing to fill in, then or later: the outer one says all of itself.
+        return replace(outer) if inner is None else merged(outer, inner)
+    return merged_storage(outer, inner) if isinstance(outer, Mapping) else outer
+
+
+def merged_storage(outer: Storage, inner: Storage) -> Storage:
+    """Options by scheme and key: the outer ones, and what the inner ones add."""
+    return {scheme: {**inner.get(scheme, {}), **outer.get(scheme, {})} for scheme in {**inner, **outer}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RetryOptions(OptionRecord):
     """How failed reads are tried again.
 
     Example:
@@ -44,8 +124,8 @@ class RetryOptions:
             arguments.number(name, getattr(self, name), least=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeoutOptions:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TimeoutOptions(OptionRecord):
     """Time limits of one attempt. A limit that is too small costs retries; one that is too large hides a stall.
 
     The limits in force are learned from what was observed; these are the longest they become, and hold until enough
@@ -76,8 +156,8 @@ class TimeoutOptions:
         arguments.number("least_bytes_per_s", self.least_bytes_per_s, least=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HedgeOptions:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HedgeOptions(OptionRecord):
     """Second attempts at reads that have gone silent; whichever is ahead then goes on, and the other is dropped.
 
     Example:
@@ -120,8 +200,8 @@ class HedgeOptions:
         arguments.integer("max_at_once", self.max_at_once, least=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorPolicy:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ErrorPolicy(OptionRecord):
     """Elements that fail are skipped, up to a quota; without a policy the first one ends the pipeline.
 
     Example:
@@ -166,8 +246,8 @@ class ErrorPolicy:
             raise ValueError(f"quarantine must be a local file, not {name!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Options(OptionRecord):
     """Everything about *how* a pipeline runs; in deterministic mode only ``errors`` changes which elements it yields.
 
     Example:
@@ -241,7 +321,7 @@ class Options:
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
     hedge: HedgeOptions = field(default_factory=HedgeOptions)
     isolate: bool = False
-    storage: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    storage: Storage = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         arguments.integer("memory_limit_bytes", self.memory_limit_bytes, least=MIB)
@@ -262,11 +342,11 @@ class Options:
         arguments.instance("retry", self.retry, RetryOptions, "RetryOptions")
         arguments.instance("timeouts", self.timeouts, TimeoutOptions, "TimeoutOptions")
         arguments.instance("hedge", self.hedge, HedgeOptions, "HedgeOptions")
-        _check_storage(self.storage)
+        object.__setattr__(self, "storage", _by_scheme(self.storage))
 
 
-def _check_storage(storage: Any) -> None:
-    """Never shows a value: there may be a secret in it."""
+def _by_scheme(storage: Any) -> dict[str, dict[str, Any]]:
+    """A copy, with the usual name of each scheme. Never shows a value: there may be a secret in it."""
     if not isinstance(storage, Mapping):
         raise TypeError(f"storage must be a dict of options per URL scheme, not a {type(storage).__name__}")
     for scheme, options in storage.items():
@@ -275,6 +355,11 @@ def _check_storage(storage: Any) -> None:
             raise ValueError(f"every key of storage must be a URL scheme, such as 'gs', not {scheme!r}")
         if not isinstance(options, Mapping):
             raise TypeError(f"storage[{scheme!r}] must be a dict of options, not a {type(options).__name__}")
+    # A usual name comes last, so that its options win over those of an alias.
+    found: dict[str, dict[str, Any]] = {}
+    for scheme in sorted(storage, key=lambda scheme: scheme not in SCHEME_ALIASES):
+        found.setdefault(SCHEME_ALIASES.get(scheme, scheme), {}).update(storage[scheme])
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,7 @@ class IgnoreErrors(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WithOptions(Node):
-    """Options for everything upstream; the outermost wins."""
+    """Options for the pipeline, and storage options for the branch; what lies downstream wins."""
 
     input: Node
     options: Options

@@ -14,6 +14,7 @@ from asyncdata.errors import ObjectNotFoundError
 from asyncdata.options import Options, read_environment
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.groups import gather_bounded
+from asyncdata.storage.known_options import check_storage
 from asyncdata.storage.manifest import format_entry
 from asyncdata.types import ObjectInfo
 
@@ -48,11 +49,13 @@ def write_manifest(
         (2, 2)
     """
     patterns = (file_pattern,) if isinstance(file_pattern, str) else tuple(file_pattern)
+    chosen = options or Options()
+    check_storage(chosen.storage)
     if not patterns:
         raise ValueError("write_manifest needs at least one pattern")
     # A thread of its own, so that it also works where an event loop is running.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-manifest") as thread:
-        infos = thread.submit(asyncio.run, _list(patterns, options or Options())).result()
+        infos = thread.submit(asyncio.run, _list(patterns, chosen)).result()
     target = Path(path)
     partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:

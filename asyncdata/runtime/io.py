@@ -8,6 +8,7 @@ it any more.
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.options import Storage
 from asyncdata.runtime.handover import Handover
 from asyncdata.runtime.loops import LoopThread
 from asyncdata.runtime.stage import Spawn
@@ -179,6 +181,16 @@ class _Copy:
             self._transfer().start()
 
 
+class _Reads:
+    """How many reads are under way, by whatever storage options."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.under_way = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+
 class Io:
     """Storage, as the stage loop sees it; owned by the Runtime.
 
@@ -205,10 +217,14 @@ class Io:
         self.fetcher = fetcher
         self._checks = ObjectChecks() if check_object_crc else None
         self._handover = handover
-        self._closed = False
-        self._under_way = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._reads = _Reads()
+
+    def beside(self, storage: Storage) -> Io:
+        """The same with other storage options, and part of this: it is closed with it."""
+        other = copy.copy(self)
+        other.fetcher = self.fetcher.beside(storage)
+        other._checks = None if self._checks is None else ObjectChecks()  # noqa: SLF001 -- a copy of this
+        return other
 
     def read(
         self,
@@ -225,12 +241,12 @@ class Io:
         A `source` that is a URL is an object about which nothing is known yet; it is read from its beginning, and the
         read tells what it is and how much there was.
         """
-        if self._closed:
+        if self._reads.closed:
             raise PipelineClosedError("the Runtime was closed")
         read = Read(slabs, slab, self.stage_loop)
         buffer = slabs.arena.view[slab.offset + start : slab.offset + start + length]
-        self._under_way += 1
-        self._idle.clear()
+        self._reads.under_way += 1
+        self._reads.idle.clear()
         transfer = partial(_Transfer, self, read, source, position, buffer, priority)
         if self._handover is not None and not isinstance(source, str):
             handover, spawn = self._handover
@@ -244,13 +260,13 @@ class Io:
     def finish(self, read: Read, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
         """Reports a read that the I/O loop has let go of; on the stage loop."""
         read.finish(info, filled, error)
-        self._under_way -= 1
-        if not self._under_way:
-            self._idle.set()
+        self._reads.under_way -= 1
+        if not self._reads.under_way:
+            self._reads.idle.set()
 
     async def idle(self) -> None:
         """Returns when no read is under way."""
-        await self._idle.wait()
+        await self._reads.idle.wait()
 
     async def glob(self, pattern: str) -> list[ObjectInfo]:
         """The objects that match, sorted by URL."""
@@ -270,7 +286,7 @@ class Io:
 
         Those wait in the queue of requests: it is there that the next one begins at once when a place gets free.
         """
-        return 4 * self._under_way < 5 * self.fetcher.window
+        return 4 * self._reads.under_way < 5 * self.fetcher.window
 
     def chunks_ahead(self, in_turn: int) -> int:
         """Chunks each of so many files that are read in turn should ask for, so that together they fill the window."""
@@ -304,7 +320,7 @@ class Io:
 
     async def aclose(self) -> None:
         """Closes every connection. Reads must have been cancelled before."""
-        if not self._closed:
-            self._closed = True
+        if not self._reads.closed:
+            self._reads.closed = True
             await self.idle()
             await self.call(self.fetcher.aclose())

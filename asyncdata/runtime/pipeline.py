@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -105,7 +104,6 @@ class Pipeline:
     async def _run_group(self, services: list[Services]) -> BaseException | None:
         error: BaseException | None = None
         budget = await self._runtime.budgets.take(self._is_leaving)
-        self._options = dataclasses.replace(self._options, memory_limit_bytes=budget.limit)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = _Tasks(group)
@@ -129,7 +127,7 @@ class Pipeline:
     async def _work(self, services: Services) -> BaseException | None:
         """The pump; returns the pipeline's error, if any."""
         try:
-            shares = divide(self._options, current_shards=1)
+            shares = divide(services.options, current_shards=1)
             consumer = services.account(
                 "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
             )

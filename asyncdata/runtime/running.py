@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from typing import Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.observe.snapshot import PipelineStats
-from asyncdata.options import Options
-from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import WithOptions
+from asyncdata.plan.node import Node
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.edge import Edge
 from asyncdata.runtime.gate import Gate
@@ -20,34 +17,7 @@ from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.offload import in_thread
 from asyncdata.runtime.pipeline import Pipeline
 from asyncdata.runtime.runtime import Runtime, active_runtime
-
-_OF_THE_RUNTIME: Final = (
-    "memory_limit_bytes",
-    "num_workers",
-    "num_threads",
-    "max_requests_in_flight",
-    "max_bytes_in_flight",
-    "hedge",
-    "close_timeout_s",
-    "isolate",
-    "retry",
-    "timeouts",
-    "storage",
-)
-
-
-def options_of(plan: Node, runtime: Runtime | None) -> Options:
-    """The options in force: the plan's outermost, else the Runtime's, else the defaults.
-
-    What belongs to the Runtime (memory, workers, threads, storage, retries, time limits) is the Runtime's in any case.
-    """
-    own = next((node.options for node in walk(plan) if isinstance(node, WithOptions)), None)
-    if runtime is None:
-        return own or Options()
-    if own is None:
-        return runtime.options
-    shared = {name: getattr(runtime.options, name) for name in _OF_THE_RUNTIME}
-    return dataclasses.replace(own, **shared)
+from asyncdata.runtime.settings import settings_of
 
 
 class Running:
@@ -193,9 +163,10 @@ class RunningIsolated(Running):
 def prepare(plan: Node, epoch: int) -> Running:
     """A plan on the Runtime around the caller, or on one of its own; to be started."""
     shared = active_runtime()
-    options = options_of(plan, shared)
+    options, idle = settings_of(plan, None if shared is None else shared.options)
     seed = secrets.randbits(63) if options.seed is None else options.seed
     runtime = shared or Runtime(options, pipelines=1)
+    runtime.idle_options.warn(idle)
     kind = RunningIsolated if runtime.options.isolate else RunningHere
     cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch)
     return kind(runtime, cargo, owns_runtime=shared is None)

@@ -35,8 +35,10 @@ from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.loops import LoopThread, describe_tasks
 from asyncdata.runtime.offload import Threads, in_thread
 from asyncdata.runtime.patience import wait_for_end
+from asyncdata.runtime.settings import IdleOptions
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.hedge import hedge_bytes
+from asyncdata.storage.known_options import check_storage
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.threads import ThreadPool
@@ -66,7 +68,8 @@ class Runtime:
 
     Args:
         options: In force for every pipeline. A dataset's own options count for how it is run (`deterministic`,
-            `chunk_bytes`, `check_crc`); memory, workers, threads, storage, retries and time limits are the Runtime's.
+            `chunk_bytes`, `check_crc`), and for the storage of URL schemes that the Runtime's do not name; memory,
+            workers, threads, retries and time limits are the Runtime's. A warning names options without effect.
         pipelines: How many may be open at a time (a training and an evaluation set, say); each may use its part of
             ``memory_limit_bytes``.
     """
@@ -74,6 +77,7 @@ class Runtime:
     def __init__(self, options: Options | None = None, *, pipelines: int = 2) -> None:
         arguments.integer("pipelines", pipelines, least=1)
         self.options = Options() if options is None else arguments.instance("options", options, Options, "Options")
+        check_storage(self.options.storage)
         if self.options.memory_limit_bytes < pipelines * MIB:
             raise ValueError(
                 f"memory_limit_bytes={self.options.memory_limit_bytes} leaves less than 1 MiB to each of "
@@ -94,6 +98,7 @@ class Runtime:
         self._pipelines: set[asyncio.Task[None]] = set()
         self._close_error: BaseException | None = None
         self._abandoned = False
+        self.idle_options = IdleOptions()
         self.loader: Loader | None = None
 
     # --- life --------------------------------------------------------------------------------------------------

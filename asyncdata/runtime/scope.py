@@ -6,13 +6,13 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.observe.snapshot import SkippedStats
-from asyncdata.options import AUTOTUNE, ErrorPolicy, Options
+from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.io import Io
@@ -35,13 +35,25 @@ _MOST_EXECUTORS: Final = 256
 """Functions that are recognized without being pickled again."""
 
 
+class Access(NamedTuple):
+    """Storage as one set of storage options reaches it.
+
+    Attributes:
+        io: Reads.
+        manifest: What is known about the files.
+    """
+
+    io: Io
+    manifest: Manifest
+
+
 class Services:
     """One pipeline's hold on its Runtime. Stage loop only.
 
     Args:
         runtime: The owner of everything lent here.
         budget: The part of its memory that is this pipeline's.
-        options: In force for the pipeline.
+        settings: The options in force for the pipeline.
         seed: Stands in for seeds that were not given.
         spawn: Starts a task of the pipeline.
     """
@@ -50,19 +62,20 @@ class Services:
         self,
         runtime: Runtime,
         budget: Budget,
-        options: Options,
+        settings: Options,
         seed: int,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.runtime = runtime
-        self.options = options
+        self.settings = settings
+        self.options = merged(Options(memory_limit_bytes=budget.limit), settings)
         self.seed = seed
         self.spawn = spawn
         self.budget = budget
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.sources = SourceTable()
-        self.manifest = Manifest(runtime.io)
+        self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
         self._occupants: dict[str, int] = {}
         self._executors: dict[tuple[str | int, ...], tuple[Executor, tuple[Callable[..., Any], ...]]] = {}
@@ -74,7 +87,7 @@ class Services:
         self._opened = 0
         self._charges: dict[int, tuple[object, Charges]] = {}
         self._skips: dict[str, Skips] = {}
-        policy = options.errors
+        policy = settings.errors
         path = None if policy is None else policy.quarantine
         self._quarantine = None if path is None else Quarantine(os.fspath(path))
         self.errors = None if policy is None else self._skipping("", policy)
@@ -97,6 +110,17 @@ class Services:
         """Closes what `begin` opened, after `close`."""
         if self._quarantine is not None:
             await in_thread(self._quarantine.close)
+
+    def access(self, storage: Storage) -> Access:
+        """What reads with these storage options, but the Runtime's for schemes that it names; equal ones share it."""
+        chosen = {**storage, **self.runtime.options.storage}
+        for known, access in self._storages:
+            if known == chosen:
+                return access
+        io = self.io.beside(chosen)
+        access = Access(io, Manifest(io))
+        self._storages.append((chosen, access))
+        return access
 
     def skips(self, place: str, *, log_warning: bool) -> Skips:
         """The policy of ``ignore_errors`` at this place of the plan, for every epoch the same."""
@@ -249,6 +273,9 @@ class Scope:
         verify: Whether payload checksums are verified where records are framed, for no worker task is given them next.
         reads: Collects the URLs of the files that are read here, for what is kept in files; None where nothing is.
         sharded: The shard that comes after this node, such as ``shard(4, 1)``; empty if none does.
+        storage: What the steps behind this place say about storage.
+        storage_else: What counts for an inner dataset where neither they nor the dataset itself say anything: the word
+            of the steps before the one that made it.
     """
 
     services: Services
@@ -265,6 +292,13 @@ class Scope:
     verify: bool = False
     reads: set[str] | None = None
     sharded: str = ""
+    storage: Storage = field(default_factory=dict)
+    storage_else: Storage = field(default_factory=dict)
+
+    @property
+    def access(self) -> Access:
+        """How a source here reads."""
+        return self.services.access(merged_storage(self.storage, self.storage_else))
 
     def guard(self, label: str) -> Guard | None:
         """Whom the stage of this step asks about elements that fail; None lets none."""

@@ -37,12 +37,6 @@ _AZURE_KEYS: Final = {
     "client_id": "client_id",
     "client_secret": "client_secret",
 }
-_EVERYWHERE: Final = frozenset({"backend", "config", "verify_tls", "ca_file", "proxy"})
-KNOWN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    **dict.fromkeys(GS, _EVERYWHERE | {"endpoint_url", "token", "user_project", "project"}),
-    **dict.fromkeys(S3, _EVERYWHERE | set(_S3_KEYS) | {"anon", "requester_pays"}),
-    **dict.fromkeys(AZURE, _EVERYWHERE | set(_AZURE_KEYS) | {"anon"}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +56,8 @@ def store_config(scheme: str, options: Mapping[str, Any]) -> StoreConfig:
     """The documented options of a scheme in obstore's terms.
 
     Raises:
-        StorageError: An unknown key.
         AccessDeniedError: ``token`` names no file.
     """
-    unknown = set(options) - KNOWN_OPTIONS[scheme]
-    if unknown:
-        raise StorageError(
-            f"unknown storage options for {scheme} by obstore: {', '.join(sorted(unknown))}; obstore's own keys go "
-            "into 'config', and 'backend': 'fsspec' chooses fsspec's filesystem with its storage_options"
-        )
     config: dict[str, Any] = {}
     headers: dict[str, str] = {}
     if scheme in GS:

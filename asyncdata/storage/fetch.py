@@ -6,7 +6,8 @@
                                    ▲                               │ transient failure, n bytes filled
                                    └──── delay (full jitter) ◀─────┘ resume at byte n
 
-One Fetcher per Runtime, on its I/O loop. It opens one reader per URL scheme when it is first needed, and closes all.
+One Fetcher per Runtime, on its I/O loop. It opens a reader when one is first needed for a URL scheme and its options,
+and closes all.
 A cancelled read leaves no trace and nothing that writes into its buffer. Attempts of one read follow one another;
 they never share the buffer. A second attempt at a read that fell silent has memory of its own (see ``hedge``).
 """
@@ -14,6 +15,7 @@ they never share the buffer. A second attempt at a read that fell silent has mem
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import random
 from collections import Counter
@@ -23,16 +25,16 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
-from asyncdata.options import Environment, Options
+from asyncdata.options import Environment, Options, Storage
 from asyncdata.redaction import redact
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.attempts import Attempts
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.failures import ReadFailedError
-from asyncdata.storage.globs import numbered
+from asyncdata.storage.globs import has_wildcard, numbered
 from asyncdata.storage.groups import gather_bounded
 from asyncdata.storage.hedge import Again, Racing, hedge_bytes
-from asyncdata.storage.reader import RangeReader
+from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.registry import spec_for
 from asyncdata.storage.retry import next_delay_s
 from asyncdata.storage.schedule import Priority
@@ -60,18 +62,29 @@ class Fetcher:
         self._options = options
         self._environment = environment
         self._attempts = Attempts(options, hedge_bytes(options) if hedge_memory is None else hedge_memory)
+        self._opened = _Opened()
         self._readers: dict[str, RangeReader] = {}
         self._scheme_of = lru_cache(maxsize=1024)(scheme_of)
         self._random = random.Random()
-        self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Fetcher {self._attempts!r} {list(self._readers.values())!r}>"
+        return f"<Fetcher {self._attempts!r} {self._opened.readers!r}>"
+
+    def beside(self, storage: Storage) -> Fetcher:
+        """What reads with other storage options, under the same limits; closed with this."""
+        other = copy.copy(self)
+        other._options = dataclasses.replace(self._options, storage=storage)  # noqa: SLF001 -- a copy of this
+        other._readers = {}  # noqa: SLF001 -- likewise
+        return other
 
     async def stat(self, url: str) -> ObjectInfo:
         """Size and version of one object, with retries."""
         reader = self._reader(url)
-        return await self._retried(lambda: reader.stat(url), url)
+        try:
+            return await self._retried(lambda: reader.stat(url), url)
+        except ObjectNotFoundError as error:
+            _say_about_wildcards(error, url)
+            raise
 
     async def glob(self, pattern: str) -> list[ObjectInfo]:
         """The objects that match, sorted by URL, with retries; empty where none does.
@@ -154,6 +167,7 @@ class Fetcher:
                 delay = self._delay_s(error, racing, tries)
             except StorageError as error:
                 error.attempts = tries.made + 1
+                _say_about_wildcards(error, url)
                 raise
             finally:
                 self._attempts.end(racing, ticket)
@@ -176,7 +190,7 @@ class Fetcher:
     def stats(self) -> FetchStats:
         """What was done so far."""
         fallbacks: Counter[str] = Counter()
-        for reader in self._readers.values():
+        for reader in self._opened.readers:
             fallbacks.update(getattr(reader, "fallbacks", {}))
         return dataclasses.replace(
             self._attempts.stats(),
@@ -185,9 +199,9 @@ class Fetcher:
 
     async def aclose(self) -> None:
         """Refuses waiting reads and closes every reader; running reads should have been cancelled before."""
-        self._closed = True
+        self._opened.closed = True
         await self._attempts.aclose()
-        readers, self._readers = list(self._readers.values()), {}
+        readers, self._opened.readers = self._opened.readers, []
         errors = [
             error
             for error in await asyncio.gather(*(reader.aclose() for reader in readers), return_exceptions=True)
@@ -197,13 +211,13 @@ class Fetcher:
             raise errors[0]
 
     def _reader(self, url: str) -> RangeReader:
-        if self._closed:
+        if self._opened.closed:
             raise PipelineClosedError("the storage layer was closed", url=url)
         scheme = self._scheme_of(url)
         reader = self._readers.get(scheme)
         if reader is None:
             try:
-                reader = self._readers[scheme] = spec_for(url, self._options, self._environment).open()
+                reader = self._readers[scheme] = self._opened.reader(spec_for(url, self._options, self._environment))
             except StorageError as error:
                 error.complete(url=redact(url))
                 raise
@@ -223,7 +237,7 @@ class Fetcher:
         if filled >= size:
             return
         attempts = self._attempts
-        reader = self._readers.get(self._scheme_of(info.url)) or self._reader(info.url)
+        reader = self._reader(info.url)
         loop = asyncio.get_running_loop()
         now = began = loop.time()
         while filled < size:
@@ -294,6 +308,12 @@ class Fetcher:
         return asyncio.get_running_loop().time()
 
 
+def _say_about_wildcards(error: StorageError, url: str) -> None:
+    """Readers take a name as it is written: says so where a pattern was meant."""
+    if isinstance(error, ObjectNotFoundError) and not url.startswith("http") and has_wildcard(url):
+        error.message += "; a reader takes wildcards literally: use Dataset.list_files(pattern)"
+
+
 class _Tries:
     """How often one operation was tried, and since when."""
 
@@ -302,6 +322,22 @@ class _Tries:
     def __init__(self, began: float) -> None:
         self.began = began
         self.made = 0
+
+
+class _Opened:
+    """The readers that were opened so far, one for each recipe."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.specs: list[ReaderSpec] = []
+        self.readers: list[RangeReader] = []
+
+    def reader(self, spec: ReaderSpec) -> RangeReader:
+        """The reader of a recipe."""
+        if spec not in self.specs:
+            self.readers.append(spec.open())
+            self.specs.append(spec)
+        return self.readers[self.specs.index(spec)]
 
 
 def _bytes_view(buffer: memoryview) -> memoryview:

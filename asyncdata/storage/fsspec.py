@@ -55,6 +55,11 @@ _VERSION_KEYS: Final = (
 )
 
 
+def protocols() -> list[str]:
+    """The URL schemes that fsspec knows, those of filesystems registered by others included."""
+    return [*fsspec.available_protocols(), *fsspec.registry]
+
+
 def open_reader(spec: ReaderSpec) -> FsspecReader:
     """Makes the reader; called by ``ReaderSpec.open`` on the loop that will use it."""
     scheme = spec.scheme

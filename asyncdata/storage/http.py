@@ -32,7 +32,6 @@ from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
 from asyncdata.storage.urls import join_location, parse_http_url
 from asyncdata.types import ObjectInfo
 
-KNOWN_OPTIONS: Final = frozenset({"headers", "verify_tls", "ca_file", "proxy"})
 _MAX_REMEMBERED: Final = 10_000
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _NO_HEAD: Final = frozenset({400, 403, 405, 501})
@@ -43,9 +42,6 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 def open_reader(spec: ReaderSpec) -> HttpReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
     options = spec.options
-    unknown = set(options) - KNOWN_OPTIONS
-    if unknown:
-        raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
     given = options.get("headers") or {}
     if not isinstance(given, Mapping):
         raise StorageError("the storage option 'headers' must be a dict of names and values")

@@ -77,7 +77,13 @@ def open_reader(spec: ReaderSpec) -> RangeReader:
     if not is_installed():
         if asked_for:
             raise StorageError("the backend 'obstore' is not installed: pip install 'asyncdata[obstore]'")
-        return fsspec.open_reader(dataclasses.replace(spec, options=fsspec_options(spec.scheme, options)))
+        try:
+            return fsspec.open_reader(dataclasses.replace(spec, options=fsspec_options(spec.scheme, options)))
+        except UnsupportedURLError:
+            raise UnsupportedURLError(
+                f"no backend for {spec.scheme}:// URLs is installed: pip install 'asyncdata[obstore]', or fsspec's own "
+                f"({'s3fs' if spec.scheme in S3 else 'adlfs'})"
+            ) from None
     config = store_config(spec.scheme, options)
     config.client.update(_client_limits(spec.timeouts, spec.max_connections))
     return ObstoreReader(_opener(spec.scheme, config), limits=spec.timeouts)

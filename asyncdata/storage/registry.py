@@ -6,21 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from asyncdata.errors import UnsupportedURLError
-from asyncdata.options import AUTOTUNE, Environment, Options
+from asyncdata.options import AUTOTUNE, SCHEME_ALIASES, Environment, Options
 from asyncdata.redaction import redact
 from asyncdata.storage.cloud_options import AZURE, S3, SCHEMES
+from asyncdata.storage.known_options import FSSPEC, OBSTORE, check_options
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.urls import scheme_of
 
-_ALIASES: Final = {
-    "gcs": "gs",
-    "local": "file",
-    "s3a": "s3",
-    "abfs": "az",
-    "abfss": "az",
-    "azure": "az",
-}
 _BACKENDS: Final = {
     "gs": "asyncdata.storage.gcs.reader",
     "file": "asyncdata.storage.local.reader",
@@ -32,8 +25,6 @@ _BACKENDS: Final = {
     "swebhdfs": "asyncdata.storage.webhdfs.reader",
 }
 _LARGEST_WINDOW: Final = 256
-_ANY_FSSPEC: Final = "asyncdata.storage.fsspec"
-_OBSTORE: Final = "asyncdata.storage.obstore"
 
 
 def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec:
@@ -43,16 +34,22 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
         url: A URL or a local path.
         options: ``storage`` (by scheme), ``timeouts``, ``max_requests_in_flight`` and ``hedge`` are used.
         environment: ``STORAGE_EMULATOR_HOST``, which an explicit ``endpoint_url`` overrides.
+
+    Raises:
+        ValueError: The scheme does not take one of its options.
+        UnsupportedURLError: No backend serves the URL.
     """
     if not url:
         raise UnsupportedURLError("an empty URL")
     written = scheme_of(url)
-    scheme = _ALIASES.get(written, written)
-    chosen: Mapping[str, Any] = options.storage.get(scheme) or options.storage.get(written) or {}
+    scheme = SCHEME_ALIASES.get(written, written)
+    chosen = options.storage.get(scheme, {})
+    if chosen:
+        check_options(scheme, chosen)
     if scheme == "gs":
         chosen = _with_emulator(chosen, environment.storage_emulator_host)
     backend = _backend_of(url, scheme, chosen.get("backend"))
-    if backend != _OBSTORE:
+    if backend != OBSTORE:
         chosen = {name: value for name, value in chosen.items() if name != "backend"}
     return ReaderSpec(
         scheme=scheme,
@@ -74,11 +71,11 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
 def _backend_of(url: str, scheme: str, choice: object) -> str:
     """The module that serves a scheme, as the option ``backend`` chooses where there is a choice."""
     if choice is None:
-        return _OBSTORE if scheme in S3 or scheme in AZURE else _BACKENDS.get(scheme, _ANY_FSSPEC)
+        return OBSTORE if scheme in S3 or scheme in AZURE else _BACKENDS.get(scheme, FSSPEC)
     if choice == "fsspec":
-        return _ANY_FSSPEC
+        return FSSPEC
     if choice == "obstore" and scheme in SCHEMES:
-        return _OBSTORE
+        return OBSTORE
     raise UnsupportedURLError(
         f"the option 'backend' of {scheme} is {choice!r}; there are 'fsspec'"
         + (" and 'obstore'" if scheme in SCHEMES else ""),

@@ -10,16 +10,28 @@ from asyncdata.errors import UnsupportedURLError
 from asyncdata.redaction import redact
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
+_ONE_SLASH: Final = re.compile(
+    r"(gs|gcs|s3|s3a|az|azure|abfs|abfss|hdfs|webhdfs|swebhdfs|https?|memory|file|local):/(?!/)", re.IGNORECASE
+)
 _PRINTABLE_TARGET: Final = re.compile(r"[\x21-\x7e]+")
 
 
 def scheme_of(url: str) -> str:
-    """The scheme in lower case; ``file`` for a plain path. Chained fsspec URLs keep their whole chain."""
+    """The scheme in lower case; ``file`` for a plain path. Chained fsspec URLs keep their whole chain.
+
+    Raises:
+        UnsupportedURLError: One slash follows a known scheme.
+    """
     found = _SCHEME.match(url)
     if found is not None:
         return found[1].lower()
     if "::" in url.split("/", 1)[0]:
         return url.split("://", 1)[0].lower()
+    if (single := _ONE_SLASH.match(url)) is not None:
+        path = "/" * (single[1] == "file") + url[single.end() :]
+        raise UnsupportedURLError(
+            f"a URL has two slashes behind its scheme: write {redact(f'{single[1]}://{path}')}", url=redact(url)
+        )
     return "file"
 
 

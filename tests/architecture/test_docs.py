@@ -54,9 +54,17 @@ def script_of(page: str) -> str:
     return "\n".join(lines).rstrip()
 
 
+class Finder(doctest.DocTestFinder):
+    """Looks also at methods inside a wrapper, which counts as a function of the wrapper's module."""
+
+    def _from_module(self, module: object, object: object) -> bool:  # noqa: A002 -- doctest's names
+        unwrapped = inspect.unwrap(object) if inspect.isfunction(object) else object
+        return bool(super()._from_module(module, unwrapped))  # type: ignore[misc]  # not in the stubs
+
+
 def examples_of(thing: object, name: str) -> list[doctest.DocTest]:
     """The docstring examples of a class or function, its methods included, and those that Dataset is made of."""
-    finder = doctest.DocTestFinder(exclude_empty=True)
+    finder = Finder(exclude_empty=True)
     parts = [thing]
     if thing is asyncdata.Dataset:
         parts = [part for part in asyncdata.Dataset.__mro__ if part.__module__.startswith("asyncdata")]

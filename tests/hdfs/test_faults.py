@@ -235,7 +235,7 @@ def test_nothing_is_opened_before_it_is_needed() -> None:
         return spec_for(f"{scheme}://h:1/x", Options(storage={scheme: chosen}), Environment()).open()
 
     for scheme in ("hdfs", "webhdfs", "swebhdfs"):
-        with pytest.raises(StorageError, match="unknown storage options"):
+        with pytest.raises(ValueError, match="unknown option 'token'"):
             reader(scheme, token="x")
     with pytest.raises(AccessDeniedError, match="cannot be read"):
         reader("webhdfs", delegation_token_file="/nonexistent/token")

@@ -9,9 +9,10 @@ import threading
 import pytest
 
 import asyncdata as ad
+from asyncdata.options import merged
 from asyncdata.runtime.edge import Edge
-from asyncdata.runtime.running import options_of
 from asyncdata.runtime.runtime import Runtime
+from asyncdata.runtime.settings import settings_of
 from tests.patience import LIMIT_S
 
 
@@ -105,9 +106,9 @@ def test_the_outermost_options_win() -> None:
     inner, outer = ad.Options(chunk_bytes=1 << 20), ad.Options(chunk_bytes=1 << 21, num_workers=4)
     dataset = ad.Dataset.range(2).with_options(inner).batch(2).with_options(outer)
     runtime = Runtime(ad.Options(num_workers=5))
-    assert options_of(dataset._node, None) is outer
-    assert options_of(dataset._node, runtime).chunk_bytes == 1 << 21
-    assert options_of(dataset._node, runtime).num_workers == 5
-    assert options_of(ad.Dataset.range(2)._node, runtime) is runtime.options
-    assert options_of(ad.Dataset.range(2)._node, None) == ad.Options()
+    assert settings_of(dataset._node, None).options == merged(outer, inner)
+    assert settings_of(dataset._node, runtime.options).options.chunk_bytes == 1 << 21
+    assert settings_of(dataset._node, runtime.options).options.num_workers == 5
+    assert settings_of(ad.Dataset.range(2)._node, runtime.options).options == runtime.options
+    assert settings_of(ad.Dataset.range(2)._node, None).options == ad.Options()
     runtime.close()

@@ -44,6 +44,7 @@ def _framed(
     holds: Callable[[memoryview, Rows], bool] | None = None,
 ) -> Stage:
     services = scope.services
+    io, manifest = scope.access
     budget = services.budget
     in_turn = max(1, scope.shards)
     # Reserves nothing until the file is one of those that are read in turn.
@@ -53,14 +54,14 @@ def _framed(
     at_once = isinstance(node, files.WholeFile)
     chunk_bytes = _chunk_bytes(node.url, scope)
     reader = ChunkReader(
-        services.io,
+        io,
         budget,
         account,
-        services.manifest.get(node.url, node.url),
+        manifest.get(node.url, node.url),
         slab_bytes=chunk_bytes,
-        window=lambda: services.io.chunks_ahead(in_turn),
+        window=lambda: io.chunks_ahead(in_turn),
         order=order,
-        opened=lambda info: services.manifest.__setitem__(info.url, info),
+        opened=lambda info: manifest.__setitem__(info.url, info),
         # The first batch waits for all files that are read in turn to begin, none of them for much of it.
         first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if begins_far and not at_once else None,
         eager=not _is_near(node.url),
@@ -152,13 +153,14 @@ def _is_near(url: str) -> bool:
 
 def _parquet(node: files.ParquetRows, scope: Scope) -> Stage:
     services = scope.services
+    io, manifest = scope.access
     budget = services.budget
     return ParquetStage(
         label_of(node),
         node.url,
         scope.element,
-        services.manifest.get(node.url, None),
-        services.io,
+        manifest.get(node.url, None),
+        io,
         columns=node.columns,
         filters=node.filters,
         budget=budget,

@@ -13,12 +13,20 @@ from asyncdata.plan.label import function_name, label_of
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave
-from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import refuse_overlap
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
 from asyncdata.runtime.freshness import Freshness
-from asyncdata.runtime.lower.registry import lower, lower_into, register, rows_account, shares, tasks_account
+from asyncdata.runtime.lower.registry import (
+    around_inner,
+    lower,
+    lower_inner,
+    lower_into,
+    register,
+    rows_account,
+    shares,
+    tasks_account,
+)
 from asyncdata.runtime.recording import IMAGE_BYTES
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
@@ -127,13 +135,14 @@ def _group_by_window(node: grouping.GroupByWindow, scope: Scope) -> Stage:
     services = scope.services
     label = f"{node.label}({function_name(node.function)})"
     rows = rows_account(scope, f"rows for {label}")
+    around = around_inner(node, scope)
     wrap = _Wrap(node.make)
     key = UserFunction(IntegerOf(node.key, "key_func"), label, services.sources)
     function = UserFunction(node.function, label, services.sources)
 
     def reduce(value: int, contents: Contents, number: int, origin: Rows) -> Stage:
-        inner = rewrite(function((value, wrap(contents)), origin), services.options, inner=True, sharded=scope.sharded)
-        return lower(inner, scope.below(1, element=(*scope.element, number)))
+        inner = function((value, wrap(contents)), origin)
+        return lower_inner(inner, around.below(1, element=(*scope.element, number)))
 
     return GroupByWindowStage(
         label,
@@ -173,12 +182,13 @@ def _cache(node: grouping.Cache, scope: Scope) -> Stage:
 
 def _freshness(node: grouping.Cache | grouping.Snapshot, label: str, cure: str, scope: Scope) -> Freshness:
     services = scope.services
+    io, manifest = around_inner(node, scope).access
     return Freshness(
         node.recipe,
         label,
         cure,
-        manifest=services.manifest,
-        io=services.io,
+        manifest=manifest,
+        io=io,
         threads=services.threads,
         outer=scope.reads,
     )
@@ -209,7 +219,7 @@ def _snapshot(node: grouping.Snapshot, scope: Scope) -> Stage:
         )
         if node.function is not None:
             reader = node.function(node.make(Items(items=items)))
-        return lower(rewrite(reader, services.options, inner=True, sharded=scope.sharded), scope.below(1))
+        return lower_inner(reader, around_inner(node, scope).below(1))
 
     freshness = _freshness(node, label, f"delete the directory {node.path}, or name another one", scope)
     return SnapshotStage(
@@ -241,7 +251,7 @@ class IntegerOf:
     """A user's function whose answer must be an integer."""
 
     def __init__(self, function: Callable[..., Any], what: str) -> None:
-        self._function = function
+        self._function = self.__wrapped__ = function  # whose signature counts
         self._what = what
 
     def __call__(self, *element: Any) -> int:

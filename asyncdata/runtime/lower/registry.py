@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account, Kind
+from asyncdata.options import merged_storage
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Batch, Map, MapBatch
+from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.inputs import HandingOver, Holder
 
@@ -32,6 +36,18 @@ def lower(node: Node, scope: Scope) -> Stage:
     if make is None:
         raise PipelineError(f"there is no stage for {node.label}")
     return make(node, scope)
+
+
+def lower_inner(node: Node, scope: Scope) -> Stage:
+    """The stage that runs an inner dataset: a plan that a function made of an element."""
+    services = scope.services
+    services.runtime.idle_options.warn(idle_inside(node, services.settings))
+    return lower(rewrite(node, services.options, inner=True, sharded=scope.sharded), scope)
+
+
+def around_inner(node: Node, scope: Scope) -> Scope:
+    """The scope for inner datasets of this node: what the steps before it say about storage counts there, too."""
+    return dataclasses.replace(scope, storage_else=merged_storage(storage_before(node), scope.storage_else))
 
 
 def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: bool = True) -> tuple[int, int]:

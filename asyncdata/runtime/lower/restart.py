@@ -31,19 +31,19 @@ def _guarded(make: Callable[[Any, Scope], Stage], node: Any, scope: Scope) -> St
         return stage
 
     def size() -> int | None:
-        info = scope.services.manifest.get(node.url, None)
+        info = scope.access.manifest.get(node.url, None)
         return None if info is None else info.size
 
     return GuardedStage(stage, guard, size)
 
 
 def _restartable(make: Callable[[Any, Scope], Stage], node: Any, scope: Scope) -> Stage:
-    services = scope.services
-    if services.options.on_change == "raise":
+    if scope.services.options.on_change == "raise":
         return make(node, scope)
 
     def forget() -> None:
-        services.manifest.forget(node.url)
-        services.io.note_restart()
+        access = scope.access
+        access.manifest.forget(node.url)
+        access.io.note_restart()
 
     return RestartStage(label_of(node), functools.partial(make, node, scope), forget)

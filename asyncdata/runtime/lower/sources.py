@@ -36,21 +36,19 @@ def _generator(node: sources.Generator, scope: Scope) -> Stage:
 
 
 def _list_files(node: sources.ListFiles, scope: Scope) -> Stage:
-    services = scope.services
     key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None
     return ListFilesStage(
         label_of(node),
         source_number(node, scope),
         key,
-        functools.partial(services.manifest.matching, node.patterns),
+        functools.partial(scope.access.manifest.matching, node.patterns),
     )
 
 
 def _manifest(node: sources.ManifestFile, scope: Scope) -> Stage:
-    services = scope.services
     key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None
     return ListFilesStage(
-        label_of(node), source_number(node, scope), key, functools.partial(services.manifest.listed_in, node.url)
+        label_of(node), source_number(node, scope), key, functools.partial(scope.access.manifest.listed_in, node.url)
     )
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from asyncdata.memory.advance import Rows
-from asyncdata.options import AUTOTUNE
+from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import transformations
 from asyncdata.plan.label import label_of
-from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.lower.registry import draw_key, lower, lower_into, register, rows_account, tasks_account
+from asyncdata.runtime.lower.registry import (
+    around_inner,
+    draw_key,
+    lower,
+    lower_inner,
+    lower_into,
+    register,
+    rows_account,
+    tasks_account,
+)
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.batch import BatchStage
@@ -42,11 +50,13 @@ def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
     label = label_of(node)
     function = UserFunction(node.function, label, services.sources)
     shards = scope.shards * node.cycle_length
+    around = around_inner(node, scope)
 
     def make_inner(element: Element, origin: Rows) -> Stage:
-        inner = rewrite(function(element, origin), services.options, inner=True, sharded=scope.sharded)
+        inner = function(element, origin)
         path = (*scope.element, int(origin[0]), int(origin[1]))
-        return lower(inner, scope.below(1, element=path, shards=shards, any_order=scope.any_order or not ordered))
+        any_order = scope.any_order or not ordered
+        return lower_inner(inner, around.below(1, element=path, shards=shards, any_order=any_order))
 
     ordered = scope.is_ordered(node.deterministic)
     return InterleaveStage(
@@ -122,7 +132,7 @@ def _ignore_errors(node: transformations.IgnoreErrors, scope: Scope) -> Stage:
 
 
 def _with_options(node: transformations.WithOptions, scope: Scope) -> Stage:
-    return lower(node.input, scope.below())
+    return lower(node.input, scope.below(storage=merged_storage(scope.storage, node.options.storage)))
 
 
 register(transformations.Filter, _filter)

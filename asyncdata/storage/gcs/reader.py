@@ -28,8 +28,6 @@ from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
-KNOWN_OPTIONS: Final = frozenset({"endpoint_url", "token", "project", "user_project", "verify_tls", "ca_file", "proxy"})
-
 WARM_CONNECTIONS: Final = 4
 """Connections that a listing opens ahead, for the first bodies."""
 
@@ -37,9 +35,6 @@ WARM_CONNECTIONS: Final = 4
 def open_reader(spec: ReaderSpec) -> GcsReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
     options = spec.options
-    unknown = set(options) - KNOWN_OPTIONS
-    if unknown:
-        raise StorageError(f"unknown storage options for gs: {', '.join(sorted(unknown))}")
     proxies = spec.proxies_with(options.get("proxy"))
     source = choose_source(options.get("token"), proxies.always)  # whatever is wrong is found before anything is opened
     endpoint = str(options.get("endpoint_url") or requests.DEFAULT_ENDPOINT).rstrip("/")

@@ -32,15 +32,11 @@ from asyncdata.storage.hdfs.tree import Entry, Questions, find_files
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.types import ObjectInfo
 
-KNOWN_OPTIONS: Final = frozenset({"config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
 MAX_OPEN_FILES: Final = 512
 
 
 def open_reader(spec: ReaderSpec) -> HdfsReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
-    unknown = set(spec.options) - KNOWN_OPTIONS
-    if unknown:
-        raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
     return HdfsReader(spec)
 
 

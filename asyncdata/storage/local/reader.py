@@ -34,8 +34,6 @@ _TRANSIENT_ERRNOS: Final = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, 
 
 def open_reader(spec: ReaderSpec) -> LocalReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
-    if spec.options:
-        raise StorageError(f"unknown storage options for local files: {', '.join(sorted(spec.options))}")
     return LocalReader(max_threads=min(MAX_THREADS, spec.max_connections))
 
 

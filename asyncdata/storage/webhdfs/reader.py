@@ -41,7 +41,6 @@ from asyncdata.storage.webhdfs.requests import (
 )
 from asyncdata.types import ObjectInfo
 
-KNOWN_OPTIONS: Final = frozenset({"user", "do_as", "delegation_token_file", "verify_tls", "ca_file"})
 MAX_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset({302, 303, 307, 308})
 _HEADERS: Final = (("Accept-Encoding", "identity"),)
@@ -50,9 +49,6 @@ _HEADERS: Final = (("Accept-Encoding", "identity"),)
 def open_reader(spec: ReaderSpec) -> WebHdfsReader:
     """Makes the reader; called by ``ReaderSpec.open``."""
     options = spec.options
-    unknown = set(options) - KNOWN_OPTIONS
-    if unknown:
-        raise StorageError(f"unknown storage options for {spec.scheme}: {', '.join(sorted(unknown))}")
     tls_context = None
     if spec.scheme == "swebhdfs":
         tls_context = make_tls_context(verify=bool(options.get("verify_tls", True)), ca_file=options.get("ca_file"))

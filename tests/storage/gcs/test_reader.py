@@ -274,7 +274,7 @@ async def test_buckets_are_named_in_full(pattern: str) -> None:
 
 async def test_unknown_options_are_named() -> None:
     """A misspelt option is an error, not silence."""
-    with pytest.raises(StorageError, match="endpoint_ulr"):
+    with pytest.raises(ValueError, match="'endpoint_ulr'; did you mean 'endpoint_url'"):
         spec_for("gs://b/o", Options(storage={"gs": {"endpoint_ulr": "x"}}), Environment()).open()
 
 
