@@ -22,6 +22,7 @@ class AsyncdataError(Exception):
         offset: Byte offset inside the object as stored (decompressed offset for compressed files).
         record: Index of the record inside the object, from 0.
         stage: The pipeline stage, as ``describe()`` names it.
+        leaf: The leaf of the element, as ``image.size`` for ``element["image"]["size"]``.
         attempts: How many times the operation was tried.
     """
 
@@ -34,6 +35,7 @@ class AsyncdataError(Exception):
         offset: int | None = None,
         record: int | None = None,
         stage: str | None = None,
+        leaf: str | None = None,
         attempts: int | None = None,
     ) -> None:
         message = redact(message)
@@ -44,11 +46,12 @@ class AsyncdataError(Exception):
         self.offset = offset
         self.record = record
         self.stage = stage
+        self.leaf = leaf
         self.attempts = attempts
 
     def place(self) -> dict[str, Any]:
         """The attributes that are known, for rebuilding the error elsewhere."""
-        names = ("url", "version", "offset", "record", "stage", "attempts")
+        names = ("url", "version", "offset", "record", "stage", "leaf", "attempts")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def complete(self, **place: Any) -> None:

@@ -6,6 +6,7 @@ otherwise. Constructors stand here; transformations in one file per family, of w
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -18,12 +19,13 @@ from asyncdata.dataset.answers import Answers
 from asyncdata.dataset.combining import Combining
 from asyncdata.dataset.fused import Fused
 from asyncdata.dataset.sequence import Sequential
-from asyncdata.dataset.signature import converted, signature_of
+from asyncdata.dataset.signature import Renewed, converted, signature_of
 from asyncdata.dataset.storing import Storing
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan import sequence, sources
 from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.node import Node
+from asyncdata.runtime.stages.generator import is_async_generator
 from asyncdata.types import Element
 
 
@@ -166,6 +168,8 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
                 f"generator must be a function that returns an iterable, not {arguments.shown(generator)}; "
                 "wrap it: lambda: my_iterable"
             )
+        if not inspect.isgeneratorfunction(generator) and not is_async_generator(generator):
+            generator = Renewed(generator)
         signature = signature_of(output_types, output_shapes, output_signature)
         if signature is not None:
             generator = converted(generator, signature)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -75,6 +76,45 @@ def _typed(dtype: Any, shape: Any) -> Any:
 def converted(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     """The generator function whose leaves are arrays of the dtypes that the signature says."""
     return (_ConvertedLater if is_async_generator(function) else _Converted)(function, signature)
+
+
+class Renewed:
+    """A function that returns an iterable, anew for every epoch; an iterator that is used up already is an error.
+
+    Picklable if the function is, without what it remembers.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._ended: Any = None
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Renewed, (self._function,)
+
+    def __call__(self, *args: Any) -> Any:
+        """What the function returns."""
+        made = self._function(*args)
+        return self._watched(made) if isinstance(made, Iterator) else made
+
+    def _watched(self, made: Iterator[Any]) -> Iterator[Any]:
+        spent = made is self._ended or (inspect.isgenerator(made) and inspect.getgeneratorstate(made) == "GEN_CLOSED")
+        iterator = iter(made)  # an iterator that can begin again does so here
+        count = 0
+        try:
+            while (element := next(iterator, self)) is not self:
+                count += 1
+                yield element
+            if spent and not count:
+                raise ValueError(
+                    "the generator function returned an iterator that is used up, after an earlier epoch or another "
+                    "reader: let it make a new one in every call"
+                )
+            self._ended = made
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
 
 
 class _Conversion:

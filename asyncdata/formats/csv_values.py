@@ -149,8 +149,16 @@ def convert(
     if len(bad) and (first := int(present[bad[0]])) < wrong:
         begin, size = int(fields.starts[first]), int(fields.lengths[first])
         shown = bytes(view[begin : begin + min(size, 50)])
-        wrong, message = first, f"is not a valid {column.dtype}: {shown!r}"
+        wrong, message = first, f"is not a valid {column.dtype}: {shown!r}{_wider(shown, dtype)}"
     return Converted(values, wrong, message)
+
+
+def _wider(text: bytes, dtype: np.dtype[Any]) -> str:
+    """What to do about a number that is too large for its column; nothing for other text."""
+    number = text.strip(_SPACES)
+    if dtype != np.int32 or not _INTEGER.fullmatch(number) or not -(1 << 63) <= int(number) < 1 << 63:
+        return ""
+    return "; use np.int64 for this column (int and whole-number defaults mean int32, as in tf.data)"
 
 
 def _integers(view: memoryview, array: Octets, fields: Fields, dtype: np.dtype[Any]) -> tuple[Any, Positions]:

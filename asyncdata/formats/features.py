@@ -8,6 +8,7 @@ dtype or scalar type, as ``bytes``, ``str``, ``float`` or ``int``, or as one of 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeAlias
@@ -19,6 +20,7 @@ from asyncdata.formats import partitions as cuts
 
 Kind: TypeAlias = Literal["bytes", "float32", "int64"]
 
+_MOST_VALUES: Final = sys.maxsize // 16
 _NAMES: Final[dict[Any, Kind]] = {
     bytes: "bytes",
     str: "bytes",
@@ -69,6 +71,8 @@ def _shape_of(shape: Any) -> tuple[int, ...]:
         raise ValueError(
             f"shape must hold lengths that are known, not {arguments.shown(sizes)}; see FixedLenSequenceFeature"
         )
+    if math.prod(map(int, sizes)) > _MOST_VALUES:
+        raise ValueError(f"shape {sizes} holds more values than an array can")
     return tuple(int(size) for size in sizes)
 
 
@@ -133,6 +137,7 @@ class FixedLenSequenceFeature:
     default_value: Any = None
 
     def __post_init__(self) -> None:
+        arguments.flag("allow_missing", self.allow_missing)
         if 0 in _shape_of(self.shape):
             raise ValueError(f"the steps of a FixedLenSequenceFeature must hold values, not shape {self.shape}")
         object.__setattr__(self, "shape", _shape_of(self.shape))
@@ -206,6 +211,8 @@ class RaggedFeature:
                 raise TypeError(
                     f"partitions must hold RaggedFeature.RowLengths(key) and its like, not {arguments.shown(partition)}"
                 )
+            if not isinstance(partition, cuts.UniformRowLength):
+                arguments.instance(f"the key of {type(partition).__name__}", partition.key, str, "a str")
         splits = arguments.dtype("row_splits_dtype", self.row_splits_dtype)
         if splits not in (np.int32, np.int64):
             raise ValueError(f"row_splits_dtype is int32 or int64, not {self.row_splits_dtype!r}")
@@ -289,7 +296,10 @@ def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
             return flat[0]
         array = object_array(flat)
     else:
-        array = np.array(flat, kind)
+        with np.errstate(over="ignore"):
+            array = np.array(flat, kind)
+        if not np.array_equal(np.isinf(array), np.isinf(np.array(flat, np.float64))):
+            raise ValueError(f"default_value {value!r} does not fit {kind}")
         if not shape:
             return array[0]
     array = array.reshape(shape)

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import Flat, RaggedArray
@@ -68,8 +69,7 @@ class UniformRowLength:
     length: int
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ValueError(f"rows of {self.length} values cannot be counted")
+        object.__setattr__(self, "length", arguments.integer("length", self.length, least=1))
 
 
 Keyed: TypeAlias = RowSplits | RowLengths | RowStarts | RowLimits | ValueRowIds

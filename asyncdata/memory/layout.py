@@ -37,6 +37,18 @@ class Layout:
     nbytes: int
 
 
+def batch_leaves(structure: Structure, values: Sequence[Any], count: int) -> list[Leaf]:
+    """What `count` elements like this one become as a batch, leaf by leaf."""
+    leaves: list[Leaf] = []
+    try:
+        for value in values:
+            leaves.append(value_leaf(value, count))  # noqa: PERF401 -- the error says at which leaf it was
+    except UnbatchableError as error:
+        error.complete(leaf=leaf_names(structure)[len(leaves)] or None)
+        raise
+    return leaves
+
+
 def value_leaf(value: Any, count: int) -> Leaf:
     """What `count` values like this one become as a batch."""
     if isinstance(value, bytes | bytearray | memoryview):
@@ -127,11 +139,11 @@ def mismatch(structure: Structure, expected: Sequence[Leaf], found: Sequence[Lea
     names = leaf_names(structure)
     for name, want, have in zip(names, expected, found, strict=True):
         if want != have:
-            where = f"leaf {name!r}" if name else "the element"
             return UnbatchableError(
-                f"elements of one batch differ: {where} is {row_text(want)} in the batch's first element "
+                f"elements of one batch differ: {row_text(want)} in the batch's first element "
                 f"but {row_text(have)} in element {position} of the batch; "
-                "make all elements alike in map(), or use padded_batch or ragged_batch"
+                "make all elements alike in map(), or use padded_batch or ragged_batch",
+                leaf=name or None,
             )
     raise AssertionError("the leaves are alike")
 
@@ -156,6 +168,8 @@ def row_text(leaf: Leaf) -> str:
     """One row of a batch leaf in words."""
     if leaf.kind == "table":
         return "str" if leaf.text else "bytes"
+    if leaf.kind == "object" and len(leaf.shape) == 1:
+        return "a list of bytes or str"
     if leaf.kind == "object":
         return f"{'str' if leaf.text else 'bytes'}{list(leaf.shape[1:])}"
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape[1:])}"

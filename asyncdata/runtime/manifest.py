@@ -9,8 +9,10 @@ import io
 from typing import Final, TypeVar
 
 from asyncdata.errors import DataError, ObjectNotFoundError
+from asyncdata.redaction import redact
 from asyncdata.runtime.io import Io
 from asyncdata.runtime.stage import Pause
+from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.groups import gather_bounded
 from asyncdata.storage.manifest import MAX_MANIFEST_BYTES, parse_entry
 from asyncdata.types import ObjectInfo
@@ -57,18 +59,31 @@ class Manifest:
         if known is not None:
             return known
         found: dict[str, ObjectInfo] = {}
-        groups = await gather_bounded(self._io.glob, patterns, min(_GLOBS_AT_A_TIME, len(patterns)))
+        groups = await gather_bounded(self._glob, patterns, min(_GLOBS_AT_A_TIME, len(patterns)))
         for pattern, infos in zip(patterns, groups, strict=True):
             if not infos:
-                raise ObjectNotFoundError(
-                    "no file matches the pattern; check the bucket, the spelling, and that the wildcards are where "
-                    "you want them",
-                    url=pattern,
-                )
+                raise await self._nothing_matches(pattern)
             found.update((info.url, info) for info in infos)
         self._objects.update(found)
         self._listings[patterns] = urls = sorted(found)
         return urls
+
+    async def _glob(self, pattern: str) -> list[ObjectInfo]:
+        """No object's name ends in a slash; over http there are no names."""
+        return [] if pattern.endswith("/") and not pattern.startswith("http") else await self._io.glob(pattern)
+
+    async def _nothing_matches(self, pattern: str) -> ObjectNotFoundError:
+        """Looks whether the pattern is a directory."""
+        inside = f"{pattern.rstrip('/')}/*"
+        if not has_wildcard(pattern) and not pattern.startswith("http") and await self._io.glob(inside):
+            return ObjectNotFoundError(
+                f"this is a directory; its files are list_files({redact(inside)!r})", url=pattern
+            )
+        return ObjectNotFoundError(
+            "no file matches the pattern; check the bucket, the spelling, and that the wildcards are where "
+            "you want them",
+            url=pattern,
+        )
 
     async def listed_in(self, url: str) -> list[str]:
         """The URLs in a manifest file, in its order; read once.

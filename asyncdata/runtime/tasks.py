@@ -24,10 +24,10 @@ from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
 from asyncdata.memory.accounts import Account, State, Ticket
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
-from asyncdata.memory.layout import Layout, same_places
+from asyncdata.memory.layout import Layout, mismatch, same_places, structure_mismatch
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
-from asyncdata.memory.structure import Structure
+from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.memory.unverified import verified
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
@@ -45,6 +45,7 @@ from asyncdata.workers.tasks import (
     decode_failed,
     decode_layout,
     encode_shape,
+    kind_of,
 )
 
 
@@ -302,9 +303,9 @@ class Job:
         if part.scratch is not None:
             self._budget.rest(part.scratch.account, True)
         try:
-            if part.calls == 1:
-                slab = await self._results_slab(nbytes)
-            else:
+            slab = await self._results_slab(nbytes)
+            # Results of another size do not fit the batch: `_differing` finds out in what, from all the layouts.
+            if part.calls > 1 or nbytes != self._results_nbytes:
                 slab = part.payloads = await self._take(nbytes)
                 self._payloads.append(slab)
         finally:
@@ -325,12 +326,6 @@ class Job:
                     self._making = None
             else:
                 await asyncio.shield(self._making)
-        if nbytes != self._results_nbytes:
-            raise UnbatchableError(
-                "elements of one batch differ in structure, shape or dtype between its parts; make all elements alike "
-                "in map(), or use padded_batch or ragged_batch",
-                stage=self._label,
-            )
         return self._results
 
     def _failure(self, blob: bytes, row: int) -> BaseException:
@@ -424,20 +419,26 @@ class Job:
             for index, (items, leaves) in enumerate(zip(values, ragged.leaves, strict=True)):
                 table = read_table(arena, tables_at + index * step, part.reply.count).tolist()
                 items += [read_leaf(arena, at, size, leaf) for (at, size), leaf in zip(table, leaves, strict=True)]
+        columns: list[Column] = []
         try:
-            columns = tuple(map(batch_of, values))
+            for leaf in values:
+                columns.append(batch_of(leaf))  # noqa: PERF401 -- the error says at which leaf it was
         except Misfit as misfit:
-            misfit.error.stage = self._label
+            misfit.error.complete(stage=self._label, leaf=leaf_names(structures[0])[len(columns)] or None)
             annotate(misfit.error, f"in {self._label}, {self._sources.name_element(self.block.origin[misfit.row])}")
             raise misfit.error from misfit.error.__cause__
-        return structures[0], self._hand_over(columns)
+        return structures[0], self._hand_over(tuple(columns))
 
     def _differing(self) -> UnbatchableError:
-        return UnbatchableError(
-            "elements of one batch differ in structure, shape or dtype between its parts; make all elements alike "
-            "in map(), or use padded_batch or ragged_batch",
-            stage=self._label,
-        )
+        """Names what differs between the first part and another one."""
+        (_, first), *others = [(part.start, kind_of(part.reply)) for part in self._parts if part.reply is not None]
+        start, other = next((start, other) for start, other in others if other != first)
+        if first[0] != other[0]:
+            error = structure_mismatch(first[0], other[0], start)
+        else:
+            error = mismatch(first[0], first[1], other[1], start)
+        error.complete(stage=self._label)
+        return error
 
     def _layout(self) -> Layout:
         bodies = dict.fromkeys(part.reply.body for part in self._parts if part.reply is not None)

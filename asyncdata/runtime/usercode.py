@@ -15,6 +15,7 @@ from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import LONG_STEP_S
 from asyncdata.types import Element
+from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
@@ -65,8 +66,10 @@ class UserFunction:
                 value = self._function(*arguments)
             else:
                 value = self._function(*arguments, rng=generator(self._keys, origin, self._depth))
+            no_coroutine(value)
             return value if convert is None else convert(value)
         except BaseException as error:
+            explain_call(error, self._function, arguments, {} if self._keys is None else {"rng": None})
             raised = as_raisable(error)
             self._sources.locate(raised, self._label, origin)
             if raised is error:

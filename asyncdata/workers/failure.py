@@ -128,11 +128,16 @@ def as_raisable(exc: BaseException) -> Exception:
 
 
 def user_place(exc: BaseException) -> str:
-    """The deepest line of the traceback that belongs to the user: ``file:line in function``; empty if unknown."""
+    """The deepest line of the traceback that belongs to the user: ``file:line in function``; empty if unknown.
+
+    Where none does, the deepest line of a library; a line of this package says nothing to the user.
+    """
     chosen = ""
     deepest = ""
-    for frame, line in traceback.walk_tb(_without_own_frames(exc)):
+    for frame, line in traceback.walk_tb(exc.__traceback__):
         code = frame.f_code
+        if code.co_filename.startswith(_PACKAGE_DIRECTORY):
+            continue
         deepest = f"{code.co_filename}:{line} in {code.co_name}"
         if not _is_library(code.co_filename):
             chosen = deepest

@@ -28,6 +28,7 @@ from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.unverified import holds, plain
 from asyncdata.memory.wire import Rowset, Shape
+from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.results import Need, Results, has_place, write_columns
@@ -161,7 +162,10 @@ def _call_each(
     encoded_bytes = 0
     limit_ns = program.limit_ns
     mark = None if limit_ns is None else mark
+    function: Callable[..., Any] | None = None
     for row in todo:
+        passed: tuple[Any, ...] = ()
+        kwargs: dict[str, Any] = {}
         try:
             value = rows.element(row, view)
             for position, function in enumerate(program.functions):
@@ -171,9 +175,10 @@ def _call_each(
                 if program.rng and program.rng[position]:
                     assert rows.origin is not None
                     kwargs["rng"] = generator(task.keys, rows.origin[row], program.depth + position)
+                passed = value if type(value) is tuple else (value,)
                 if mark is not None and limit_ns is not None:
                     mark.enter(row, limit_ns)
-                value = function(*value, **kwargs) if type(value) is tuple else function(value, **kwargs)
+                value = no_coroutine(function(*passed, **kwargs))
             if mark is not None:
                 mark.leave()
             results.add(value)
@@ -182,6 +187,7 @@ def _call_each(
         except BaseException as error:  # noqa: BLE001 -- reported with the row
             if mark is not None:
                 mark.leave()
+            explain_call(error, function, passed, kwargs)
             blob = encode_failure(error, brief=encoded_bytes > _MOST_FAILURE_BYTES)
             encoded_bytes += len(blob)
             if not program.skip or not isinstance(error, Exception):

@@ -19,12 +19,12 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.layout import (
     Layout,
     as_bytes,
+    batch_leaves,
     mismatch,
     parts_of,
     plan_layout,
     refuse_ragged,
     structure_mismatch,
-    value_leaf,
 )
 from asyncdata.memory.leaf import Leaf, array_leaf, is_plain
 from asyncdata.memory.pickling import dumps
@@ -176,7 +176,7 @@ class Results:
 
     def _begin(self, structure: Structure, leaves: list[Any]) -> None:
         size = self._task.batch_size
-        self._layout = plan_layout(structure, [value_leaf(value, size) for value in leaves])
+        self._layout = plan_layout(structure, batch_leaves(structure, leaves, size))
         self._offset, _ = self._need(self._layout.nbytes)
         self._parts = parts_of(self._array, self._offset, self._layout)
         self._texts = [[] for _ in leaves]
@@ -209,7 +209,7 @@ class Results:
         assert self._layout is not None
         if self._stack:
             size = self._task.batch_size
-            found = [value_leaf(value, size) for value in leaves]
+            found = batch_leaves(self._structure, leaves, size)
             raise mismatch(self._structure, self._layout.leaves, found, self._task.batch_start + self._done)
         self._aside = [[_item(value) for value in column] for column in self._taken_back()]
         self._put_aside(leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pickle
 import struct
@@ -136,6 +137,15 @@ def decode_layout(body: bytes) -> Layout:
     """The layout in the body of a reply; tasks of one stage bring the same one over and over."""
     layout: Layout = pickle.loads(body)  # noqa: S301 -- from a worker process of this pipeline
     return layout
+
+
+def kind_of(reply: Reply) -> tuple[Structure, tuple[Leaf, ...]]:
+    """What the rows of a part are, as a batch of one."""
+    if reply.status != RAGGED:
+        layout = decode_layout(reply.body)
+        return layout.structure, tuple(dataclasses.replace(leaf, shape=(1, *leaf.shape[1:])) for leaf in layout.leaves)
+    _, ragged = pickle.loads(reply.body)  # noqa: S301 -- from a worker process of this pipeline
+    return ragged.structure, tuple(dataclasses.replace(rows[0], shape=(1, *rows[0].shape)) for rows in ragged.leaves)
 
 
 @functools.lru_cache(maxsize=64)

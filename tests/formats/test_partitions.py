@@ -78,7 +78,7 @@ def test_partitions_nest() -> None:
 
 def test_impossible_partitions_are_refused() -> None:
     """Rows of no values, things that are no partition, and splits of another dtype."""
-    with pytest.raises(ValueError, match="rows of 0"):
+    with pytest.raises(ValueError, match="length must be at least 1"):
         UniformRowLength(0)
     with pytest.raises(TypeError, match="partitions must hold"):
         RaggedFeature(int, partitions=["p"])  # type: ignore[list-item]  # what is refused

@@ -77,10 +77,11 @@ def test_mismatches_show_both_sides() -> None:
     _, structure = flatten({"a": 1, "b": 2})
     first = [value_leaf(1, 2), value_leaf(np.zeros((2, 2), "f4"), 2)]
     text = str(mismatch(structure, first, [first[0], value_leaf(b"", 2)], 7))
-    assert "leaf 'b' is float32[2, 2]" in text
+    assert "float32[2, 2] in the batch's first element" in text
+    assert "leaf b" in text
     assert "bytes in element 7" in text
     text = str(mismatch(LEAF, first[:1], [value_leaf("x", 2)], 1))
-    assert "the element is int64[]" in text
+    assert "differ: int64[] in" in text
     assert row_text(value_leaf("x", 2)) == "str"
     with pytest.raises(AssertionError):
         mismatch(structure, first, first, 1)

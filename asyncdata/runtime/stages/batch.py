@@ -36,7 +36,6 @@ from asyncdata.runtime.stages.stacking import (
     stack_of,
     structured,
 )
-from asyncdata.workers.failure import annotate
 
 _SLAB_TARGET: Final = 1 << 18
 """Small batches share slabs of about this size."""
@@ -192,8 +191,7 @@ def _stacks(block: Block, rows: int, size: int) -> list[Stack]:
         try:
             stacks.append(stack_of(column.split(rows)[0], size))
         except Misfit as misfit:
-            if name:
-                annotate(misfit.error, f"leaf {name!r}")
+            misfit.error.complete(leaf=name or None)
             raise
     return stacks
 

@@ -18,6 +18,7 @@ from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage
 from asyncdata.runtime.stages.results import block_of_results
 from asyncdata.runtime.stages.rowwise import RowwiseStage
 from asyncdata.runtime.usercode import UserFunction
+from asyncdata.workers.calling import explain_call
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
@@ -154,6 +155,8 @@ class AsyncMapStage(Stage):
                 rng = generator(self._keys, call.origin[0], self._depth)
                 call.value = await self._function(*arguments, *self._resources, rng=rng)
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this element
+            named = {} if self._keys is None else {"rng": None}
+            explain_call(error, self._function, (*arguments, *self._resources), named)
             call.error = _raisable(error)
             self._sources.locate(call.error, self.label, call.origin[0])
         call.done = True

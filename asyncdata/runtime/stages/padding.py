@@ -57,8 +57,7 @@ class Padding:
             try:
                 parts.append(_padded(leaf, self._known_lengths(shape, leaf), padding))
             except UnbatchableError as error:
-                if name:
-                    error.add_note(f"leaf {name!r}")
+                error.complete(leaf=name or None)
                 raise
         return Plan(structure, parts)
 

@@ -68,8 +68,7 @@ class Ragging:
                 return self._of_ragged(columns, parts)
             return self._of_leaf(next(values), rank, parts)
         except UnbatchableError as error:
-            if name:
-                error.add_note(f"leaf {name!r}")
+            error.complete(leaf=name or None)
             raise
 
     def _of_leaf(self, values: Values, rank: int | None, parts: list[Part]) -> Structure:

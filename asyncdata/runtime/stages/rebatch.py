@@ -84,8 +84,9 @@ def stacked(structure: Structure, values: Sequence[Values]) -> Plan:
             continue
         shapes = leaf.shapes() if isinstance(leaf, Numbers) else None
         if shapes is None or (shapes != shapes[0]).any():
-            where = f"leaf {name!r}" if name else "elements"
-            raise UnbatchableError(f"{where} of one batch differ in shape; use padded_batch or ragged_batch")
+            raise UnbatchableError(
+                "elements of one batch differ in shape; use padded_batch or ragged_batch", leaf=name or None
+            )
         assert isinstance(leaf, Numbers)
         parts.append(Stored(Leaf("array", leaf.dtype.str, (len(leaf.arrays), *shapes[0].tolist())), Stack(leaf)))
     return Plan(structure, parts)

@@ -24,7 +24,17 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
 from asyncdata.memory.leaf import BYTES, STR, Leaf
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, flatten, is_ragged
+from asyncdata.memory.structure import (
+    LEAF,
+    DictOf,
+    RaggedOf,
+    RecordOf,
+    Structure,
+    TupleOf,
+    flatten,
+    is_ragged,
+    leaf_names,
+)
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage
 
@@ -133,11 +143,12 @@ def spread(block: Block) -> Block:
     lengths = _lengths(structure, columns)
     if not lengths:
         raise UnbatchableError("an element without leaves has no rows to unbatch")
-    if len(set(lengths)) != 1:
-        raise UnbatchableError(f"the leaves of one element have different numbers of rows: {lengths}")
+    if len(set(lengths.values())) != 1:
+        shown = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise UnbatchableError(f"the leaves of one element have different numbers of rows: {shown}")
+    count = next(iter(lengths.values()))
     taken = iter(columns)
     structure, parts = _apart(structure, taken)
-    count = lengths[0]
     counts = np.full(len(block), count, np.int64)
     origin = np.repeat(block.origin, counts, axis=0)
     origin[:, 2] = (origin[:, 2] * _SUB_FACTOR + np.tile(np.arange(count), len(block))) & 0x7FFF_FFFF_FFFF_FFFF
@@ -147,13 +158,18 @@ def spread(block: Block) -> Block:
 # --- how many rows a batch has -------------------------------------------------------------------------------------
 
 
-def _lengths(structure: Structure, columns: tuple[Column, ...]) -> list[int]:
-    """Rows of a batch, leaf by leaf; of a RaggedArray, by its outermost splits."""
+def _lengths(structure: Structure, columns: tuple[Column, ...]) -> dict[str, int]:
+    """Rows of a batch by the name of the leaf; of a RaggedArray, by its outermost splits."""
+    names = leaf_names(structure)
     position = 0
-    found = []
+    found = {}
     for levels in _levels(structure):
         column = columns[position if not levels else position + 1]
-        found.append(_length(column) - (1 if levels else 0))
+        try:
+            found[names[position]] = _length(column) - (1 if levels else 0)
+        except UnbatchableError as error:
+            error.complete(leaf=names[position] or None)
+            raise
         position += 1 + levels
     return found
 

@@ -21,7 +21,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.structure import Structure
+from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.memory.wire import aligned
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.contents import rows_of
@@ -189,17 +189,20 @@ class UnevenBatchStage(CollectingStage):
 
     def _lay_out(self, block: Block, start: int, stop: int) -> tuple[Plan, tuple[Column, ...]]:
         rows = slice(start, stop)
-        row = 0
+        row, structure = 0, block.structure
+        values: list[Values] = []
         try:
             columns = tuple(rows_of(column, rows) for column in block.columns)
-            structure = block.structure
             part = Block(structure, columns, block.origin[rows], block.advance)
             if has_nests(part):
                 part = structured(part)
                 structure, columns = part.structure, part.columns
-            return self._lay(structure, list(map(values_of, columns))), columns
+            for column in columns:
+                values.append(values_of(column))  # noqa: PERF401 -- the error says at which leaf it was
+            return self._lay(structure, values), columns
         except Misfit as misfit:
             row, error = misfit.row, misfit.error
+            error.complete(leaf=leaf_names(structure)[len(values)] or None)
         except UnbatchableError as caught:
             error = caught
         self._sources.locate(error, self.label, block.origin[start + row])

@@ -22,6 +22,7 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColum
 from asyncdata.memory.structure import Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage
+from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
 
@@ -55,12 +56,14 @@ class VectorizedMapStage(Stage):
         return Block(structure, columns, block.origin, block.advance)
 
     def _call(self, element: Any, origin: Rows) -> tuple[Structure, tuple[Column, ...]]:
+        arguments = element if type(element) is tuple else (element,)
         try:
-            value = self._function(*element) if type(element) is tuple else self._function(element)
+            value = no_coroutine(self._function(*arguments))
             leaves, structure = flatten(value)
             named = zip(leaves, leaf_names(structure), strict=True)
             return structure, tuple(_column_of(leaf, name, len(origin)) for leaf, name in named)
         except BaseException as error:
+            explain_call(error, self._function, arguments)
             raised = as_raisable(error)
             first, last = self._sources.name_element(origin[0]), self._sources.name_element(origin[-1])
             annotate(raised, f"in {self.label}, called for {len(origin)} elements from {first} to {last}")
