@@ -384,3 +384,17 @@ def test_functions_that_close_over_what_made_them(executor: str) -> None:
         lambda i: D.range(2).map(lambda x: int(x) + int(i), num_parallel_calls=1, executor=executor).batch(2)
     )
     assert ints(ds.with_options(ad.Options(num_workers=1))) == [[0, 1], [100, 101], [200, 201]]
+
+
+def test_rebatch_takes_rows_of_strings() -> None:
+    """In several sizes as in one: batches of rows that are arrays of byte strings, or a BytesArray each."""
+    letters = ad.Dataset.from_tensor_slices([b"a", b"", b"c", b"d", b"e", b"f"])
+    for rows in (letters.batch(1).batch(1), letters.batch(2), letters.batch(1).batch(3)):
+        for elements in (rows.batch(1), rows.batch(3)):
+            expected = [element for batch in elements for element in np.asarray(batch).tolist()]
+            for sizes in ([1, 2], [2], [1, 3, 1]):
+                batches = list(elements.rebatch(sizes))
+                assert [element for batch in batches for element in batch.tolist()] == expected
+                assert {batch.dtype for batch in batches} == {np.dtype(object)}
+    with pytest.raises(ad.UnbatchableError, match="shape"):
+        list(ad.Dataset.from_generator(lambda: [[[b"a"], [b"b", b"c"]]]).unbatch().rebatch([2, 1]))

@@ -6,8 +6,10 @@ One size alone is `unbatch` and `batch`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import Fold
@@ -16,8 +18,8 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.stages.collecting import Collected
-from asyncdata.runtime.stages.uneven import Part, Plan, Stack, Stored, strings_part
-from asyncdata.runtime.stages.values import Numbers, Strings, Values
+from asyncdata.runtime.stages.uneven import Loose, Part, Plan, Stack, Stored, strings_part
+from asyncdata.runtime.stages.values import Numbers, StringArrays, StringLists, Strings, Values
 
 
 class Cycle:
@@ -82,11 +84,24 @@ def stacked(structure: Structure, values: Sequence[Values]) -> Plan:
         if isinstance(leaf, Strings):
             parts.append(strings_part(leaf))
             continue
-        shapes = leaf.shapes() if isinstance(leaf, Numbers) else None
-        if shapes is None or (shapes != shapes[0]).any():
+        arrays = leaf.arrays if isinstance(leaf, Numbers) else _texts(leaf)
+        shape = arrays[0].shape
+        if not isinstance(arrays, np.ndarray) and any(array.shape != shape for array in arrays):
             raise UnbatchableError(
                 "elements of one batch differ in shape; use padded_batch or ragged_batch", leaf=name or None
             )
-        assert isinstance(leaf, Numbers)
-        parts.append(Stored(Leaf("array", leaf.dtype.str, (len(leaf.arrays), *shapes[0].tolist())), Stack(leaf)))
+        if isinstance(leaf, Numbers):
+            parts.append(Stored(Leaf("array", leaf.dtype.str, (len(arrays), *shape)), Stack(leaf)))
+        else:
+            parts.append(Loose(np.stack(list(arrays))))
     return Plan(structure, parts)
+
+
+def _texts(values: StringLists | StringArrays) -> list[npt.NDArray[Any]]:
+    """Byte strings, or texts, of each element as an array of objects, which their batch is too."""
+    if isinstance(values, StringArrays):
+        return values.arrays
+    arrays = [np.empty(len(items), object) for items in values.lists]
+    for array, items in zip(arrays, values.lists, strict=True):
+        array[:] = items
+    return arrays
