@@ -88,7 +88,7 @@ async def read_all(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Returns when a condition holds; fails when it does not within a generous time."""
-    for _ in range(6000):
+    for _ in range(int(LIMIT_S / 0.01)):
         if condition():
             return
         await asyncio.sleep(0.01)
