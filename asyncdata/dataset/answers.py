@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from asyncdata import arguments
 from asyncdata.dataset.handle import Handle
+from asyncdata.dataset.parquet_spec import with_known_rows
 from asyncdata.planner.cardinality import INFINITE_CARDINALITY, cardinality
 from asyncdata.planner.element_spec import element_spec
 from asyncdata.types import Element
@@ -41,14 +42,18 @@ class Answers(Handle):
     def element_spec(self) -> Any:
         """What elements are made of: `ArraySpec` and its like, nested like an element.
 
-        None stands for what only running would tell, such as what a function returns.
+        None stands for what only running would tell, such as what a function returns. Of `ParquetDataset` the footer
+        of one file is read to know it; that a value may be missing is not part of a spec.
+
+        Raises:
+            StorageError: That file cannot be read.
 
         Example:
             >>> import asyncdata as ad
             >>> ad.Dataset.from_tensor_slices({"x": [1.0, 2.0], "name": ["a", "b"]}).batch(2).element_spec
             {'x': ArraySpec(shape=(None,), dtype=dtype('float64')), 'name': StrSpec(shape=(None,))}
         """
-        return element_spec(self._node)
+        return element_spec(with_known_rows(self._node))
 
     def __len__(self) -> int:
         count = self.cardinality()

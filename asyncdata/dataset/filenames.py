@@ -23,13 +23,17 @@ class OpenFile:
     Args:
         kind: Class of the node.
         fields: Of the node, all but its URL.
+
+    Attributes:
+        opens: The node without a URL.
     """
 
     def __init__(self, kind: Callable[..., Node], fields: dict[str, Any]) -> None:
         self.kind = kind
         self.fields = fields
         self.__qualname__ = getattr(kind, "name", "")
-        self.__element_spec__ = element_spec(self.node(""))
+        self.opens = self.node("")
+        self.__element_spec__ = element_spec(self.opens)
         self.__checksums__ = kind is sources.TFRecordFile
 
     def node(self, url: str) -> Node:

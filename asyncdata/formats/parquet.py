@@ -16,7 +16,7 @@ import numpy.typing as npt
 from asyncdata.errors import BrokenFrameError, DataError
 from asyncdata.formats.parquet_filters import Bounds, Filters, columns_of, may_pass
 from asyncdata.formats.parquet_footer import ColumnChunk, Group, parse_footer
-from asyncdata.formats.parquet_values import Leaves, add_leaves, passing, stored_value, structure_of
+from asyncdata.formats.parquet_values import Leaves, add_leaves, passing, spec_of_type, stored_value, structure_of
 from asyncdata.memory.structure import DictOf, Structure
 
 MAGIC: Final = b"PAR1"
@@ -100,6 +100,7 @@ class ParquetFooter:
 
     Attributes:
         structure: Of a row.
+        element_spec: What a row is made of, missing values left aside.
         groups: Row groups that may have rows that pass.
 
     Raises:
@@ -139,6 +140,7 @@ class ParquetFooter:
             raise DataError(f"there is no column {absent[0]!r}; the file has {shown}", url=url, version=version)
         children = tuple(structure_of(self._schema.field(name).type, arrow) for name in self._names)
         self.structure: Structure = DictOf(tuple(self._names), children)
+        self.element_spec = {name: spec_of_type(self._schema.field(name).type, arrow) for name in self._names}
         self.groups = self._wanted(groups, size - len(footer))
 
     def _wanted(self, groups: list[Group], end: int) -> list[RowGroup]:

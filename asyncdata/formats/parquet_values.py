@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from asyncdata.formats.parquet_filters import Filters
 from asyncdata.memory.structure import LEAF, DictOf, Structure
+from asyncdata.spec import ArraySpec, BytesSpec, StrSpec
 
 _INT32, _INT64, _FLOAT, _DOUBLE, _BYTE_ARRAY = 1, 2, 4, 5, 6
 """Numbers of Parquet's physical types."""
@@ -122,6 +123,26 @@ def structure_of(kind: Any, arrow: Any) -> Structure:
         return LEAF
     fields = [kind.field(index) for index in range(kind.num_fields)]
     return DictOf(tuple(f.name for f in fields), tuple(structure_of(f.type, arrow) for f in fields))
+
+
+def spec_of_type(kind: Any, arrow: Any) -> Any:
+    """What the values of a type are as elements, nested as `structure_of` nests them; None where it depends on them."""
+    types = arrow.types
+    if structure_of(kind, arrow) is not LEAF:
+        return {kind.field(i).name: spec_of_type(kind.field(i).type, arrow) for i in range(kind.num_fields)}
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return StrSpec()
+    if _offset_type(kind, types) is not None or types.is_binary_view(kind):
+        return BytesSpec()
+    if _is_plain(kind, types) or types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
+        return ArraySpec((), arrow.array([], kind).to_numpy(zero_copy_only=False).dtype)
+    if types.is_fixed_size_list(kind) and _is_plain(kind.value_type, types):
+        return ArraySpec((kind.list_size,), kind.value_type.to_pandas_dtype())
+    if (types.is_list(kind) or types.is_large_list(kind)) and _is_plain(kind.value_type, types):
+        return ArraySpec((None,), kind.value_type.to_pandas_dtype())
+    return None
 
 
 def add_leaves(array: Any, leaves: Leaves, arrow: Any) -> None:

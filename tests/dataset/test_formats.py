@@ -22,8 +22,10 @@ from pyarrow import parquet as pq
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode_many
+from asyncdata.planner.element_spec import spec_of
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.integration.shards import BUCKET, gs_storage
+from tests.specs import agrees
 from tests.zstandard import zstd
 
 PACK: dict[str | None, Callable[[bytes], bytes]] = {
@@ -355,3 +357,53 @@ def test_an_error_has_its_place_wherever_functions_run(step: str, parallel: int 
     error = caught.value
     assert (error.url, error.record, error.offset) == (str(path), 1, 19)
     assert step in str(error.stage)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_the_spec_of_parquet_rows_is_read_from_a_footer(many: bool) -> None:
+    """Every kind of column has the spec of its elements, behind other steps too; options of any step open the file."""
+    table = pa.table(
+        {
+            "i": pa.array([1, 2], pa.int16()),
+            "f": pa.array([0.5, None]),
+            "b": [True, False],
+            "s": ["a", "b"],
+            "d": pa.array(["x", "x"]).dictionary_encode(),
+            "y": [b"a", b"b"],
+            "t": pa.array([1, 2], pa.timestamp("us")),
+            "l": [[1, 2], [3]],
+            "v": pa.array([[1.0, 2.0]] * 2, pa.list_(pa.float32(), 2)),
+            "o": [{"k": 1, "w": "a"}] * 2,
+            "u": [[["a"]], [[]]],
+        }
+    )
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    with FakeGCS(buckets=[BUCKET]) as server:
+        server.put(BUCKET, "x/0.parquet", file.getvalue())
+        options = ad.Options(num_workers=0, storage=gs_storage(server))
+        names: Any = f"gs://{BUCKET}/x/0.parquet"
+        ds: ad.Dataset = ad.ParquetDataset(names)
+        if many:
+            ds = ad.ParquetDataset(ad.Dataset.list_files(f"gs://{BUCKET}/x/*"), num_parallel_reads=2)
+        ds = ds.take(5).prefetch(1).with_options(options)
+        spec = ds.element_spec
+        assert spec["i"] == ad.ArraySpec((), np.int16)
+        assert spec["o"] == {"k": ad.ArraySpec((), np.int64), "w": ad.StrSpec()}
+        assert {name for name, leaf in spec.items() if leaf is None} <= {"l", "u", "v"}
+        for element in ds:
+            assert agrees(spec, spec_of(element)), (spec, spec_of(element))
+        one = ad.ParquetDataset(names, columns=["v", "l", "s"]).with_options(options)
+        vectors, lists = ad.ArraySpec((2,), np.float32), ad.ArraySpec((None,), np.int64)
+        assert one.element_spec == {"v": vectors, "l": lists, "s": ad.StrSpec()}
+        assert one.map(str).element_spec is None
+
+
+def test_a_spec_of_parquet_that_cannot_be_read_says_why() -> None:
+    """Asking is reading: what is not there, or not Parquet, is the error that iterating would be."""
+    fsspec.filesystem("memory").pipe("/none.parquet", b"nothing of the kind")
+    with pytest.raises(ad.BrokenFrameError, match="no Parquet file"):
+        _ = ad.ParquetDataset("memory://none.parquet").element_spec
+    with pytest.raises(ad.ObjectNotFoundError):
+        _ = ad.ParquetDataset(["memory://nowhere.parquet", "memory://none.parquet"]).batch(2).element_spec
+    assert repr(ad.ParquetDataset("memory://nowhere.parquet")).startswith("<Dataset ParquetDataset")

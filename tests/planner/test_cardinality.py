@@ -14,6 +14,7 @@ from asyncdata.plan import combining, files, grouping, node, sequence, sources, 
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.element_spec import element_spec, spec_of
 from asyncdata.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
+from tests.specs import agrees
 
 D = ad.Dataset
 INFINITE, UNKNOWN = ad.INFINITE_CARDINALITY, ad.UNKNOWN_CARDINALITY
@@ -129,24 +130,6 @@ def test_the_number_is_tf_datas_and_true(name: str) -> None:
         if expected == INFINITE:
             assert sum(1 for _ in ds.take(40)) == 40
     assert bool(ds)
-
-
-def agrees(spec: Any, found: Any) -> bool:
-    """Whether what is announced allows what was found."""
-    if spec is None:
-        return True
-    if isinstance(spec, tuple):
-        return type(spec) is type(found) and all(map(agrees, spec, found))
-    if isinstance(spec, dict):
-        return spec.keys() == found.keys() and all(agrees(spec[key], found[key]) for key in spec)
-    if type(spec) is not type(found):
-        return False
-    if isinstance(spec, ArraySpec) and spec.dtype is not None and spec.dtype != found.dtype:
-        return False
-    return spec.shape is None or (
-        len(spec.shape) == len(found.shape)
-        and all(a is None or a == b for a, b in zip(spec.shape, found.shape, strict=True))
-    )
 
 
 I64 = ArraySpec((), np.int64)
