@@ -194,7 +194,7 @@ class TaskTimeoutError(PipelineError, TimeoutError):
 
 
 class PipelineClosedError(PipelineError, RuntimeError):
-    """The iterator or Runtime was closed, and was then used again."""
+    """The iterator or Runtime was closed, or the iterator had failed, and was then used again."""
 
 
 class ForkedProcessError(PipelineError, RuntimeError):

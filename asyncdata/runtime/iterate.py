@@ -6,6 +6,9 @@ the middle of any code, so it takes no lock and waits for nothing.
 
 Waiting and taking are two steps, and only waiting can be cancelled or interrupted. So nothing is lost by a cancelled
 ``__anext__``, and several tasks or threads may share one iterator: each element goes to one of them.
+
+An error is raised once. Later calls raise `PipelineClosedError` with its text, because StopIteration would tell a loop
+that catches errors and continues that the epoch is complete.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from asyncdata.plan.node import Node
 from asyncdata.runtime.delivery import Delivery
 from asyncdata.runtime.running import Running, prepare
 from asyncdata.types import Element
+from asyncdata.workers.failure import in_a_line
 
 _NOTHING: Final = object()
 
@@ -56,6 +60,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
+        self._failure = ""
         running = prepare(plan, epoch)
         # First of all: whoever is interrupted from here on need not do anything more.
         self._finalizer = weakref.finalize(self, running.signal)
@@ -88,7 +93,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             running = self._usable()
             try:
                 running.edge.wait()
-            except BaseException:
+            except BaseException as error:
+                self._failure = in_a_line(error)
                 self.close()
                 raise
 
@@ -117,7 +123,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 try:
                     self._ended, delivery = _split(running.edge.pop())
                 except BaseException as error:  # noqa: BLE001 -- raised once everything is put back
-                    self._ended, self._error = True, error
+                    delivery = None
+                    self._fail(error)
                 if delivery is None:
                     return _NOTHING
                 self._delivery, self._row = delivery, 0
@@ -126,7 +133,17 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             self._row += 1
             if self._row == len(delivery):
                 self._delivery = None
-        return delivery.element(row)
+        try:
+            return delivery.element(row)
+        except BaseException as error:  # noqa: BLE001 -- likewise: an element that cannot be made is not passed over
+            with self._lock:
+                self._delivery = None
+                self._fail(error)
+            return _NOTHING
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends the iteration with an error."""
+        self._ended, self._error, self._failure = True, error, in_a_line(error)
 
     def stats(self) -> PipelineStats:
         """What the pipeline did so far, and what limits it; of an iterator that is closed, how it was at the end.
@@ -150,6 +167,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def __repr__(self) -> str:
         running = self._running
         state = "closed" if running is None or self._closed else "at its end" if self._ended else "open"
+        state = "failed" if self._failure else state
         where = "" if running is None or running.loader_pid is None else f", in process {running.loader_pid}"
         return f"<PipelineIterator of epoch {self.epoch}, {state}{where}>"
 
@@ -159,6 +177,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _usable(self) -> Running:
         running = self._running
         if running is None or self._closed:
+            if self._failure:
+                raise self._failed_before()
             raise PipelineClosedError(
                 "the iterator was closed; make a new one with iter(dataset) or dataset.iterator()"
             )
@@ -175,9 +195,17 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             self._error.add_note(str(stuck))
 
     def _outcome(self, end: Exception) -> BaseException:
-        """What ended the iteration; an error is raised once."""
+        """What ended the iteration; an error is raised once, and named by every later call."""
         error, self._error = self._error, None
-        return end if error is None else error
+        if error is not None:
+            return error
+        return self._failed_before() if self._failure else end
+
+    def _failed_before(self) -> PipelineClosedError:
+        return PipelineClosedError(
+            f"the iterator failed before, with {self._failure}. It gives no more elements: make a new one, or leave "
+            "out elements that fail with Options(errors=ErrorPolicy(...))"
+        )
 
     def _let_go(self, running: Running) -> None:
         """It has ended; what it counted stays."""

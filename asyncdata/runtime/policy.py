@@ -27,7 +27,7 @@ from asyncdata.options import ErrorPolicy
 from asyncdata.redaction import redact
 from asyncdata.runtime.quarantine import Quarantine, describe
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.workers.failure import ends_program
+from asyncdata.workers.failure import ends_program, in_a_line
 
 _LOGGER: Final = logging.getLogger(__name__)
 _SHARD_ERRORS: Final = (DataError, ObjectNotFoundError, ObjectChangedError)
@@ -85,7 +85,7 @@ class Skips:
         self._elements += not shard
         self._shards += shard
         self._bytes += line.get("unread_bytes") or 0
-        self._last = _text(error)
+        self._last = in_a_line(error)
         self._first = self._first or self._last
         if self._quarantine is not None:
             self._quarantine.put(line)
@@ -205,11 +205,6 @@ def sum_up(parts: Sequence[SkippedStats]) -> SkippedStats:
         lines_lost=max((part.lines_lost for part in parts), default=0),
         last=next((part.last for part in reversed(parts) if part.last), ""),
     )
-
-
-def _text(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
-    return text if len(text) <= 500 else f"{text[:500]}…"
 
 
 def _name(line: dict[str, Any]) -> str:

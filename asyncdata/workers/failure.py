@@ -25,6 +25,7 @@ LIMIT_BYTES: Final = 64 << 10
 _MESSAGE_LIMIT_BYTES: Final = 8 << 10
 _NOTE_LIMIT_BYTES: Final = 4 << 10
 _MAX_NOTES: Final = 16
+_LINE_LIMIT: Final = 500
 
 _OWN_DIRECTORY: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE_DIRECTORY: Final = os.path.dirname(os.path.dirname(_OWN_DIRECTORY)) + os.sep
@@ -99,6 +100,12 @@ def cut_middle(text: str, limit_bytes: int) -> str:
     head, tail = data[: limit_bytes // 2], data[len(data) - limit_bytes // 2 :]
     missing = len(data) - len(head) - len(tail)
     return f"{head.decode('utf-8', 'ignore')}\n[... {missing} bytes left out ...]\n{tail.decode('utf-8', 'ignore')}"
+
+
+def in_a_line(exc: BaseException) -> str:
+    """An exception's type and the beginning of its text; never raises."""
+    text = f"{type(exc).__name__}: {_text_of(exc)}"
+    return text if len(text) <= _LINE_LIMIT else f"{text[:_LINE_LIMIT]}…"
 
 
 def annotate(exc: BaseException, note: str) -> None:

@@ -96,12 +96,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def error_of(dataset: ad.Dataset, kind: type[Exception] | tuple[type[Exception], ...]) -> Any:
-    """The one error a dataset ends with. It is no group, and the iterator is at its end afterwards."""
+    """The one error a dataset ends with. It is no group, and the iterator says so again afterwards."""
     iterator = dataset.iterator()
     with pytest.raises(kind) as caught:
         list(iterator)
     assert not isinstance(caught.value, BaseExceptionGroup)
-    assert list(iterator) == []
+    with pytest.raises(ad.PipelineClosedError, match=type(caught.value).__name__):
+        next(iterator)
     return caught.value
 
 

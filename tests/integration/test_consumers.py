@@ -86,7 +86,7 @@ async def test_a_cancelled_anext_loses_no_error() -> None:
                 outcomes.append(error)
         assert isinstance(outcomes[-1], ValueError), outcomes
         assert outcomes[:-1] == list(range(len(outcomes) - 1))
-        with pytest.raises(StopAsyncIteration):
+        with pytest.raises(ad.PipelineClosedError, match="ValueError: user code"):
             await anext(iterator)
 
 
@@ -287,3 +287,69 @@ def test_the_end_is_the_end() -> None:
     for _ in range(3):
         assert list(iterator) == []
     assert asyncio.run(anext(iterator, "end")) == "end"
+
+
+def refuse_three(x: int) -> int:
+    """A user's function that fails for one element."""
+    if x == 3:
+        raise ValueError("not this one")
+    return x
+
+
+FAILING: dict[str, Callable[[], ad.Dataset]] = {
+    "inline": lambda: ad.Dataset.range(9).map(refuse_three),
+    "thread": lambda: ad.Dataset.range(9).map(refuse_three, 2, executor="thread"),
+    "process": lambda: ad.Dataset.range(9).map(refuse_three, 2),
+    "awaited": lambda: trickle(9).map(refuse_three),
+}
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_failed_iterator_says_so_again(kind: str) -> None:
+    """A loop that catches errors and continues does not take the failure for the end of the epoch."""
+    iterator = FAILING[kind]().iterator()
+    assert [int(next(iterator)) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="not this one"):
+        next(iterator)
+    assert "failed" in repr(iterator)
+    for _ in range(3):
+        with pytest.raises(ad.PipelineClosedError, match=r"ValueError: not this one.*ErrorPolicy"):
+            next(iterator)
+    with pytest.raises(ad.PipelineClosedError, match="ValueError: not this one"):
+        asyncio.run(anext(iterator))
+    iterator.close()
+    with pytest.raises(ad.PipelineClosedError, match="ValueError: not this one"):
+        list(iterator)
+
+
+@pytest.mark.parametrize("kind", FAILING)
+async def test_a_failed_iterator_says_so_again_to_asyncio(kind: str) -> None:
+    """As for plain loops."""
+    iterator = FAILING[kind]().iterator()
+    with pytest.raises(ValueError, match="not this one"):
+        _ = [x async for x in iterator]
+    for _ in range(2):
+        with pytest.raises(ad.PipelineClosedError, match=r"ValueError: not this one.*ErrorPolicy"):
+            await anext(iterator)
+
+
+class Unwilling:
+    """Cannot be made again from its pickle."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        if state["number"] == 1:
+            raise ValueError("not this one")
+        vars(self).update(state)
+
+
+def test_an_element_that_cannot_be_made_is_not_passed_over() -> None:
+    """The iteration ends with the error of the element's own class, and says so again."""
+    iterator = ad.Dataset.range(3).map(Unwilling, 1).iterator()
+    assert next(iterator).number == 0
+    with pytest.raises(ValueError, match="not this one"):
+        next(iterator)
+    with pytest.raises(ad.PipelineClosedError, match="ValueError: not this one"):
+        next(iterator)
