@@ -61,12 +61,14 @@ class _Member(NamedTuple):
         content: Position of its first byte.
         size: Of the content.
         stop: Position behind it, padding included.
+        whole: Whether the next header is another member's.
     """
 
     name: str | None
     content: int
     size: int
     stop: int
+    whole: bool = True
 
 
 class _CutOff(Exception):  # noqa: N818 -- a signal: how many bytes are needed to go on
@@ -86,6 +88,13 @@ class TarFramer:
         # comes last, may be missing at the end of a file.
         self._skip = 0
         self._padding = 0
+        # What headers in front of a member said about it, and how long they are together. They are read once, however
+        # many there are and however the object is cut.
+        self._lead = 0
+        self._long_name: str | None = None
+        self._pax: dict[str, str] = {}
+        # Bytes of a sparse file whose map goes on.
+        self._sparse: int | None = None
 
     def frame(
         self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
@@ -102,10 +111,10 @@ class TarFramer:
             self._skip -= step
             at += step
             if at == stop:
-                if last and self._skip > self._padding:
+                if last and (self._skip > self._padding or self._lead):
                     error = self._error("the file ends inside a member", place, at - start)
                 break
-            if stop - at >= BLOCK and tar_headers.is_end(bytes(view[at : at + BLOCK])):
+            if not self._lead and stop - at >= BLOCK and tar_headers.is_end(bytes(view[at : at + BLOCK])):
                 at, ended = at + BLOCK, True
                 break
             try:
@@ -120,10 +129,11 @@ class TarFramer:
                 error = self._error(f"a tar header is wrong: {problem}{hint}", place, at - start)
                 break
             if member.name is not None:
-                starts.append(at)
+                starts.append(at - self._lead)
                 # What has no bytes points at its header, which lies in the same slab.
                 rows.append((member.content if member.size else at, member.size))
                 names.append(member.name)
+            self._lead = 0 if member.whole else self._lead + member.stop - at
             at = min(member.stop, stop)
             self._skip = member.stop - at
             self._padding = member.stop - member.content - member.size
@@ -139,57 +149,65 @@ class TarFramer:
         )
 
     def _member(self, view: memoryview, at: int, stop: int, end: int | None) -> _Member:
-        """The member whose headers begin at `at`.
+        """The member, or the part of one, whose header is at `at`.
 
         Raises:
             _CutOff: More of it is needed.
             HeaderError: It is damaged, or reaches beyond the end of the object.
         """
-        long_name: str | None = None
-        pax: dict[str, str] = {}
-        first = at
-        while True:
-            header = _header(view, first, at, stop, end)
-            body = at + BLOCK
-            if header.kind not in _META:
-                break
-            if header.size > _MOST_META_BYTES:
-                raise HeaderError(f"its name or pax header is {header.size} bytes long")
-            at = body + padded(header.size)
-            _check_inside(at, end)
-            if at > stop:
-                raise _CutOff(at + BLOCK - first)
-            content = bytes(view[body : body + header.size])
-            if header.kind == tar_headers.LONG_NAME:
-                long_name = tar_headers.text_of(content)
-            elif header.kind in (tar_headers.PAX, tar_headers.PAX_SOLARIS):
-                pax = tar_headers.parse_pax(content)
+        body = at + BLOCK
+        if body > stop:
+            _check_inside(body, end)
+            raise _CutOff(BLOCK)
+        if self._sparse is not None:
+            return self._sparse_map(view, at, self._sparse, end)
+        header = tar_headers.parse_header(bytes(view[at:body]))
+        if header.kind in _META:
+            return self._meta(view, at, header, stop, end)
+        long_name, self._long_name = self._long_name, None
+        pax, self._pax = self._pax, {}
         if header.kind in tar_headers.NO_CONTENT:
             return _Member(None, body, 0, body)
-        while header.kind == tar_headers.SPARSE and header.extended:
-            if body + BLOCK > stop:
-                _check_inside(body + BLOCK, end)
-                raise _CutOff(body + BLOCK - first)
-            header = header._replace(extended=bool(view[body + 504]))
-            body += BLOCK
         stated = tar_headers.pax_size(pax)
         size = header.size if stated is None else stated
+        if header.kind == tar_headers.SPARSE and header.extended:
+            self._sparse = size
+            return _Member(None, body, 0, body, whole=False)
         _check_inside(body + size, end)
         wanted = header.kind in tar_headers.REGULAR and not any(key.startswith("GNU.sparse") for key in pax)
         if wanted and body + size > stop:
-            raise _CutOff(body + size - first)
+            self._long_name, self._pax = long_name, pax
+            raise _CutOff(body + size - at)
         name = pax.get("path", header.name if long_name is None else long_name)
         return _Member(name if wanted else None, body, size, body + padded(size))
 
+    def _meta(self, view: memoryview, at: int, header: Header, stop: int, end: int | None) -> _Member:
+        """A header that says something about the member behind it."""
+        if header.size > _MOST_META_BYTES:
+            raise HeaderError(f"its name or pax header is {header.size} bytes long")
+        body = at + BLOCK
+        following = body + padded(header.size)
+        _check_inside(following, end)
+        if following > stop:
+            raise _CutOff(following - at)
+        content = bytes(view[body : body + header.size])
+        if header.kind == tar_headers.LONG_NAME:
+            self._long_name = tar_headers.text_of(content)
+        elif header.kind in (tar_headers.PAX, tar_headers.PAX_SOLARIS):
+            self._pax = tar_headers.parse_pax(content)
+        return _Member(None, following, 0, following, whole=False)
+
+    def _sparse_map(self, view: memoryview, at: int, size: int, end: int | None) -> _Member:
+        """A block of the map in front of a sparse file's content."""
+        body = at + BLOCK
+        if view[at + 504]:
+            return _Member(None, body, 0, body, whole=False)
+        _check_inside(body + size, end)
+        self._sparse = None
+        return _Member(None, body, size, body + padded(size))
+
     def _error(self, message: str, place: Place, behind: int) -> DataError:
         return BrokenFrameError(message, url=place.url, version=place.version, offset=place.offset + behind)
-
-
-def _header(view: memoryview, first: int, at: int, stop: int, end: int | None) -> Header:
-    if stop - at < BLOCK:
-        _check_inside(at + BLOCK, end)
-        raise _CutOff(at + BLOCK - first)
-    return tar_headers.parse_header(bytes(view[at : at + BLOCK]))
 
 
 def _check_inside(position: int, end: int | None) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from asyncdata.errors import BrokenFrameError, DataError
+from asyncdata.formats import tar_headers
 from asyncdata.formats.framing import Place, Refs
 from asyncdata.formats.tar import Members, TarFramer
-from asyncdata.formats.tar_headers import HeaderError, parse_header, parse_pax
+from asyncdata.formats.tar_headers import Header, HeaderError, parse_header, parse_pax
 from asyncdata.testing.decoders import (
     Pieces,
     check_every_cut,
@@ -261,3 +262,53 @@ def test_base_256_and_signed_checksums() -> None:
     block[148:156] = f"{sum(block):06o}\0 ".encode()
     with pytest.raises(HeaderError, match="size"):
         parse_header(bytes(block))
+
+
+@pytest.mark.parametrize("piece", [512, 700, 5000, 1 << 20])
+@pytest.mark.parametrize("kind", [b"L", b"K", b"x", b"g", b"S"])
+def test_headers_in_a_row_are_read_once(kind: bytes, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many names, pax headers or blocks of a sparse map follow one another, and however they are cut."""
+    count = 600
+    name = {b"x": b"14 path=named\n", b"g": b"13 comment=x\n", b"S": b""}.get(kind, b"named")
+    info = _sized("before", len(name))
+    info.type = kind
+    head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    block = bytearray(512)
+    block[: len(name)] = name
+    if kind == b"S":
+        head[482], block[504] = 1, 1
+        head[148:156] = b" " * 8
+        head[148:156] = f"{sum(head):06o}\0 ".encode()
+        data = bytes(head + block * (2 * count) + bytes(512))
+    else:
+        data = bytes((head + block) * count)
+    data += archive([("last", b"content")])
+    parsed: list[int] = []
+    whole = tar_headers.parse_header
+
+    def counting(block: bytes) -> Header:
+        parsed.append(len(block))
+        return whole(block)
+
+    monkeypatch.setattr(tar_headers, "parse_header", counting)
+    framer, shown, offset, held = TarFramer(), 0, 0, bytearray()
+    expected = b"named=content" if kind in b"Lx" else b"last=content"
+    found: list[bytes] = []
+    for cut in range(0, len(data) + piece, piece):
+        held += data[cut : cut + piece]
+        with memoryview(held) as view:
+            shown += len(view)
+            frames = framer.frame(
+                view, 0, len(view), limit=9, remaining=None, last=cut >= len(data), place=Place(offset=offset)
+            )
+            assert frames.error is None
+            found += contents(frames, view)
+            if len(frames.starts):
+                assert offset + int(frames.starts[0]) == (2 * count + 2) * 512 * (kind == b"S")
+        if frames.ended:
+            break
+        del held[: frames.stop]
+        offset += frames.stop
+    assert found == [expected]
+    assert len(parsed) <= 2 * count + 10
+    assert shown <= len(data) + (len(data) // piece + 2) * 1536
