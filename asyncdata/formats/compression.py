@@ -10,7 +10,8 @@ of output of its own, so that a file that expands a thousandfold is expanded one
     decompressor.finish()                             # raises if the stream is not at an end
 
 However the compressed bytes are cut, the output is the same. Streams of one format may follow one another; zeros behind
-the last GZIP member are padding; any other bytes there are an error. An object of no bytes at all holds nothing.
+the last GZIP member are padding; any other bytes there are an error. An object of no bytes at all holds nothing. What a
+damaged GZIP or ZLIB stream holds in front of the damage is given out before the error is raised, to the last byte.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class Decompressor:
         self._padding = False
         # The decoder filled all the room it had, so that it may hold more output without more input.
         self._full = False
+        # Why nothing follows what was given out.
+        self._damage: CompressionError | None = None
 
     def feed(self, data: memoryview | bytes) -> None:
         """Gives the next compressed bytes. They are referred to, not copied, until ``wants_input`` is true again.
@@ -99,21 +102,32 @@ class Decompressor:
     def wants_input(self) -> bool:
         """Whether everything that was fed is used up and read."""
         started = self._stream is not None or len(self._pending) > 1
-        return not (self._input or self._full or (self._pending and started))
+        return not (self._input or self._full or (self._pending and started) or self._damage)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the next `read_into` raises."""
+        return self._damage is not None
 
     def read_into(self, buffer: memoryview) -> int:
         """Fills the buffer from its start; returns how many bytes, fewer than its size once more input is needed.
 
         Raises:
-            CompressionError: If the bytes are not of this compression, or damaged.
+            CompressionError: If the bytes are not of this compression, or damaged, and everything in front of that
+                place was given out.
         """
         filled, size = 0, len(buffer)
-        while filled < size and (self._stream is not None or self._begin()):
-            if not self._pending and self._input:
-                self._pending = self._take(_INPUT_BYTES)
-            if not self._pending and not self._full:
-                break
-            filled += self._inflate(buffer[filled:])
+        try:
+            while filled < size and self._damage is None and (self._stream is not None or self._begin()):
+                if not self._pending and self._input:
+                    self._pending = self._take(_INPUT_BYTES)
+                if not self._pending and not self._full:
+                    break
+                filled += self._inflate(buffer[filled:])
+        except CompressionError as error:
+            self._damage = error
+        if self._damage is not None and not filled:
+            raise self._damage
         return filled
 
     def finish(self) -> None:
@@ -141,10 +155,11 @@ class Decompressor:
     def _inflate(self, room: memoryview) -> int:
         """Decodes one piece into ``room``."""
         before = len(self._pending)
+        again = self._stream.copy()
         try:
             out = self._stream.decompress(self._pending, len(room))
         except (zlib.error, zstd.StreamError) as error:
-            raise self._error(f"the {self._kind} stream is damaged ({error})") from None
+            return self._salvage(again, room, error)
         room[: len(out)] = out
         self.bytes_out += len(out)
         self._full = len(out) == len(room)
@@ -156,6 +171,26 @@ class Decompressor:
             self._full = False
         self.bytes_in += before - len(self._pending)
         return len(out)
+
+    def _salvage(self, stream: Any, room: memoryview, why: Exception) -> int:
+        """Decodes byte by byte what lies in front of a damaged place, from where the decoder was before."""
+        filled = 0
+        # First what it holds without more input.
+        steps = [b"", *(self._pending[at : at + 1] for at in range(len(self._pending)))] if stream is not None else []
+        rest = b""
+        for byte in steps:
+            if filled == len(room):
+                break
+            try:
+                out = stream.decompress(rest + byte, len(room) - filled)
+            except zlib.error:
+                break
+            rest = stream.unconsumed_tail
+            room[filled : filled + len(out)] = out
+            filled += len(out)
+        self.bytes_out += filled
+        self._damage = self._error(f"the {self._kind} stream is damaged ({why})")
+        return filled
 
     def _begin(self) -> bool:
         """Starts the next stream, if there is one and its first two bytes are here."""

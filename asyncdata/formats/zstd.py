@@ -32,6 +32,9 @@ class Stream:
         self._decoder = module.ZstdDecompressor()
         self._error: type[Exception] = module.ZstdError
 
+    def copy(self) -> None:
+        """Nothing: this decoder cannot be copied."""
+
     @property
     def eof(self) -> bool:
         """Whether the frame has ended."""

@@ -85,6 +85,8 @@ class InflatedChunks:
             if (self._decoder is None or self._decoder.wants_input) and not await self._feed():
                 break
             assert self._decoder is not None
+            if self._decoder.is_damaged and filled > start:
+                break  # raised by the next call, once what lies in front of it is delivered
             view = self._budget.slabs.arena.view[filled:stop]
             filled += await self._threads.run(self._decoder.read_into, view)
         slab, self._output = self._output, None

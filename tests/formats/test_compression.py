@@ -212,3 +212,62 @@ def test_compression_types_are_spelled_as_tf_data_spells_them() -> None:
         check_compression_type("gzip")
     with pytest.raises(ValueError, match="nothing to decompress"):
         Decompressor("")
+
+
+def unpack_before(kind: str, data: bytes, *, piece: int, room: int) -> bytes:
+    """The output in front of the error that this must end with."""
+    decompressor = Decompressor(kind, url="gs://b/o", version="3")
+    out, buffer = bytearray(), memoryview(bytearray(room))
+    with pytest.raises(CompressionError) as caught:
+        for begin in range(0, len(data), piece):
+            decompressor.feed(data[begin : begin + piece])
+            while count := decompressor.read_into(buffer):
+                out += buffer[:count]
+        decompressor.finish()
+    assert caught.value.offset == decompressor.bytes_out == len(out)
+    if decompressor.is_damaged:
+        with pytest.raises(CompressionError):
+            decompressor.read_into(buffer)
+    return bytes(out)
+
+
+PIECES = st.sampled_from([1, 2, 7, 1 << 20])
+ROOMS = st.sampled_from([1, 5, 1000, 1 << 16])
+
+
+@KINDS
+@given(
+    st.binary(max_size=300), st.binary(max_size=300), PIECES, ROOMS, st.sampled_from([b"garbage", b"\x1f\x8bgarbage"])
+)
+def test_garbage_behind_a_stream_takes_nothing_away(
+    kind: str, one: bytes, two: bytes, piece: int, room: int, garbage: bytes
+) -> None:
+    """What the streams in front of it hold is given out before the error."""
+    packed = PACK[kind](one) + PACK[kind](two) + garbage
+    assert unpack_before(kind, packed, piece=piece, room=room) == one + two
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+@given(st.binary(max_size=300), st.integers(1, 4), PIECES, ROOMS)
+def test_a_bad_trailer_takes_nothing_away(kind: str, data: bytes, back: int, piece: int, room: int) -> None:
+    """A checksum that does not hold, or is cut short, is an error behind the data."""
+    packed = bytearray(PACK[kind](data))
+    assert unpack_before(kind, bytes(packed[:-back]), piece=piece, room=room) == data
+    packed[-back - 4 * (kind == "GZIP")] ^= 1
+    assert unpack_before(kind, bytes(packed), piece=piece, room=room) == data
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+@given(st.binary(min_size=50, max_size=3000), st.data(), PIECES, ROOMS)
+def test_what_lies_in_front_of_damage_does_not_depend_on_how_it_is_read(
+    kind: str, data: bytes, draw: st.DataObject, piece: int, room: int
+) -> None:
+    """The same bytes are given out, however input and output are cut."""
+    packed = bytearray(PACK[kind](data))
+    place = draw.draw(st.integers(2, len(packed) - 1))
+    packed[place] ^= draw.draw(st.integers(1, 255))
+    try:
+        unpack(kind, bytes(packed))
+    except CompressionError:
+        given_out = unpack_before(kind, bytes(packed), piece=piece, room=room)
+        assert given_out == unpack_before(kind, bytes(packed), piece=1 << 20, room=1 << 16)

@@ -298,6 +298,26 @@ def test_a_damaged_compressed_file(store: Store, kind: str) -> None:
         assert error.offset is not None
 
 
+@pytest.mark.parametrize("chunk_bytes", [64 << 10, 1 << 20])
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_damage_at_the_end_of_a_compressed_file_takes_nothing_away(store: Store, kind: str, chunk_bytes: int) -> None:
+    """Garbage behind it, another member that is damaged, a bad trailer, or none: the records come first."""
+    payloads = records(0, 300, 1000)
+    data = shard_bytes(payloads, kind)
+    another = data[:50] + b"\xff" * 50
+    options = dataclasses.replace(store.options, chunk_bytes=chunk_bytes)
+    for bad in (data + b"garbage", data + another, damaged(len(data) - (6 if kind == "GZIP" else 2), data), data[:-2]):
+        store.put("file", bad)
+        dataset = store.read("file", compression=kind).with_options(options)
+        seen: list[bytes] = []
+        with dataset.iterator() as iterator, pytest.raises(ad.CompressionError) as caught:
+            seen.extend(iterator)
+        assert seen == payloads
+        assert (caught.value.url, caught.value.record) == (store.url("file"), 300)
+        lenient = dataclasses.replace(options, errors=ad.ErrorPolicy(max_skipped=1))
+        assert list(dataset.with_options(lenient)) == payloads
+
+
 def test_an_unknown_compression_is_refused_at_once() -> None:
     """Before anything is read."""
     with pytest.raises(ValueError, match="LZ4"):
