@@ -104,7 +104,8 @@ class Descriptors:
         file.users += 1
 
     def _open(self, path: str) -> tuple[_OpenFile, str]:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A path that has become a FIFO is not waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             version = version_of(os.fstat(descriptor))
         except BaseException:

@@ -129,7 +129,8 @@ def _stat(url: str) -> ObjectInfo:
     except OSError as error:
         raise _typed(error, url) from None
     if not stat.S_ISREG(status.st_mode):
-        raise ObjectNotFoundError("not a regular file", url=url)
+        raise _irregular(status, url)
+    _check_empty(status, path_of(url), url)
     return ObjectInfo(url=url, size=status.st_size, version=version_of(status))
 
 
@@ -143,15 +144,47 @@ def _glob(pattern: str) -> list[ObjectInfo]:
     for item in compile_glob(text):
         for path, status in find_files(item):
             url = lead + path
+            _check_empty(status, path, url)
             found[url] = ObjectInfo(url=url, size=status.st_size, version=version_of(status))
+    if not found and os.path.exists(text):
+        raise _irregular(os.stat(text), pattern)
     return [found[url] for url in sorted(found)]
+
+
+def _irregular(status: os.stat_result, url: str) -> ObjectNotFoundError:
+    if stat.S_ISDIR(status.st_mode):
+        return ObjectNotFoundError("a directory, not a regular file; list_files finds the files in it", url=url)
+    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "something else")
+    return ObjectNotFoundError(
+        f"{kind}, not a regular file: it has no size and cannot be read twice; Dataset.from_generator can read it",
+        url=url,
+    )
+
+
+def _check_empty(status: os.stat_result, path: str, url: str) -> None:
+    """Refuses a file that has content although it states a size of 0, as those of ``/proc`` do."""
+    if status.st_size:
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            content = os.read(descriptor, 1)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return  # reading says why
+    if content:
+        raise StorageError(
+            "the file states a size of 0 bytes and has content, as files of /proc do: read a copy of it", url=url
+        )
 
 
 def _typed(error: OSError, url: str) -> StorageError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ObjectNotFoundError("no such file", url=url)
     if isinstance(error, IsADirectoryError):
-        return ObjectNotFoundError("not a regular file", url=url)
+        return ObjectNotFoundError("a directory, not a regular file", url=url)
     if isinstance(error, PermissionError):
         return AccessDeniedError("the file may not be read", url=url)
     if error.errno in _TRANSIENT_ERRNOS:

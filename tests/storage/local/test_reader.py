@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,55 @@ async def test_what_is_no_readable_file(tmp_path: Path) -> None:
         (tmp_path / "secret").touch(mode=0)
         with pytest.raises(AccessDeniedError):
             await reader.read_into(ObjectInfo(url=str(tmp_path / "secret"), size=1), 0, memoryview(bytearray(1)))
+    await reader.aclose()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="there is no procfs")
+async def test_a_file_that_states_no_size_and_has_content_is_refused(tmp_path: Path) -> None:
+    """A file of procfs is not taken for an empty one: neither asked about, nor opened, nor listed. Empty files are."""
+    reader = LocalReader(max_threads=2)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: reader.stat("/proc/self/status"),
+        lambda: reader.open_read("file:///proc/self/status", memoryview(bytearray(10))),
+        lambda: reader.glob("/proc/self/stat*"),
+    ]
+    for call in calls:
+        with pytest.raises(StorageError, match="size of 0 bytes and has content") as caught:
+            await call()
+        assert "/proc/self/stat" in str(caught.value)
+    (tmp_path / "empty").write_bytes(b"")
+    assert [info.size for info in await reader.glob(f"{tmp_path}/*")] == [0]
+    await reader.aclose()
+
+
+async def test_fifos_sockets_devices_and_directories_are_refused(tmp_path: Path) -> None:
+    """By what they are; a FIFO, also one that has taken the place of a file, is never waited for."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"content")
+    reader = LocalReader(max_threads=2)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+        for path, kind in (
+            (tmp_path / "fifo", "a FIFO, not a regular file.*from_generator"),
+            (tmp_path / "socket", "a socket, not"),
+            (Path("/dev/zero"), "a device, not"),
+            (tmp_path / "folder", "a directory, not a regular file; list_files"),
+        ):
+            calls: list[Awaitable[object]] = [
+                reader.stat(str(path)),
+                reader.open_read(str(path), memoryview(bytearray(10))),
+                reader.glob(str(path)),
+            ]
+            for call in calls:
+                with pytest.raises(ObjectNotFoundError, match=kind):
+                    await call
+        assert [info.url for info in await reader.glob(f"{tmp_path}/*")] == [str(tmp_path / "file")]
+    info = await reader.stat(str(tmp_path / "file"))
+    (tmp_path / "file").unlink()
+    os.mkfifo(tmp_path / "file")
+    with pytest.raises(ObjectChangedError):
+        await reader.read_into(info, 0, memoryview(bytearray(7)))
     await reader.aclose()
 
 
