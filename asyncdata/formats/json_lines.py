@@ -1,18 +1,29 @@
 """JSON lines: one JSON text per line, as Python objects. Lines of white space are passed over.
 
 Parsing is Python's ``json``; what it takes about each text is far above the cost of finding lines, so that framers of
-this format run in a thread.
+this format run in a thread. Texts nested more than `MOST_NESTED` deep are refused: how deep Python's parser and pickle
+get depends on the stack they are called from, on a thread's and a worker's differently.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import Any, Final
+
+import numpy as np
 
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.framing import Frames, Place, Refs
 from asyncdata.formats.lines import LineFramer
 from asyncdata.memory.structure import LEAF, Structure
+
+MOST_NESTED: Final = 128
+"""Arrays and objects inside one another."""
+
+_ESCAPED: Final = re.compile(rb"\\.", re.DOTALL)
+_QUOTE: Final = ord('"')
+_STEPS: Final = np.array([(byte in b"[{") - (byte in b"]}") for byte in range(256)], np.int8)
 
 
 def parse_json(line: bytes | memoryview) -> Any:
@@ -22,12 +33,23 @@ def parse_json(line: bytes | memoryview) -> Any:
         CorruptRecordError: It is no JSON text in UTF-8.
     """
     try:
+        if _is_deep(bytes(line)):
+            raise CorruptRecordError(f"the line is nested more than {MOST_NESTED} deep")
         return json.loads(str(line, "utf-8"))
     except RecursionError:
-        raise CorruptRecordError("the line is nested too deeply") from None
+        raise CorruptRecordError("the line is nested too deeply for the stack that is left") from None
     except ValueError as error:
         shown = bytes(line[:50])
         raise CorruptRecordError(f"the line is no JSON text: {error}; it begins with {shown!r}") from None
+
+
+def _is_deep(text: bytes) -> bool:
+    """Whether arrays and objects are inside one another more often than they may be."""
+    if text.count(b"[") + text.count(b"{") <= MOST_NESTED:
+        return False
+    codes = np.frombuffer(_ESCAPED.sub(b"", text) if b"\\" in text else text, np.uint8)
+    outside = np.bitwise_xor.accumulate(codes == _QUOTE) ^ True
+    return int((_STEPS.take(codes) * outside).cumsum(dtype=np.int32).max()) > MOST_NESTED
 
 
 class JsonFramer:

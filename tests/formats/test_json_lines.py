@@ -5,9 +5,11 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.json_lines import JsonFramer, parse_json
+from asyncdata.formats.json_lines import MOST_NESTED, JsonFramer, parse_json
 from tests.formats.framers import check_any_chunking, outcome
 
 VALUES: list[Any] = [{"a": 1, "b": [1.5, None, True]}, {}, [], "ä\n", 7, {"nested": {"deep": [{"x": "\0"}]}}, 2**70]
@@ -29,7 +31,7 @@ def test_each_line_is_a_value(end: str, final: str) -> None:
         (b'{"a": 1} {}', "Extra data"),
         (b'"\xff"', "no JSON text"),
         (b"\0", "no JSON text"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested more than 128 deep"),
         (b"9" * 5000, "no JSON text"),
         (b"1\r2", "Extra data"),
         (b'"a\rb"', "control character"),
@@ -50,3 +52,30 @@ def test_numbers_as_python_reads_them() -> None:
     """NaN and Infinity, which Python writes, are read; views are taken as well as bytes."""
     assert math.isnan(parse_json(memoryview(b"NaN")))
     assert parse_json(b"-Infinity") == -math.inf
+
+
+TEXTS = st.text(alphabet='[]{}"\\aé', max_size=8)
+
+
+@given(st.lists(st.booleans(), max_size=MOST_NESTED), st.lists(TEXTS, max_size=60), st.integers(-2, 2))
+def test_nesting_is_limited_to_the_same_depth_whatever_the_strings_hold(
+    kinds: list[bool], texts: list[str], beyond: int
+) -> None:
+    """Brackets and escaped quotes in strings and keys do not count; one level more than there may be is refused."""
+    depth = MOST_NESTED + beyond
+    value: Any = texts
+    for level in range(depth - 1):
+        key = texts[level % len(texts)] if texts else ""
+        value = {key: value, f"{key}+": key} if kinds and kinds[level % len(kinds)] else [key, value]
+    line = json.dumps(value, ensure_ascii=False).encode()
+    if depth > MOST_NESTED:
+        with pytest.raises(CorruptRecordError, match="nested more than 128 deep"):
+            parse_json(line)
+    else:
+        assert parse_json(line) == value
+
+
+def test_many_arrays_beside_one_another_are_not_deep() -> None:
+    """Only those that lie inside one another count."""
+    value = [[i, {"a": []}] for i in range(2000)]
+    assert parse_json(json.dumps(value).encode()) == value

@@ -332,6 +332,34 @@ def test_a_bomb_is_read_inside_the_memory_limit(store: Store) -> None:
     assert total == 64 << 20
 
 
+READERS: dict[str, Callable[[str], ad.Dataset]] = {
+    "here": ad.JsonLinesDataset,
+    "workers": lambda path: ad.JsonLinesDataset(path, num_parallel_calls=2),
+    "sent to workers": lambda path: ad.JsonLinesDataset(path).map(_itself, 2),
+    "isolate": ad.JsonLinesDataset,
+}
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_json_nested_deeply(reader: str, tmp_path: Path) -> None:
+    """Parsed to the same depth wherever that happens, and refused beyond it."""
+    path = str(tmp_path / "lines")
+    cases = ((128, "[", "]", True), (128, '{"a":', "}", True), (129, '{"a":', "}", False), (100_000, "[", "]", False))
+    with ad.Runtime(_options(num_workers=int("workers" in reader), isolate=reader == "isolate")):
+        for depth, opening, closing, is_fine in cases:
+            Path(path).write_text(opening * depth + "0" + closing * depth)
+            if is_fine:
+                assert len(list(READERS[reader](path))) == 1
+            else:
+                error = error_of(READERS[reader](path), ad.CorruptRecordError)
+                assert "nested more than 128 deep" in str(error)
+                assert (error.url, error.record) == (path, 0)
+
+
 # --- what looks bad and is not -----------------------------------------------------------------------------------
 
 
