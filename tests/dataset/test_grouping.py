@@ -130,6 +130,44 @@ def test_ragged_leaves() -> None:
     assert [row["s"].tolist() for row in back] == [[b"x", b"x"], [], [b"x"]]
 
 
+EMPTY_STRINGS: list[Any] = [
+    ad.BytesArray.from_items([]),
+    np.array([], object),
+    np.array([], "S3"),
+    np.array([], "U3"),
+]
+
+
+@pytest.mark.parametrize("executor", ["inline", "thread", "process"])
+@pytest.mark.parametrize("empty", EMPTY_STRINGS)
+def test_empty_arrays_of_strings(empty: Any, executor: str) -> None:
+    """Batches of nothing but them are of objects, and have a shape; beside others they are of their kind."""
+
+    def batches(*items: Any) -> tuple[Any, Any]:
+        made = ad.Dataset.range(len(items)).map(
+            lambda i: items[int(i)], None if executor == "inline" else 1, executor=executor
+        )
+        (padded,), (ragged,) = list(made.padded_batch(4)), list(made.ragged_batch(4))
+        return padded, ragged
+
+    with ad.Runtime(ad.Options(num_workers=1)):
+        padded, ragged = batches(empty, empty)
+        assert (padded.dtype, padded.shape) == (object, (2, 0))
+        assert (ragged.dtype, ragged.shape, ragged.to_list()) == (object, (2, None), [[], []])
+        assert ragged.nested_row_splits[0].tolist() == [0, 0, 0]
+        for full in (np.array([b"a", b"bc"]), np.array(["a", "bc"]), np.array([b"a", b"bc"], object)):
+            for items in ((empty, full), (full, empty)):
+                padded, ragged = batches(*items)
+                assert (padded.dtype, padded.shape) == (object, (2, 2))
+                nothing = full[0][:0]
+                expected = [part.tolist() or [nothing, nothing] for part in map(np.asarray, items)]
+                assert padded.tolist() == expected
+                assert ragged.to_list() == [np.asarray(part).tolist() for part in items]
+        wide = np.empty((0, 2), empty.dtype if isinstance(empty, np.ndarray) else object)
+        (both,) = ad.Dataset.range(2).map(lambda i: (wide, np.array([["a", "b"]]))[int(i)]).padded_batch(2)
+        assert both.tolist() == [[["", ""]], [["a", "b"]]]
+
+
 def test_known_shapes_decide_what_becomes_ragged() -> None:
     """A leaf of known shape is stacked; of an unknown one every axis becomes ragged, whatever a batch holds."""
     known = D.from_tensor_slices({"a": np.zeros((4, 2))})

@@ -14,7 +14,8 @@ import asyncdata as ad
 
 Plan: TypeAlias = dict[str, Any]
 
-SOURCES = ("numbers", "rows", "texts", "matrices", "nests")
+SOURCES = ("numbers", "rows", "texts", "objects", "strings", "matrices", "nests")
+STRINGS = ("texts", "objects", "strings")
 
 
 def source(plan: Plan) -> ad.Dataset:
@@ -27,6 +28,10 @@ def source(plan: Plan) -> ad.Dataset:
         return numbered.map(lambda i, n: np.full(n, i))
     if kind == "texts":
         return numbered.map(lambda i, n: ad.BytesArray.from_items([b"%d" % i] * n))
+    if kind == "objects":
+        return numbered.map(lambda i, n: np.full(n, b"%d" % i, object))
+    if kind == "strings":
+        return numbered.map(lambda i, n: np.full(n, b"%d" % i))
     if kind == "matrices":
         return numbered.map(lambda i, n: np.full((n, i % 3 + 1), i))
     return numbered.map(lambda i, n: {"a": i, "b": (np.full(n, i, np.float32), b"%d" % i)})
@@ -108,10 +113,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, ad.RaggedArray):
         return ["ragged", value.ragged_rank, _text(value.to_list())]
     if isinstance(value, bytes | ad.BytesArray):
-        return ["bytes", _text(value if isinstance(value, bytes) else value.tolist())]
+        value = np.asarray(value, object)
     array = np.asarray(value)
-    if array.dtype == object:
-        return ["bytes", _text(array.tolist())]
+    if array.dtype.kind in "OS":
+        return ["bytes", list(array.shape), _text(array.tolist())]
     return [array.dtype.str, list(array.shape), array.tolist()]
 
 
@@ -150,7 +155,7 @@ def _steps(chance: random.Random, kind: str) -> list[Any]:
     drop = {"drop_remainder": chance.random() < 0.3}
     window = {"size": size, "shift": chance.choice([None, 1, 2, 7]), "stride": chance.randint(1, 3), **drop}
     group = {"modulus": chance.randint(1, 4), "window_size": size, "reduce": chance.choice(["batch", "same", "take"])}
-    rank = {"numbers": 0, "rows": 1, "texts": 1, "matrices": 2, "nests": 1}[kind]
+    rank = {"numbers": 0, "rows": 1, "texts": 1, "objects": 1, "strings": 1, "matrices": 2, "nests": 1}[kind]
     if rank:
         group["reduce"] = chance.choice(["same", "take", "padded"])
     ops: list[Any] = [["group_by_window", group], ["group_by_window_func", group]]
@@ -185,7 +190,7 @@ def _steps(chance: random.Random, kind: str) -> list[Any]:
     if kind == "rows" and chance.random() < 0.2:
         return [["ragged_batch", {"batch_size": size}], ["unbatch", {}]]
     # Arrays of strings cannot be written to a file.
-    kept = kind != "texts" and chance.random() < 0.2
+    kept = kind not in STRINGS and chance.random() < 0.2
     return [chance.choice(ops), *([["cache_file", {}]] if kept else [])]
 
 
@@ -193,11 +198,16 @@ def _padded(chance: random.Random, kind: str) -> dict[str, Any]:
     axis = chance.choice([None, None, 2, 4, 5])
     shapes: Any = {
         "rows": [axis],
-        "texts": [axis],
+        **{key: [axis] for key in STRINGS},
         "matrices": [axis, chance.choice([None, 3])],
         "nests": {"a": [], "b": [[axis], []]},
     }[kind]
-    values: Any = {"rows": -1, "texts": "-", "matrices": -2, "nests": {"a": 0, "b": [-1.5, "-"]}}[kind]
+    values: Any = {
+        "rows": -1,
+        **dict.fromkeys(STRINGS, "-"),
+        "matrices": -2,
+        "nests": {"a": 0, "b": [-1.5, "-"]},
+    }[kind]
     return {
         "padded_shapes": chance.choice([None, shapes]),
         "padding_values": chance.choice([None, values]),

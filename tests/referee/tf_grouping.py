@@ -26,7 +26,7 @@ def source(plan: dict[str, Any]) -> Any:
         return D.range(len(lengths))
     if kind == "rows":
         return numbered.map(lambda i, n: tf.fill([n], i))
-    if kind == "texts":
+    if kind in ("texts", "objects", "strings"):
         return numbered.map(lambda i, n: tf.fill([n], tf.strings.as_string(i)))
     if kind == "matrices":
         return numbered.map(lambda i, n: tf.fill([n, (i % 3) + 1], i))
@@ -104,7 +104,8 @@ def plain(value: Any) -> Any:
         return ["ragged", value.ragged_rank, text(value.to_list())]
     array = value.numpy()
     if isinstance(array, bytes) or array.dtype == object:
-        return ["bytes", text(array if isinstance(array, bytes) else array.tolist())]
+        array = np.asarray(array, object)
+        return ["bytes", list(array.shape), text(array.tolist())]
     return [array.dtype.str, list(array.shape), array.tolist()]
 
 

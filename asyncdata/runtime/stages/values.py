@@ -142,14 +142,15 @@ def _of_items(items: list[Any]) -> Values:
         if len(dtypes) == len(ranks) == 1 and (dtype := dtypes.pop()).kind not in _NO_NUMBERS:
             return Numbers(items, dtype, ranks.pop())
     found = [_read(item, row) for row, item in enumerate(items)]
-    first = next((value for value in found if value is not None), None)
+    first = next((value for value in found if value is not None and not _is_empty(value)), None)
+    first = first or next((value for value in found if value is not None), None)
     if first is None:
-        if any(isinstance(item, BytesArray) for item in items):
-            return StringLists([[] for _ in items], text=False)
+        if any(isinstance(item, BytesArray | np.ndarray) for item in items):
+            return StringLists([[] for _ in items], text=any(_text_of(item) for item in items))
         return Numbers([np.empty(0, np.float32)] * len(items), np.dtype(np.float32), 1)
     typed: list[Any] = []
     for row, value in enumerate(found):
-        alike = _empty_like(first) if value is None else value
+        alike = _empty_like(first, value) if value is None or _is_empty(value) else value
         if alike is None or alike.describe() != first.describe():
             raise Misfit(row, uneven(first.describe(), "an empty list" if value is None else value.describe(), row))
         typed.append(alike)
@@ -163,8 +164,10 @@ def _of_items(items: list[Any]) -> Values:
 
 
 def _read(item: Any, row: int) -> Values | None:
-    """One element; None for an empty list, which goes with lists of anything."""
+    """One element; None for an empty list, and an array that TensorFlow takes for one of strings, of any kind."""
     if isinstance(item, list | BytesArray) and not len(item):
+        return None
+    if isinstance(item, np.ndarray) and item.shape == (0,) and item.dtype.kind in "OUS":
         return None
     try:
         return _of_item(item)
@@ -172,8 +175,20 @@ def _read(item: Any, row: int) -> Values | None:
         raise Misfit(row, error) from error
 
 
-def _empty_like(value: Values) -> Values | None:
-    """An empty list of the same kind, if there is one."""
+def _text_of(item: Any) -> bool:
+    return isinstance(item, np.ndarray) and item.dtype.kind == "U"
+
+
+def _is_empty(value: Values) -> bool:
+    """Whether these are arrays of strings without a string, which go with bytes and with texts."""
+    return isinstance(value, StringArrays) and not value.arrays[0].size
+
+
+def _empty_like(value: Values, empty: Values | None) -> Values | None:
+    """An empty list of the same kind, or this empty array as one, if there is such a thing."""
+    if empty is not None:
+        fits = isinstance(value, StringArrays) and isinstance(empty, StringArrays) and value.rank == empty.rank
+        return StringArrays(empty.arrays, value.text, value.rank) if fits else empty
     if isinstance(value, StringLists):
         return StringLists([[]], value.text)
     if isinstance(value, Numbers) and value.rank == 1:
