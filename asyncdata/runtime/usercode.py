@@ -74,7 +74,7 @@ class UserFunction:
             self._sources.locate(raised, self._label, origin)
             if raised is error:
                 raise
-            raise raised from error
+            raise raised from raised.__cause__
 
 
 def as_int(value: Any, what: str) -> int:

@@ -4,7 +4,8 @@ What always holds: the parent gets an exception it can raise, whatever the worke
 the user's own (rebuilt by pickle, also by value for classes of ``__main__``; where the constructor stands in the way,
 rebuilt without it), or a ``UserFunctionError`` that also derives from the nearest standard type, so that
 ``except ValueError`` still catches it. The worker's traceback hangs on it as its cause, a note names the user's file
-and line, and nothing is longer than ``LIMIT_BYTES``: longer texts lose their middle and say so.
+and line, and nothing is longer than ``LIMIT_BYTES``: longer texts lose their middle and say so, those of exceptions
+that never left their process as well.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 import traceback
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -26,6 +28,8 @@ _MESSAGE_LIMIT_BYTES: Final = 8 << 10
 _NOTE_LIMIT_BYTES: Final = 4 << 10
 _MAX_NOTES: Final = 16
 _LINE_LIMIT: Final = 500
+_ARGUMENT_LIMIT: Final = 32 << 10
+_MOST_LINKS: Final = 100
 
 _OWN_DIRECTORY: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE_DIRECTORY: Final = os.path.dirname(os.path.dirname(_OWN_DIRECTORY)) + os.sep
@@ -94,12 +98,15 @@ def stack_of(stacks: str) -> RemoteTraceback:
 
 def cut_middle(text: str, limit_bytes: int) -> str:
     """Shortens a text to about ``limit_bytes`` of UTF-8, keeping both ends and saying what is missing."""
-    data = text.encode("utf-8", "backslashreplace")
-    if len(data) <= limit_bytes:
-        return data.decode()
-    head, tail = data[: limit_bytes // 2], data[len(data) - limit_bytes // 2 :]
-    missing = len(data) - len(head) - len(tail)
-    return f"{head.decode('utf-8', 'ignore')}\n[... {missing} bytes left out ...]\n{tail.decode('utf-8', 'ignore')}"
+    half = limit_bytes // 2
+    if len(text) <= limit_bytes:
+        data = text.encode("utf-8", "backslashreplace")
+        if len(data) <= limit_bytes:
+            return data.decode()
+    head = text[:half].encode("utf-8", "backslashreplace")[:half].decode("utf-8", "ignore")
+    end = text[len(text) - half :].encode("utf-8", "backslashreplace")
+    tail = end[len(end) - half :].decode("utf-8", "ignore") if half < len(end) else end.decode()
+    return f"{head}\n[... {max(len(text) - len(head) - len(tail), 1)} characters left out ...]\n{tail}"
 
 
 def in_a_line(exc: BaseException) -> str:
@@ -127,8 +134,11 @@ def is_raisable(exc: BaseException) -> bool:
 
 def as_raisable(exc: BaseException) -> Exception:
     """The exception itself where it can be raised in the pipeline, else a ``UserFunctionError`` caused by it."""
+    _shorten(exc)
     if isinstance(exc, Exception) and is_raisable(exc):
-        return exc
+        if len(_text_of(exc)) <= LIMIT_BYTES:
+            return exc
+        return decode_failure(encode_failure(exc), where=f"thread {threading.current_thread().name}")
     stand_in = _make_stand_in(type(exc).__name__, _nearest_bases(exc), f"{type(exc).__name__}: {_text_of(exc)}")
     stand_in.__cause__ = exc
     return stand_in
@@ -172,6 +182,7 @@ def encode_failure(exc: BaseException, *, brief: bool = False) -> bytes:
         exc: The exception.
         brief: Leaves out what is long: the exception's own content and its traceback.
     """
+    _shorten(exc)
     notes = [cut_middle(str(note), _NOTE_LIMIT_BYTES) for note in _notes_of(exc)[:_MAX_NOTES]]
     record = _Record(
         blob=_dump(exc) if is_raisable(exc) and not brief else None,
@@ -216,6 +227,39 @@ def decode_failure(data: bytes, *, where: str) -> Exception:
 # --- packing -----------------------------------------------------------------------------------------------------
 
 
+def _shorten(exc: BaseException) -> None:
+    """Cuts long arguments and notes of an exception and of those it came from, where they can be set."""
+    links: list[BaseException | None] = [exc]
+    for _ in range(_MOST_LINKS):
+        if not links:
+            return
+        link = links.pop()
+        if link is None:
+            continue
+        links += (link.__cause__, link.__context__)
+        if isinstance(link, BaseExceptionGroup):
+            links += link.exceptions
+        try:
+            if any(map(_is_long, link.args)):
+                link.args = tuple(map(_short, link.args))
+            if isinstance(link, OSError) and _is_long(link.strerror):
+                link.strerror = _short(link.strerror)
+            if any(map(_is_long, _notes_of(link))):
+                link.__notes__ = list(map(_short, _notes_of(link)))
+        except Exception:  # noqa: BLE001, S112 -- a user's exception class may refuse in any way it likes
+            continue
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str | bytes) and len(value) > _ARGUMENT_LIMIT
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value[:_MESSAGE_LIMIT_BYTES] + b"..." if _is_long(value) else value
+    return cut_middle(value, _MESSAGE_LIMIT_BYTES) if _is_long(value) else value
+
+
 def _dump(exc: BaseException) -> bytes | None:
     """The pickled exception, proven to load again as the same; None where there is no such thing."""
     picklers: list[Any] = [pickle.dumps]
@@ -230,7 +274,7 @@ def _dump(exc: BaseException) -> bytes | None:
                 if len(blob) > LIMIT_BYTES:
                     continue
                 again = pickle.loads(blob)  # noqa: S301 -- made in the line above
-                if type(again) is type(exc) and str(again) == str(exc):
+                if type(again) is type(exc) and str(again) == str(exc) and len(str(exc)) <= LIMIT_BYTES:
                     return blob
             except BaseException:  # noqa: BLE001, S112 -- the user's __reduce__ and constructor may do anything
                 continue

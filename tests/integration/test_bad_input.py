@@ -11,6 +11,7 @@ import gzip
 import os
 import struct
 import threading
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -535,3 +536,75 @@ def test_exceptions_with_odd_constructors() -> None:
 
     error = error_of(mapped(explode, "process"), Exception)
     assert "odd 1 0" in str(error)
+
+
+class HugeError(Exception):
+    """Makes its text when it is asked for it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+
+    def __str__(self) -> str:
+        return "<" + "x" * self.args[0] + ">"
+
+
+def _text(size: int) -> None:
+    raise KeyError("<" + "x" * size + ">")
+
+
+def _bytes(size: int) -> None:
+    raise ValueError(b"x" * size)
+
+
+def _system(size: int) -> None:
+    raise OSError(5, "<" + "x" * size + ">")
+
+
+def _own(size: int) -> None:
+    raise HugeError(size)
+
+
+def _cause(size: int) -> None:
+    try:
+        raise ValueError("<" + "x" * size + ">")
+    except ValueError as error:
+        raise LookupError("short") from error
+
+
+def _note(size: int) -> None:
+    error = ValueError("short")
+    error.add_note("<" + "x" * size + ">")
+    raise error
+
+
+def _group(size: int) -> None:
+    raise ExceptionGroup("several", [ValueError("<" + "x" * size + ">")])
+
+
+HUGE = {
+    "text": (_text, KeyError),
+    "bytes": (_bytes, ValueError),
+    "system": (_system, OSError),
+    "own": (_own, ad.AsyncdataError),
+    "cause": (_cause, LookupError),
+    "note": (_note, ValueError),
+    "group": (_group, ExceptionGroup),
+}
+
+
+@pytest.mark.parametrize("place", [*PLACES, "isolate"])
+def test_a_huge_text_of_an_exception_is_cut(place: str, samples: Callable[[int, int], int]) -> None:
+    """Whatever holds it, and wherever the function ran: the error keeps its type, both ends, and can be printed."""
+    size = samples(5_000_000, 200_000_000)
+    with ad.Runtime(_options(num_workers=int(place == "process"), isolate=place == "isolate")):
+        for name, (function, kind) in HUGE.items():
+            numbers = ad.Dataset.from_tensors(size)
+            if place in ("inline", "isolate"):
+                dataset = numbers.map(lambda n, function=function: function(int(n)))
+            else:
+                dataset = numbers.map(lambda n, function=function: function(int(n)), 1, executor=place)
+            with pytest.raises(kind) as caught:
+                list(dataset)
+            shown = "".join(traceback.format_exception(caught.value))
+            assert len(shown) < 200_000, name
+            assert name == "bytes" or ("x>" in shown and "characters left out" in shown), name

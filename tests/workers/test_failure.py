@@ -135,7 +135,7 @@ def test_cutting_keeps_both_ends_and_says_what_is_missing(text: str, limit: int)
     if len(data) <= limit:
         assert cut == data.decode()
     else:
-        assert "bytes left out" in cut
+        assert "characters left out" in cut
         assert len(cut.encode()) <= limit + 60
 
 
@@ -153,6 +153,32 @@ def test_ordinary_exceptions_are_raised_as_they_are() -> None:
     wrapped = as_raisable(SystemExit(3))
     assert isinstance(wrapped, UserFunctionError)
     assert str(wrapped) == "SystemExit: 3"
+
+
+def test_what_is_long_is_cut_where_it_is() -> None:
+    """Arguments and notes of the exception and of those it came from; short ones stay, and so does a refusing class."""
+    inner, exc = ValueError("i" * 100_000), ValueError("short", "m" * 100_000, 3)
+    exc.__cause__ = ExceptionGroup("several", [inner])
+    exc.add_note("n" * 100_000)
+    assert as_raisable(exc) is exc
+    assert exc.args[0::2] == ("short", 3)
+    for text in (exc.args[1], inner.args[0], exc.__notes__[0]):
+        assert len(text) < 10_000
+        assert "left out" in text
+    refusing = handlers.NoAttributesError("x" * 100_000)
+    assert len(str(as_raisable(refusing))) < 10_000
+
+
+def test_a_text_made_when_it_is_asked_for_is_cut() -> None:
+    """A stand-in of the nearest type takes the exception's place."""
+
+    class EndlessError(KeyError):
+        def __str__(self) -> str:
+            return "<" + "x" * 1_000_000
+
+    found = as_raisable(raised(EndlessError()))
+    assert isinstance(found, KeyError)
+    assert len("".join(traceback.format_exception(found))) < 2 * LIMIT_BYTES
 
 
 def test_a_chain_of_a_thousand_causes_is_packed() -> None:

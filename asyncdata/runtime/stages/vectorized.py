@@ -69,7 +69,7 @@ class VectorizedMapStage(Stage):
             annotate(raised, f"in {self.label}, called for {len(origin)} elements from {first} to {last}")
             if raised is error:
                 raise
-            raise raised from error
+            raise raised from raised.__cause__
 
 
 def _array_of(column: Column) -> Any:
