@@ -6,6 +6,9 @@ one parser does not load the storage clients.
 
 from __future__ import annotations
 
+# Once the main thread has ended Python refuses this import, and with it every event loop. A program may begin its first
+# pipeline later, in a thread that goes on.
+import concurrent.futures.thread  # noqa: F401 -- see above
 import importlib
 from typing import TYPE_CHECKING, Any
 

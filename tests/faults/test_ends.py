@@ -40,6 +40,45 @@ def test_other_ways_to_end(body: str) -> None:
     assert run(body) == (0, "", "")
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("isolate", [False, True], ids=["here", "isolated"])
+def test_a_thread_that_outlives_the_main_thread(executor: str, isolate: bool) -> None:
+    """It reads on, begins new pipelines, leaves one half read and keeps another: the program ends when it does."""
+    code, out, err = run(f"""
+        def read_on():
+            threading.main_thread().join()
+            if begun is not None:
+                assert len(list(begun)) == 499
+            assert len(list(pipeline("{executor}", 400))) == 50
+            next(iter(pipeline("{executor}")))
+            kept.append(iter(pipeline("{executor}")))
+            next(kept[0])
+            say("done")
+
+        kept, begun = [], None
+        if {isolate}:
+            begun = iter(pipeline("{executor}", 4000).with_options(ad.Options(isolate=True)))
+            next(begun)
+        threading.Thread(target=read_on).start()
+    """)
+    assert (code, out, err) == (0, "done\n", "")
+
+
+def test_a_thread_that_does_not_read_outlives_the_main_thread() -> None:
+    """What the main thread has left half read is closed after the thread has ended."""
+    code, out, err = run("""
+        def wait():
+            threading.main_thread().join()
+            say("done")
+
+        kept = [iter(pipeline(executor)) for executor in ("inline", "thread", "process", "async")]
+        for each in kept:
+            next(each)
+        threading.Thread(target=wait).start()
+    """)
+    assert (code, out, err) == (0, "done\n", "")
+
+
 def test_the_interpreter_ends_inside_asyncio_run() -> None:
     """A half-read ``async for`` at the end of ``asyncio.run``, and one in a task that is cancelled there."""
     code, out, err = run("""

@@ -14,7 +14,14 @@ from asyncdata.testing import snapshot
 from tests.integration.going import wait_until_gone
 from tests.samples import samples
 
-_MODULES: Final = {"test_bad_input", "test_consumers", "test_kept_batches", "test_leaving", "test_random_pipelines"}
+_MODULES: Final = {
+    "test_bad_functions",
+    "test_bad_input",
+    "test_consumers",
+    "test_kept_batches",
+    "test_leaving",
+    "test_random_pipelines",
+}
 _HERE_ONLY: Final = {
     # Their functions share an event or a lock with the test.
     "test_wait_for_may_time_out_again_and_again",

@@ -11,7 +11,6 @@ import gzip
 import os
 import struct
 import threading
-import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 
 import asyncdata as ad
@@ -55,7 +53,8 @@ class Store:
         return ad.TFRecordDataset([self.url(name) for name in names], compression).with_options(self.options)
 
 
-def _options(**changes: Any) -> ad.Options:
+def small_options(**changes: Any) -> ad.Options:
+    """With little memory and few attempts."""
     retry = ad.RetryOptions(max_attempts=2, initial_delay_s=0.001)
     # Without worker processes, which take longer to start than most cases to run; those that need them say so.
     return ad.Options(**{"num_workers": 0, "memory_limit_bytes": 32 << 20, "retry": retry, **changes})
@@ -73,7 +72,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             f"{tmp_path}/",
             lambda name, data: (tmp_path / name).write_bytes(data),
             lambda name: (tmp_path / name).unlink(),
-            _options(),
+            small_options(),
         )
     elif request.param == "memory":
         memory = fsspec.filesystem("memory")
@@ -82,7 +81,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             f"memory:/{folder}/",
             lambda name, data: memory.pipe_file(f"{folder}/{name}", data),
             lambda name: memory.rm_file(f"{folder}/{name}"),
-            _options(),
+            small_options(),
         )
         if memory.exists(folder):
             memory.rm(folder, recursive=True)
@@ -92,7 +91,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
                 f"gs://{BUCKET}/",
                 lambda name, data: server.put(BUCKET, name, data),
                 lambda name: server.delete(BUCKET, name),
-                _options(storage=gs_storage(server)),
+                small_options(storage=gs_storage(server)),
             )
 
 
@@ -129,7 +128,7 @@ def test_no_match_for_a_pattern(store: Store) -> None:
 def test_a_missing_bucket() -> None:
     """For listing and for reading."""
     with FakeGCS() as server:
-        options = _options(storage=gs_storage(server))
+        options = small_options(storage=gs_storage(server))
         error = error_of(ad.TFRecordDataset("gs://nowhere/x").with_options(options), ad.ObjectNotFoundError)
         assert error.url == "gs://nowhere/x"
         listed = ad.Dataset.list_files("gs://nowhere/*").with_options(options)
@@ -139,14 +138,14 @@ def test_a_missing_bucket() -> None:
 @pytest.mark.parametrize("url", ["nosuchscheme://a/b", "gs://", "gs:///x", "http://"])
 def test_a_url_that_cannot_be(url: str) -> None:
     """An unknown scheme, or a URL without its parts."""
-    error = error_of(ad.TFRecordDataset(url).with_options(_options()), ad.StorageError)
+    error = error_of(ad.TFRecordDataset(url).with_options(small_options()), ad.StorageError)
     assert url in str(error)
 
 
 def test_a_directory_in_the_place_of_a_file(tmp_path: Path) -> None:
     """Said as such, with its path."""
     (tmp_path / "shard").mkdir()
-    error = error_of(ad.TFRecordDataset(str(tmp_path / "shard")).with_options(_options()), Exception)
+    error = error_of(ad.TFRecordDataset(str(tmp_path / "shard")).with_options(small_options()), Exception)
     assert str(tmp_path / "shard") in str(error)
 
 
@@ -156,7 +155,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(b"")
     path.chmod(0)
-    error = error_of(ad.TFRecordDataset(str(path)).with_options(_options()), ad.AccessDeniedError)
+    error = error_of(ad.TFRecordDataset(str(path)).with_options(small_options()), ad.AccessDeniedError)
     assert error.url == str(path)
 
 
@@ -198,7 +197,7 @@ def test_a_wrong_payload_checksum(store: Store) -> None:
 def test_a_wrong_payload_checksum_may_be_ignored(store: Store) -> None:
     """``check_crc=False`` reads what is there."""
     store.put("bad", damaged(50, shard_bytes(records(0, 3, 100))))
-    options = _options(check_crc=False, storage=store.options.storage)
+    options = small_options(check_crc=False, storage=store.options.storage)
     assert len(list(store.read("bad").with_options(options))) == 3
 
 
@@ -239,7 +238,7 @@ def test_a_lying_length(store: Store, length: int) -> None:
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
 def test_a_lying_length_far_behind_which_a_compressed_file_ends(tmp_path: Path, held: int, compression: str) -> None:
     """However much follows; a record whose length says so and that is there, but does not fit, hits the limit."""
-    options = _options(memory_limit_bytes=4 << 20, chunk_bytes=64 << 10)
+    options = small_options(memory_limit_bytes=4 << 20, chunk_bytes=64 << 10)
     squeeze = gzip.compress if compression == "GZIP" else zlib.compress
     good = shard_bytes([b"fine", b"too"])
     for length, kind in ((1 << 40, ad.BrokenFrameError), (held + 1, ad.BrokenFrameError), (held, None)):
@@ -266,7 +265,7 @@ def test_a_length_beyond_the_memory_limit_in_a_file_that_is_as_long(tmp_path: Pa
     with path.open("wb") as file:
         file.write(header + struct.pack("<I", masked_checksum(header)))
         file.truncate(12 + length + 4)
-    dataset = ad.TFRecordDataset(str(path)).with_options(_options(check_crc=False))
+    dataset = ad.TFRecordDataset(str(path)).with_options(small_options(check_crc=False))
     error = error_of(dataset, ad.MemoryLimitError)
     assert "memory_limit_bytes" in str(error)
     assert str(path) in str(error)
@@ -350,7 +349,7 @@ def test_json_nested_deeply(reader: str, tmp_path: Path) -> None:
     """Parsed to the same depth wherever that happens, and refused beyond it."""
     path = str(tmp_path / "lines")
     cases = ((128, "[", "]", True), (128, '{"a":', "}", True), (129, '{"a":', "}", False), (100_000, "[", "]", False))
-    with ad.Runtime(_options(num_workers=int("workers" in reader), isolate=reader == "isolate")):
+    with ad.Runtime(small_options(num_workers=int("workers" in reader), isolate=reader == "isolate")):
         for depth, opening, closing, is_fine in cases:
             Path(path).write_text(opening * depth + "0" + closing * depth)
             if is_fine:
@@ -404,7 +403,7 @@ def test_an_object_replaced_or_deleted_while_it_is_read(store: Store) -> None:
     for change in ("replace", "delete"):
         old = shard_bytes(records(0, 200, 30_000))
         store.put("big", old)
-        options = _options(chunk_bytes=1 << 16, memory_limit_bytes=2 << 20, storage=store.options.storage)
+        options = small_options(chunk_bytes=1 << 16, memory_limit_bytes=2 << 20, storage=store.options.storage)
         iterator = ad.TFRecordDataset(store.url("big")).with_options(options).iterator()
         seen = [next(iterator)]
         if change == "replace":
@@ -429,7 +428,7 @@ def test_a_local_file_cut_while_it_is_read(tmp_path: Path) -> None:
     """The same inode with fewer bytes is another version."""
     path = tmp_path / "big"
     path.write_bytes(shard_bytes(records(0, 200, 30_000)))
-    options = _options(chunk_bytes=1 << 16, memory_limit_bytes=2 << 20)
+    options = small_options(chunk_bytes=1 << 16, memory_limit_bytes=2 << 20)
     iterator = ad.TFRecordDataset(str(path)).with_options(options).iterator()
     next(iterator)
     os.truncate(path, 1_000_000)
@@ -441,12 +440,6 @@ def test_a_local_file_cut_while_it_is_read(tmp_path: Path) -> None:
 # --- what user code does -----------------------------------------------------------------------------------------
 
 PLACES = ["inline", "thread", "process"]
-
-
-def mapped(function: Callable[[Any], Any], place: str, count: int = 20) -> ad.Dataset:
-    """A function over numbers."""
-    dataset = ad.Dataset.range(count).map(function, None if place == "inline" else 2, executor=place)
-    return dataset.with_options(_options(num_workers=int(place == "process")))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -467,144 +460,3 @@ def test_a_map_function_that_raises(place: str, store: Store) -> None:
     assert "map(explode)" in notes or "explode" in notes
     assert store.url("b") in notes
     assert "record 3" in notes
-
-
-UNBATCHABLE: dict[str, Callable[[int], Any]] = {
-    "shapes": lambda x: np.zeros(3 if x < 5 else 4),
-    "dtypes": lambda x: np.zeros(3, np.int32 if x < 5 else np.float32),
-    "structures": lambda x: {"a": x} if x < 5 else {"b": x},
-    "lengths of tuples": lambda x: (x, x) if x < 5 else (x, x, x),
-    "none": lambda x: None if x == 5 else np.zeros(3),
-    "kinds": lambda x: b"bytes" if x < 5 else "text",
-    "numbers and arrays": lambda x: 1 if x < 5 else np.zeros(3),
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("case", list(UNBATCHABLE))
-def test_elements_that_cannot_be_batched(place: str, case: str) -> None:
-    """One error that names the stage, and what differs."""
-    error = error_of(mapped(UNBATCHABLE[case], place).batch(10), ad.UnbatchableError)
-    # Rows of different structures cannot even leave the stage that made them.
-    assert "batch(10)" in error.stage or ("structure" in case or "tuples" in case)
-    assert "batch" in error.message
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_elements_that_differ_are_fine_without_a_batch(place: str) -> None:
-    """Shapes need not agree as long as nobody stacks them."""
-    found = list(mapped(lambda x: np.zeros(int(x) % 3), place, 9))
-    assert [len(array) for array in found] == [0, 1, 2] * 3
-
-
-def test_a_function_that_cannot_be_pickled() -> None:
-    """Named with what is in the way, before any process is started."""
-    lock = threading.Lock()
-
-    def locked(x: int) -> int:
-        with lock:
-            return x
-
-    error = error_of(mapped(locked, "process"), ad.FunctionTransferError)
-    assert "locked" in str(error)
-    assert "'lock'" in str(error)
-    assert "locked)" in (error.stage or "")
-
-
-def test_results_that_cannot_be_sent_back() -> None:
-    """What a worker returns and pickle refuses is one error with the element."""
-    error = error_of(mapped(lambda x: (threading.Lock(), x), "process"), Exception)
-    assert "lock" in str(error)
-
-
-def test_an_interleave_function_that_returns_no_dataset() -> None:
-    """Said in words."""
-    dataset = ad.Dataset.range(3).interleave(lambda x: x)
-    error = error_of(dataset, TypeError)
-    assert "must return a Dataset" in str(error)
-
-
-def test_exceptions_with_odd_constructors() -> None:
-    """An exception class that cannot be rebuilt elsewhere arrives in words all the same."""
-
-    class OddError(Exception):
-        def __init__(self, one: int, *, two: int) -> None:
-            super().__init__(f"odd {one} {two}")
-
-    def explode(x: int) -> int:
-        raise OddError(1, two=int(x))
-
-    error = error_of(mapped(explode, "process"), Exception)
-    assert "odd 1 0" in str(error)
-
-
-class HugeError(Exception):
-    """Makes its text when it is asked for it."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-
-    def __str__(self) -> str:
-        return "<" + "x" * self.args[0] + ">"
-
-
-def _text(size: int) -> None:
-    raise KeyError("<" + "x" * size + ">")
-
-
-def _bytes(size: int) -> None:
-    raise ValueError(b"x" * size)
-
-
-def _system(size: int) -> None:
-    raise OSError(5, "<" + "x" * size + ">")
-
-
-def _own(size: int) -> None:
-    raise HugeError(size)
-
-
-def _cause(size: int) -> None:
-    try:
-        raise ValueError("<" + "x" * size + ">")
-    except ValueError as error:
-        raise LookupError("short") from error
-
-
-def _note(size: int) -> None:
-    error = ValueError("short")
-    error.add_note("<" + "x" * size + ">")
-    raise error
-
-
-def _group(size: int) -> None:
-    raise ExceptionGroup("several", [ValueError("<" + "x" * size + ">")])
-
-
-HUGE = {
-    "text": (_text, KeyError),
-    "bytes": (_bytes, ValueError),
-    "system": (_system, OSError),
-    "own": (_own, ad.AsyncdataError),
-    "cause": (_cause, LookupError),
-    "note": (_note, ValueError),
-    "group": (_group, ExceptionGroup),
-}
-
-
-@pytest.mark.parametrize("place", [*PLACES, "isolate"])
-def test_a_huge_text_of_an_exception_is_cut(place: str, samples: Callable[[int, int], int]) -> None:
-    """Whatever holds it, and wherever the function ran: the error keeps its type, both ends, and can be printed."""
-    size = samples(5_000_000, 200_000_000)
-    with ad.Runtime(_options(num_workers=int(place == "process"), isolate=place == "isolate")):
-        for name, (function, kind) in HUGE.items():
-            numbers = ad.Dataset.from_tensors(size)
-            if place in ("inline", "isolate"):
-                dataset = numbers.map(lambda n, function=function: function(int(n)))
-            else:
-                dataset = numbers.map(lambda n, function=function: function(int(n)), 1, executor=place)
-            with pytest.raises(kind) as caught:
-                list(dataset)
-            shown = "".join(traceback.format_exception(caught.value))
-            assert len(shown) < 200_000, name
-            assert name == "bytes" or ("x>" in shown and "characters left out" in shown), name

@@ -1,0 +1,161 @@
+"""Functions of users that fail, return what cannot be used, or cannot be sent: one clear error, and a clean shutdown."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from tests.integration.test_bad_input import PLACES, error_of, small_options
+
+
+def mapped(function: Callable[[Any], Any], place: str, count: int = 20) -> ad.Dataset:
+    """A function over numbers."""
+    dataset = ad.Dataset.range(count).map(function, None if place == "inline" else 2, executor=place)
+    return dataset.with_options(small_options(num_workers=int(place == "process")))
+
+
+UNBATCHABLE: dict[str, Callable[[int], Any]] = {
+    "shapes": lambda x: np.zeros(3 if x < 5 else 4),
+    "dtypes": lambda x: np.zeros(3, np.int32 if x < 5 else np.float32),
+    "structures": lambda x: {"a": x} if x < 5 else {"b": x},
+    "lengths of tuples": lambda x: (x, x) if x < 5 else (x, x, x),
+    "none": lambda x: None if x == 5 else np.zeros(3),
+    "kinds": lambda x: b"bytes" if x < 5 else "text",
+    "numbers and arrays": lambda x: 1 if x < 5 else np.zeros(3),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("case", list(UNBATCHABLE))
+def test_elements_that_cannot_be_batched(place: str, case: str) -> None:
+    """One error that names the stage, and what differs."""
+    error = error_of(mapped(UNBATCHABLE[case], place).batch(10), ad.UnbatchableError)
+    # Rows of different structures cannot even leave the stage that made them.
+    assert "batch(10)" in error.stage or ("structure" in case or "tuples" in case)
+    assert "batch" in error.message
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_elements_that_differ_are_fine_without_a_batch(place: str) -> None:
+    """Shapes need not agree as long as nobody stacks them."""
+    found = list(mapped(lambda x: np.zeros(int(x) % 3), place, 9))
+    assert [len(array) for array in found] == [0, 1, 2] * 3
+
+
+def test_a_function_that_cannot_be_pickled() -> None:
+    """Named with what is in the way, before any process is started."""
+    lock = threading.Lock()
+
+    def locked(x: int) -> int:
+        with lock:
+            return x
+
+    error = error_of(mapped(locked, "process"), ad.FunctionTransferError)
+    assert "locked" in str(error)
+    assert "'lock'" in str(error)
+    assert "locked)" in (error.stage or "")
+
+
+def test_results_that_cannot_be_sent_back() -> None:
+    """What a worker returns and pickle refuses is one error with the element."""
+    error = error_of(mapped(lambda x: (threading.Lock(), x), "process"), Exception)
+    assert "lock" in str(error)
+
+
+def test_an_interleave_function_that_returns_no_dataset() -> None:
+    """Said in words."""
+    dataset = ad.Dataset.range(3).interleave(lambda x: x)
+    error = error_of(dataset, TypeError)
+    assert "must return a Dataset" in str(error)
+
+
+def test_exceptions_with_odd_constructors() -> None:
+    """An exception class that cannot be rebuilt elsewhere arrives in words all the same."""
+
+    class OddError(Exception):
+        def __init__(self, one: int, *, two: int) -> None:
+            super().__init__(f"odd {one} {two}")
+
+    def explode(x: int) -> int:
+        raise OddError(1, two=int(x))
+
+    error = error_of(mapped(explode, "process"), Exception)
+    assert "odd 1 0" in str(error)
+
+
+class HugeError(Exception):
+    """Makes its text when it is asked for it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+
+    def __str__(self) -> str:
+        return "<" + "x" * self.args[0] + ">"
+
+
+def _text(size: int) -> None:
+    raise KeyError("<" + "x" * size + ">")
+
+
+def _bytes(size: int) -> None:
+    raise ValueError(b"x" * size)
+
+
+def _system(size: int) -> None:
+    raise OSError(5, "<" + "x" * size + ">")
+
+
+def _own(size: int) -> None:
+    raise HugeError(size)
+
+
+def _cause(size: int) -> None:
+    try:
+        raise ValueError("<" + "x" * size + ">")
+    except ValueError as error:
+        raise LookupError("short") from error
+
+
+def _note(size: int) -> None:
+    error = ValueError("short")
+    error.add_note("<" + "x" * size + ">")
+    raise error
+
+
+def _group(size: int) -> None:
+    raise ExceptionGroup("several", [ValueError("<" + "x" * size + ">")])
+
+
+HUGE = {
+    "text": (_text, KeyError),
+    "bytes": (_bytes, ValueError),
+    "system": (_system, OSError),
+    "own": (_own, ad.AsyncdataError),
+    "cause": (_cause, LookupError),
+    "note": (_note, ValueError),
+    "group": (_group, ExceptionGroup),
+}
+
+
+@pytest.mark.parametrize("place", [*PLACES, "isolate"])
+def test_a_huge_text_of_an_exception_is_cut(place: str, samples: Callable[[int, int], int]) -> None:
+    """Whatever holds it, and wherever the function ran: the error keeps its type, both ends, and can be printed."""
+    size = samples(5_000_000, 200_000_000)
+    with ad.Runtime(small_options(num_workers=int(place == "process"), isolate=place == "isolate")):
+        for name, (function, kind) in HUGE.items():
+            numbers = ad.Dataset.from_tensors(size)
+            if place in ("inline", "isolate"):
+                dataset = numbers.map(lambda n, function=function: function(int(n)))
+            else:
+                dataset = numbers.map(lambda n, function=function: function(int(n)), 1, executor=place)
+            with pytest.raises(kind) as caught:
+                list(dataset)
+            shown = "".join(traceback.format_exception(caught.value))
+            assert len(shown) < 200_000, name
+            assert name == "bytes" or ("x>" in shown and "characters left out" in shown), name
