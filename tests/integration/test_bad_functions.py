@@ -1,4 +1,4 @@
-"""Functions of users that fail, return what cannot be used, or cannot be sent: one clear error, and a clean shutdown."""
+"""Functions of users that fail, return what cannot be used, or cannot be sent: one clear error and a clean end."""
 
 from __future__ import annotations
 
