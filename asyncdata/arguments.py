@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from asyncdata.redaction import redact
+
 _SMALLEST: Final = -(1 << 63)
 _LARGEST: Final = (1 << 63) - 1
 _SHOWN: Final = 60
@@ -213,7 +215,7 @@ def shown(value: Any) -> str:
         return "None"
     kind = type(value).__name__
     if isinstance(value, str | bytes | int | float | list | tuple | dict | complex | np.generic):
-        text = repr(value)
+        text = redact(repr(value))
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({kind})"
     if isinstance(value, type):
         return f"the class {kind if value is type else value.__qualname__}"

@@ -38,8 +38,7 @@ class AsyncdataError(Exception):
         leaf: str | None = None,
         attempts: int | None = None,
     ) -> None:
-        message = redact(message)
-        super().__init__(message)
+        super().__init__(redact(message))
         self.message = message
         self.url = url
         self.version = version
@@ -48,6 +47,14 @@ class AsyncdataError(Exception):
         self.stage = stage
         self.leaf = leaf
         self.attempts = attempts
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Secrets in URLs stay out of every attribute: errors are printed, logged and pickled."""
+        super().__setattr__(name, redact(value) if isinstance(value, str) else value)
+
+    def add_note(self, note: str) -> None:
+        """As ``BaseException.add_note``, without secrets."""
+        super().add_note(redact(note))
 
     def place(self) -> dict[str, Any]:
         """The attributes that are known, for rebuilding the error elsewhere."""
@@ -62,7 +69,7 @@ class AsyncdataError(Exception):
 
     def __str__(self) -> str:
         place = ", ".join(f"{name} {value}" for name, value in self.place().items())
-        return f"{self.message} [{redact(place)}]" if place else self.message
+        return f"{self.message} [{place}]" if place else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self.place()

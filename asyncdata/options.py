@@ -243,7 +243,7 @@ class ErrorPolicy(OptionRecord):
         arguments.flag("skip_unreachable", self.skip_unreachable, strict=True)
         arguments.flag("log_warning", self.log_warning, strict=True)
         if self.quarantine is not None and "://" in (name := arguments.url("quarantine", self.quarantine)):
-            raise ValueError(f"quarantine must be a local file, not {name!r}")
+            raise ValueError(f"quarantine must be a local file, not {arguments.shown(name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -373,7 +373,7 @@ class Environment:
         no_proxy: ``no_proxy`` or ``NO_PROXY``: hosts that are reached without.
     """
 
-    storage_emulator_host: str | None = None
+    storage_emulator_host: str | None = field(default=None, repr=False)
     http_proxy: str | None = field(default=None, repr=False)
     https_proxy: str | None = field(default=None, repr=False)
     no_proxy: str | None = None

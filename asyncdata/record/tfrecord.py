@@ -75,7 +75,9 @@ class TFRecordWriter:
         if isinstance(target, str | os.PathLike):
             name = arguments.url("target", target)
             if "://" in name.removeprefix("file://"):
-                raise ValueError(f"target must be a local path or an open file, not {name!r}; fsspec.open gives files")
+                raise ValueError(
+                    f"target must be a local path or an open file, not {arguments.shown(name)}; fsspec.open gives files"
+                )
             self._path = Path(name.removeprefix("file://"))
             self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")
             self._file: Any = self._partial.open("xb")

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
 from asyncdata.options import Environment, Options, Storage
-from asyncdata.redaction import redact
+from asyncdata.redaction import mask, redact
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.attempts import Attempts
 from asyncdata.storage.counters import FetchStats
@@ -164,11 +164,11 @@ class Fetcher:
                     info, filled = racing.info, self._attempts.take_won(racing, whole, filled)
                 if info is None:
                     self._attempts.counters.wasted(filled)
-                delay = self._delay_s(error, racing, tries)
+                delay = self._delay_s(error, url, racing, tries)
             except StorageError as error:
                 error.attempts = tries.made + 1
                 _say_about_wildcards(error, url)
-                raise
+                raise self._told(error, url) from None
             finally:
                 self._attempts.end(racing, ticket)
             await asyncio.sleep(delay)
@@ -219,9 +219,18 @@ class Fetcher:
             try:
                 reader = self._readers[scheme] = self._opened.reader(spec_for(url, self._options, self._environment))
             except StorageError as error:
-                error.complete(url=redact(url))
-                raise
+                error.complete(url=url)
+                raise self._told(error, url) from None
         return reader
+
+    def _told(self, error: StorageError, url: str) -> StorageError:
+        """An error that leaves the storage layer: without what foreign ones behind it, and options, may hold."""
+        error.__cause__ = error.__context__ = None
+        options = self._options.storage.get(self._scheme_of(url))
+        if options:
+            error.message = mask(error.message, options)
+            error.args = (error.message,)
+        return error
 
     async def _read_rest(
         self,
@@ -256,10 +265,10 @@ class Fetcher:
                 got = attempts.failed(error, racing)
                 filled += attempts.take_won(racing, left, got)
                 tries = tries or _Tries(began)
-                delay = self._delay_s(error, racing, tries)
+                delay = self._delay_s(error, info.url, racing, tries)
             except StorageError as error:
                 error.attempts = (0 if tries is None else tries.made) + 1
-                raise
+                raise self._told(error, info.url) from None
             finally:
                 attempts.end(racing, ticket)
             if delay:
@@ -276,14 +285,14 @@ class Fetcher:
                 if error.url is None:
                     error.url = url
                 self._attempts.counters.failed(error)
-                delay = self._delay_s(error, None, tries)
+                delay = self._delay_s(error, url, None, tries)
             except StorageError as error:
                 if not isinstance(error, ObjectNotFoundError):
                     error.attempts = tries.made + 1
-                raise
+                raise self._told(error, url) from None
             await asyncio.sleep(delay)
 
-    def _delay_s(self, error: TransientStorageError, racing: Racing | None, tries: _Tries) -> float:
+    def _delay_s(self, error: TransientStorageError, url: str, racing: Racing | None, tries: _Tries) -> float:
         """Seconds until the next attempt; raises the error when there is none."""
         tries.made += 1
         if racing is not None and racing.won_at >= 0:
@@ -299,7 +308,7 @@ class Fetcher:
         )
         if delay is None:
             error.attempts = tries.made
-            raise error
+            raise self._told(error, url) from None
         self._attempts.counters.retried(delay)
         return delay
 

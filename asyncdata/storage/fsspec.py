@@ -74,7 +74,10 @@ def open_reader(spec: ReaderSpec) -> FsspecReader:
         extra = {"asynchronous": True, "loop": asyncio.get_running_loop()}
     options = dict(spec.options)
     verifies = bool(options.pop("verify_version", True))
-    filesystem = kind(**{**options, **extra, "skip_instance_cache": True, "use_listings_cache": False})
+    try:
+        filesystem = kind(**{**options, **extra, "skip_instance_cache": True, "use_listings_cache": False})
+    except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
+        raise StorageError(f"the filesystem does not take its options: {type(error).__name__}: {error}") from None
     return FsspecReader(
         filesystem,
         asynchronous=bool(extra),

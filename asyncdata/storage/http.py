@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from asyncdata.errors import ObjectNotFoundError, StorageError, TransientStorageError, UnsupportedURLError
-from asyncdata.redaction import redact
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_resized
@@ -100,18 +99,18 @@ class HttpReader:
             else:
                 raise StorageError("too many redirects")
         except StorageError as error:
-            error.url = redact(url)
+            error.url = url
             raise
         if head.status == 200 and head.content_length is not None and _is_identity(head):
             return ObjectInfo(url=url, size=head.content_length, version=version_of(head))
         if head.status != 200 and head.status not in _NO_HEAD:
-            raise _answer_error(head, b"", url=redact(url))
+            raise _answer_error(head, b"", url=url)
         return None
 
     async def glob(self, pattern: str) -> list[ObjectInfo]:
         """That one object: web servers have no listing. ``?`` and ``[`` are part of a URL, ``*`` and ``{`` are not."""
         if "*" in pattern or ("{" in pattern and has_wildcard(pattern)):
-            raise UnsupportedURLError("http has no listing to match a pattern with; give the URLs", url=redact(pattern))
+            raise UnsupportedURLError("http has no listing to match a pattern with; give the URLs", url=pattern)
         try:
             return [await self.stat(pattern)]
         except ObjectNotFoundError:
@@ -262,7 +261,7 @@ class HttpReader:
     @staticmethod
     def _require_body(answer: Answer, url: str) -> None:
         if answer.head.status not in {200, 206}:
-            raise _answer_error(answer.head, answer.aside, url=redact(url))
+            raise _answer_error(answer.head, answer.aside, url=url)
 
 
 def version_of(head: ResponseHead) -> str | None:
@@ -307,7 +306,7 @@ def _check(head: ResponseHead, info: ObjectInfo, start: int) -> None:
 
 def _located(error: StorageError, info: ObjectInfo, start: int) -> StorageError:
     located = locate(error, info, start)
-    located.url = redact(info.url)
+    located.url = info.url
     return located
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from asyncdata.errors import UnsupportedURLError
-from asyncdata.redaction import redact
 from asyncdata.storage.urls import Origin
 
 
@@ -88,7 +87,7 @@ def check_proxy(value: object) -> str | None:
         text = f"http://{text}"
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in {"http", "https"} or not rest.strip("/"):
-        raise UnsupportedURLError("a proxy must be http://host:port", url=redact(text))
+        raise UnsupportedURLError("a proxy must be http://host:port", url=text)
     try:
         parts = urlsplit(text)
         usable = bool(parts.hostname) and parts.port != 0
@@ -96,7 +95,9 @@ def check_proxy(value: object) -> str | None:
         usable = False
     if not usable:
         # What is no URL cannot be shown without its password. A slash in that has to be written %2F.
-        raise UnsupportedURLError("the proxy is no URL: it must be http://host:port or http://user:password@host:port")
+        raise UnsupportedURLError(
+            "the proxy is no URL: it must be http://host:port, with user:password@ before the host if need be"
+        )
     return text
 
 

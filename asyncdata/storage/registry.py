@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.options import AUTOTUNE, SCHEME_ALIASES, Environment, Options
-from asyncdata.redaction import redact
 from asyncdata.storage.cloud_options import AZURE, S3, SCHEMES
 from asyncdata.storage.known_options import FSSPEC, OBSTORE, check_options
 from asyncdata.storage.proxies import Proxies
@@ -79,7 +78,7 @@ def _backend_of(url: str, scheme: str, choice: object) -> str:
     raise UnsupportedURLError(
         f"the option 'backend' of {scheme} is {choice!r}; there are 'fsspec'"
         + (" and 'obstore'" if scheme in SCHEMES else ""),
-        url=redact(url),
+        url=url,
     )
 
 

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from asyncdata.errors import UnsupportedURLError
-from asyncdata.redaction import redact
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
 _ONE_SLASH: Final = re.compile(
@@ -72,9 +71,9 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UnsupportedURLError(f"malformed URL: {error}", url=redact(url)) from None
+        raise UnsupportedURLError(f"malformed URL: {error}", url=url) from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UnsupportedURLError("expected http://host/path or https://host/path", url=redact(url))
+        raise UnsupportedURLError("expected http://host/path or https://host/path", url=url)
     tls = parts.scheme == "https"
     # Characters that may not stand in a request line are quoted; what is quoted already stays as it is.
     target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
