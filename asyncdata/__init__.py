@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from asyncdata.errors import QuarantineError as QuarantineError
     from asyncdata.errors import StaleDataError as StaleDataError
     from asyncdata.errors import StorageError as StorageError
+    from asyncdata.errors import SystemResourceError as SystemResourceError
     from asyncdata.errors import TaskTimeoutError as TaskTimeoutError
     from asyncdata.errors import TooManyErrorsError as TooManyErrorsError
     from asyncdata.errors import TransientStorageError as TransientStorageError
@@ -118,6 +119,7 @@ _HOMES = {
         "QuarantineError",
         "StaleDataError",
         "StorageError",
+        "SystemResourceError",
         "TaskTimeoutError",
         "TooManyErrorsError",
         "TransientStorageError",

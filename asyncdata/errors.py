@@ -7,7 +7,8 @@ functions keep their own type; they get a note instead (see ``workers.failure``)
 
 from __future__ import annotations
 
-from typing import Any
+import errno as numbers
+from typing import Any, Final
 
 from asyncdata.redaction import redact
 
@@ -156,6 +157,16 @@ class MemoryLimitError(PipelineError):
     """A stage cannot make progress inside ``Options.memory_limit_bytes``; the message names it and what it needs."""
 
 
+class SystemResourceError(PipelineError, OSError):
+    """The system refused what the pipeline needs: room on a disk, memory, descriptors, threads or processes.
+
+    Attributes:
+        errno: The system's number for the reason, as in ``OSError``.
+    """
+
+    errno: int | None = None
+
+
 class UnbatchableError(PipelineError, ValueError):
     """Elements of one batch differ in structure, shape or dtype."""
 
@@ -210,3 +221,41 @@ class ForkedProcessError(PipelineError, RuntimeError):
 
 class CloseTimeoutError(PipelineError, TimeoutError):
     """User code in a thread did not return within ``Options.close_timeout_s``; the message holds its stack."""
+
+
+# --- what the system refuses -------------------------------------------------------------------------------------
+
+_CURES: Final = {
+    numbers.ENOSPC: "free space on its file system, or use another one",
+    numbers.EDQUOT: "your quota there is used up: free space, or use another file system",
+    numbers.EFBIG: "raise the limit of a file's size (ulimit -f), or use a file system for larger files",
+    numbers.EROFS: "use a file system that can be written to",
+    numbers.EACCES: "use a path that this user may write to",
+    numbers.EPERM: "use a path that this user may write to",
+    numbers.ENOENT: "use a path whose directories can be made",
+    numbers.EEXIST: "a part of the path is a file: use another path",
+    numbers.ENOTDIR: "a part of the path is a file: use another path",
+    numbers.EISDIR: "the path is a directory: name a file in it",
+    numbers.ENAMETOOLONG: "use a shorter name",
+    numbers.EMFILE: "raise the limit of open files (ulimit -n)",
+    numbers.ENFILE: "close files of other programs, or raise the system's limit (fs.file-max)",
+    numbers.ENOMEM: "lower Options.memory_limit_bytes or num_workers, or raise the limit of memory (ulimit -v)",
+    numbers.EAGAIN: "lower num_workers or num_threads, or raise the limit of processes (ulimit -u)",
+}
+
+
+def refused(what: str, error: Exception, *, url: str | None = None, stage: str | None = None) -> SystemResourceError:
+    """The error for something that the system refused, with what to do about it.
+
+    Args:
+        what: What could not be done.
+        error: What the system said; a RuntimeError where it refused a thread.
+        url: The file concerned.
+        stage: Who needed it.
+    """
+    number = error.errno if isinstance(error, OSError) else numbers.EAGAIN
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    cure = _CURES.get(number or 0)
+    made = SystemResourceError(f"{what}: {reason}{f'; {cure}' if cure else ''}", url=url, stage=stage)
+    made.errno = number
+    return made

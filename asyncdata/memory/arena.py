@@ -16,6 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from asyncdata.errors import refused
+
+_SHARED: Final = "/dev/shm"  # noqa: S108 -- shared memory is what is wanted
 GRANULE: Final = 1 << 16
 """Spans begin and end on multiples of this many bytes, so that one table look-up leads from an offset to its slab."""
 
@@ -43,13 +46,19 @@ class Arena:
         if nbytes <= 0 or nbytes % GRANULE:
             raise ValueError(f"the arena's size must be a positive multiple of {GRANULE}, not {nbytes}")
         use_memfd = hasattr(os, "memfd_create") and not named_fallback
-        self._fd = os.memfd_create("asyncdata", os.MFD_CLOEXEC) if use_memfd else _unlinked_file()
         try:
-            os.ftruncate(self._fd, nbytes)
-            self._map(nbytes)
-        except BaseException:
-            os.close(self._fd)
-            raise
+            self._fd = os.memfd_create("asyncdata", os.MFD_CLOEXEC) if use_memfd else _unlinked_file()
+            try:
+                os.ftruncate(self._fd, nbytes)
+                self._map(nbytes)
+            except BaseException:
+                os.close(self._fd)
+                raise
+        except OSError as error:
+            where = "memfd:asyncdata" if use_memfd else _SHARED
+            raise refused(
+                f"shared memory of {nbytes} bytes cannot be mapped", error, url=where, stage="arena"
+            ) from error
         self._reserve_first = not use_memfd
 
     @classmethod
@@ -80,8 +89,7 @@ class Arena:
         try:
             os.posix_fallocate(self._fd, offset, nbytes)
         except OSError as error:
-            text = f"{error.strerror}: {nbytes} bytes of shared memory cannot be reserved"
-            raise OSError(error.errno, text) from error
+            raise refused(f"{nbytes} bytes of shared memory cannot be reserved", error, url=_SHARED) from error
 
     def punch(self, offset: int, nbytes: int) -> None:
         """Gives the pages of a span back to the system, where it can take them; the span then reads as zeros."""
@@ -121,7 +129,7 @@ def memory_files() -> list[int]:
 
 
 def _unlinked_file() -> int:
-    directory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108 -- shared memory is what is wanted
+    directory = _SHARED if os.path.isdir(_SHARED) else None
     if directory is not None and hasattr(os, "O_TMPFILE"):
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fd, path = tempfile.mkstemp(prefix="asyncdata-", dir=directory)

@@ -6,6 +6,7 @@ an error; until then, and after an error, the path is as it was. To a file objec
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import zlib
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from asyncdata import arguments
+from asyncdata.errors import SystemResourceError, refused
 from asyncdata.formats.compression import check_compression_type
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
@@ -124,8 +126,10 @@ class TFRecordWriter:
                 os.fsync(self._file.fileno())
                 self._file.close()
                 self._partial.replace(self._path)
-        except BaseException:
+        except BaseException as error:
             self.discard()
+            if isinstance(error, OSError) and self._path is not None and not isinstance(error, SystemResourceError):
+                raise self._refused(error) from error
             raise
         self._closed = True
 
@@ -136,13 +140,22 @@ class TFRecordWriter:
         self._closed = True
         self._gathered.clear()
         if self._partial is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what is left to write may not be written any more
+                self._file.close()
             self._partial.unlink(missing_ok=True)
 
     def _put(self, data: bytes) -> None:
         if data:
-            self._file.write(data)
+            try:
+                self._file.write(data)
+            except OSError as error:
+                if self._path is None:
+                    raise
+                raise self._refused(error) from error
             self.file_bytes += len(data)
+
+    def _refused(self, error: OSError) -> SystemResourceError:
+        return refused("the file cannot be written", error, url=str(self._path), stage="TFRecordWriter")
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from asyncdata.errors import SystemResourceError
 from asyncdata.memory.accounts import Account, Kind, LedgerSnapshot, State, Ticket
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.ledger import Ledger
@@ -130,9 +131,11 @@ class Budget:
         """The slab that was granted; where the system has no memory for it, the grant goes back."""
         try:
             return self.slabs.take(nbytes, ticket)
-        except OSError:
+        except OSError as error:
             self.ledger.give(ticket)
             self._act()
+            if isinstance(error, SystemResourceError):
+                error.complete(stage=ticket.account.name)
             raise
 
     async def charge_only(self, account: Account, nbytes: int) -> Ticket:

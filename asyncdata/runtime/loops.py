@@ -24,6 +24,7 @@ from asyncdata.runtime.gate import Gate, GuardedThread
 T = TypeVar("T")
 
 _STACK_LIMIT: Final = 50
+_LOOP_DESCRIPTORS: Final = 8
 
 
 class LoopThread:
@@ -75,6 +76,7 @@ class LoopThread:
 
     def _live(self) -> None:
         try:
+            _require_descriptors()
             self.loop = uvloop.new_event_loop()
         except BaseException as error:  # noqa: BLE001 -- raised by `start`
             self._fail(error)
@@ -229,6 +231,17 @@ class LoopThread:
             return found  # no procfs: what the loop watches stays open in the child
         found.update(int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:"))
         return found
+
+
+def _require_descriptors() -> None:
+    """Raises OSError where there are too few for a loop: libuv ends the process when it runs out of them half-way."""
+    opened: list[int] = []
+    try:
+        for _ in range(_LOOP_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 -- any may fail
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

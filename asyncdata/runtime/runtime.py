@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from asyncdata import arguments
-from asyncdata.errors import CloseTimeoutError, ForkedProcessError, PipelineClosedError
+from asyncdata.errors import AsyncdataError, CloseTimeoutError, ForkedProcessError, PipelineClosedError, refused
 from asyncdata.memory.arena import GRANULE, Arena, memory_files
 from asyncdata.memory.lease import Returns
 from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_cpus
@@ -155,9 +155,11 @@ class Runtime:
                     self._start_loops()
                 enlist(self)
                 self._state = "open"
-            except BaseException:
+            except BaseException as error:
                 # Ctrl-C may come at any moment.
                 self._undo_start()
+                if isinstance(error, OSError | RuntimeError) and not isinstance(error, AsyncdataError):
+                    raise refused("the pipeline cannot start", error, stage="Runtime") from error
                 raise
 
     def _start_loader(self) -> None:

@@ -11,13 +11,21 @@ leaves no trace.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from asyncdata.errors import BrokenFrameError, DataError, ObjectNotFoundError, PipelineError
+from asyncdata.errors import (
+    BrokenFrameError,
+    DataError,
+    ObjectNotFoundError,
+    PipelineError,
+    SystemResourceError,
+    refused,
+)
 from asyncdata.formats.block_file import (
     MAGIC,
     TRAILER_BYTES,
@@ -357,6 +365,8 @@ class FileFilling:
             await self._threads.run(self._write, image)
         except UnwritableError as error:
             raise PipelineError(str(error), stage=self._label) from error
+        except OSError as error:
+            raise self._refused(error) from error
 
     def _write(self, image: Image) -> None:
         pieces = frame(image, self._codec)
@@ -377,7 +387,13 @@ class FileFilling:
     async def finish(self) -> None:
         """See `Filling`."""
         made_of = None if self._freshness is None else await self._freshness.finish()
-        await self._threads.run(self._finish, made_of)
+        try:
+            await self._threads.run(self._finish, made_of)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> SystemResourceError:
+        return refused("the file cannot be written", error, url=str(self._path), stage=self._label)
 
     def _finish(self, made_of: Json) -> None:
         if self._file is None:
@@ -387,13 +403,14 @@ class FileFilling:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._file = None
         self._partial.replace(self._path)
+        self._file = None
 
     async def discard(self) -> None:
         """See `Filling`."""
         if self._file is not None:
             # Not in a thread: called when everything ends, and quick.
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):  # what is left to write may not be written any more
+                file.close()
             self._partial.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError, refused
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
@@ -408,7 +408,9 @@ class WorkerPool:
         self._spawning.discard(future)
         error = future.exception()
         if error is not None:
-            failure = PipelineError(f"{self._plan.executable!r} cannot be started: {error}")
+            text = f"{self._plan.executable!r} cannot be started"
+            known = isinstance(error, OSError)
+            failure = refused(text, error, stage="worker processes") if known else PipelineError(f"{text}: {error}")
             failure.__cause__ = error
             self._fail_start(failure)
             self._replenish()

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from asyncdata.errors import CloseTimeoutError, PipelineClosedError
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError, refused
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.stats import ThreadPoolStats
 
@@ -82,13 +82,23 @@ class ThreadPool:
         ]
 
     async def start(self) -> None:
-        """Starts the threads; the running loop is the pool's from now on."""
+        """Starts the threads; the running loop is the pool's from now on.
+
+        Raises:
+            SystemResourceError: The system has no more threads; those that were started end with ``aclose``.
+        """
         if self._loop is not None or self._closing:
             raise PipelineClosedError("the thread pool was started or closed before")
         self._loop = asyncio.get_running_loop()
         self._all_ended = self._loop.create_future()
-        for thread in self._threads:
-            thread.start()
+        for number, thread in enumerate(self._threads):
+            try:
+                thread.start()
+            except RuntimeError as error:
+                del self._threads[number:]
+                if not self._threads:
+                    self._all_ended.set_result(None)
+                raise refused("threads cannot be started", error, stage="threads for user functions") from error
 
     async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Calls ``fn(*args)`` in a thread.

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.errors import DataError
+from asyncdata.errors import DataError, refused
 from asyncdata.memory.advance import EMPTY, Fold, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
@@ -90,7 +90,10 @@ class SnapshotStage(Stage):
         if self._ended:
             return None
         if self._reader is None and self._upstream is None:
-            files, made_of = await self._threads.run(read_manifest, self._path)
+            try:
+                files, made_of = await self._threads.run(read_manifest, self._path)
+            except OSError as error:
+                raise refused("the snapshot cannot be read", error, url=str(self._path), stage=self.label) from error
             if self._freshness is not None:
                 await (self._freshness.begin() if files is None else self._freshness.check(made_of))
             if files is None:
@@ -159,7 +162,10 @@ class SnapshotStage(Stage):
             await recorder.finish()
         self._shards = {}
         files = [self._files[number] for number in sorted(self._files)]
-        await self._threads.run(write_manifest, self._path, files, made_of)
+        try:
+            await self._threads.run(write_manifest, self._path, files, made_of)
+        except OSError as error:
+            raise refused("the snapshot cannot be written", error, url=str(self._path), stage=self.label) from error
         self._ended = True
 
     def prepare(self) -> None:
@@ -219,8 +225,12 @@ def write_manifest(path: Path, files: list[str], made_of: Json) -> None:
     """Says that a snapshot is complete. Of two runs that write at the same time the later one stands."""
     path.mkdir(parents=True, exist_ok=True)
     partial = path / f".{MANIFEST}.{secrets.token_hex(4)}.partial"
-    with partial.open("xb") as file:
-        file.write(json.dumps({"version": _VERSIONS[-1], "files": files, "made_of": made_of}).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path / MANIFEST)
+    try:
+        with partial.open("xb") as file:
+            file.write(json.dumps({"version": _VERSIONS[-1], "files": files, "made_of": made_of}).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path / MANIFEST)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

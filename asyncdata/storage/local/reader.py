@@ -17,6 +17,7 @@ from asyncdata.errors import (
     ObjectNotFoundError,
     StorageError,
     UnsupportedURLError,
+    refused,
 )
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.changed import object_changed, object_deleted
@@ -188,5 +189,5 @@ def _typed(error: OSError, url: str) -> StorageError:
     if isinstance(error, PermissionError):
         return AccessDeniedError("the file may not be read", url=url)
     if error.errno in _TRANSIENT_ERRNOS:
-        return read_failed(f"reading failed: {error.strerror}", FailureCause.BACKEND, url=url)
+        return read_failed(refused("reading failed", error).message, FailureCause.BACKEND, url=url)
     return StorageError(f"reading failed: {error.strerror}", url=url)

@@ -1,0 +1,143 @@
+"""What the system refuses (room on a disk, memory, descriptors, threads): the error names path, stage and cure."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from tests.faults.programs import run
+
+_LIMIT = """
+import resource
+
+def limit(name, most):
+    resource.setrlimit(getattr(resource, name), (most, most))
+
+def refused(function, number, *words):
+    try:
+        function()
+    except ad.SystemResourceError as error:
+        text = str(error)
+        assert isinstance(error, OSError) and error.errno == number, repr(error)
+        assert error.stage and all(word in text for word in words), text
+        assert text.count(": ") and ";" in text, text
+    else:
+        raise AssertionError("it went well")
+"""
+
+
+def check(body: str) -> None:
+    """Runs a program that limits itself, and ends cleanly."""
+    code, out, err = run(_LIMIT + body)
+    assert (code, out, err) == (0, "", "")
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with hardly any room."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", folder], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def _wide(i: int) -> np.ndarray:
+    return np.full(2000, i)
+
+
+@pytest.mark.parametrize("kind", ["cache", "snapshot", "writer"])
+def test_a_full_disk(full_disk: Path, kind: str) -> None:
+    """What is written to it: the error names the file, and nothing is left of it."""
+    path = full_disk / kind
+    rows = ad.Dataset.range(100).map(_wide)
+
+    def write() -> None:
+        if kind == "writer":
+            with ad.TFRecordWriter(path) as writer:
+                writer.write_many([b"x" * 1000] * 1000)
+        else:
+            list(rows.cache(path) if kind == "cache" else rows.snapshot(path))
+
+    with pytest.raises(ad.SystemResourceError, match="free space on its file system") as caught:
+        write()
+    assert caught.value.errno == errno.ENOSPC
+    assert str(caught.value.url).startswith(str(path))
+    assert kind in str(caught.value.stage).lower()
+    assert not [found for found in full_disk.rglob("*") if found.is_file()]
+
+
+def test_no_room_for_what_is_skipped(full_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The quarantine list never ends a pipeline; lines that are lost are counted and warned of."""
+    (full_disk / "filler").write_bytes(bytes(os.statvfs(full_disk).f_bavail * os.statvfs(full_disk).f_frsize))
+    errors = ad.ErrorPolicy(max_skipped=None, quarantine=full_disk / "list")
+    dataset = ad.Dataset.range(50).map(lambda x: 1 // (x * 0)).with_options(ad.Options(errors=errors))
+    with dataset.iterator() as elements:
+        assert list(elements) == []
+    assert elements.stats().skipped.lines_lost == 50
+    assert str(full_disk / "list") in caplog.text
+
+
+def test_a_limit_of_the_size_of_files(tmp_path: Path) -> None:
+    """For the file of a cache, for shards of a snapshot, and for the memory that processes share."""
+    check(
+        f"folder = {str(tmp_path)!r}\n"
+        """
+rows = pipeline("inline", 10_000)
+with ad.Runtime():
+    next(iter(rows))
+    limit("RLIMIT_FSIZE", 1 << 16)
+    refused(lambda: list(rows.cache(folder + "/c")), 27, folder + "/c", "stage cache", "ulimit -f")
+    refused(lambda: list(rows.snapshot(folder + "/s")), 27, folder + "/s/shard-0", "stage snapshot", "ulimit -f")
+refused(lambda: list(rows), 27, "memfd:asyncdata", "ulimit -f")
+assert not [name for _, _, names in os.walk(folder) for name in names]
+"""
+    )
+
+
+def test_no_memory_for_the_arena() -> None:
+    """Of the process itself, and of an isolated loader."""
+    check("""
+limit("RLIMIT_AS", 4 << 30)
+refused(lambda: list(pipeline("inline", 8)), 12, "memfd:asyncdata", "memory_limit_bytes", "ulimit -v")
+isolated = pipeline("inline", 8).with_options(ad.Options(isolate=True))
+refused(lambda: list(isolated), 12, "memfd:asyncdata", "memory_limit_bytes", "ulimit -v")
+""")
+
+
+@pytest.mark.parametrize("executor", ["inline", "thread", "process"])
+def test_descriptors_run_out(executor: str) -> None:
+    """Whatever needs one first; with more of them the same pipeline runs."""
+    step = 7 if executor == "process" else 1
+    check(f"""
+dataset = pipeline("{executor}", 8).with_options(ad.Options(num_workers=4))
+started = len(os.listdir("/proc/self/fd"))
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for more in range(1, 40, {step}):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (started + more, hard))
+    try:
+        assert len(list(dataset)) == 1
+    except ad.SystemResourceError as error:
+        assert error.errno == 24 and error.stage and "ulimit -n" in str(error), error
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+assert len(list(dataset)) == 1
+""")
+
+
+@pytest.mark.parametrize("path", ["/proc/x", "/sys/x"])
+def test_what_cannot_be_written_to(path: str) -> None:
+    """A cache and a snapshot name their path and what to do."""
+    for make in (ad.Dataset.range(3).cache, ad.Dataset.range(3).snapshot):
+        with pytest.raises(ad.SystemResourceError, match="use a path") as caught:
+            list(make(path))
+        assert str(caught.value.url).startswith(path)
+        assert path in str(caught.value.stage)
