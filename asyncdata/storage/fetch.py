@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
-from asyncdata.options import Environment, Options, Storage
+from asyncdata.options import SCHEME_ALIASES, Environment, Options, Storage
 from asyncdata.redaction import mask, redact
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.attempts import Attempts
@@ -226,7 +226,8 @@ class Fetcher:
     def _told(self, error: StorageError, url: str) -> StorageError:
         """An error that leaves the storage layer: without what foreign ones behind it, and options, may hold."""
         error.__cause__ = error.__context__ = None
-        options = self._options.storage.get(self._scheme_of(url))
+        scheme = self._scheme_of(url)
+        options = self._options.storage.get(SCHEME_ALIASES.get(scheme, scheme))
         if options:
             error.message = mask(error.message, options)
             error.args = (error.message,)

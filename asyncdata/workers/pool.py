@@ -409,8 +409,9 @@ class WorkerPool:
         error = future.exception()
         if error is not None:
             text = f"{self._plan.executable!r} cannot be started"
-            known = isinstance(error, OSError)
-            failure = refused(text, error, stage="worker processes") if known else PipelineError(f"{text}: {error}")
+            failure = PipelineError(f"{text}: {error}")
+            if isinstance(error, OSError):
+                failure = refused(text, error, stage="worker processes")
             failure.__cause__ = error
             self._fail_start(failure)
             self._replenish()

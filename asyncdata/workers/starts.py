@@ -10,6 +10,7 @@ Starting goes on all the same, so that the pool works again as soon as the spell
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from typing import Final
 
@@ -64,9 +65,11 @@ class Starts:
         """Why no worker starts. A new exception each time: one that several callers raise collects their tracebacks."""
         last = self._errors[-1]
         reasons = "; ".join(dict.fromkeys(error.message for error in self._errors))
-        error = type(last)(
+        error = copy.copy(last)
+        error.message = (
             f"no worker process starts, {self.failed} in a row have failed: {reasons}. "
             "New ones are tried from time to time, so a later iteration works if the cause is gone"
         )
+        error.args = (error.message,)
         error.__cause__ = last.__cause__
         return error

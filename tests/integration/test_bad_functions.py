@@ -96,7 +96,7 @@ class HugeError(Exception):
         super().__init__(size)
 
     def __str__(self) -> str:
-        return "<" + "x" * self.args[0] + ">"
+        return "<" + "x" * int(self.args[0]) + ">"
 
 
 def _text(size: int) -> None:

@@ -187,8 +187,9 @@ def _is_empty(value: Values) -> bool:
 def _empty_like(value: Values, empty: Values | None) -> Values | None:
     """An empty list of the same kind, or this empty array as one, if there is such a thing."""
     if empty is not None:
-        fits = isinstance(value, StringArrays) and isinstance(empty, StringArrays) and value.rank == empty.rank
-        return StringArrays(empty.arrays, value.text, value.rank) if fits else empty
+        if isinstance(value, StringArrays) and isinstance(empty, StringArrays) and value.rank == empty.rank:
+            return StringArrays(empty.arrays, value.text, value.rank)
+        return empty
     if isinstance(value, StringLists):
         return StringLists([[]], value.text)
     if isinstance(value, Numbers) and value.rank == 1:
