@@ -28,9 +28,7 @@ def scheme_of(url: str) -> str:
         return url.split("://", 1)[0].lower()
     if (single := _ONE_SLASH.match(url)) is not None:
         path = "/" * (single[1] == "file") + url[single.end() :]
-        raise UnsupportedURLError(
-            f"a URL has two slashes behind its scheme: write {redact(f'{single[1]}://{path}')}", url=redact(url)
-        )
+        raise UnsupportedURLError(f"a URL has two slashes behind its scheme: write {single[1]}://{path}", url=url)
     return "file"
 
 
