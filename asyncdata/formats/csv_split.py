@@ -26,6 +26,7 @@ _LF: Final = 2
 _CR: Final = 3
 _QUOTE: Final = 4
 
+_PIECE: Final = 1 << 18
 _SMALLEST_WINDOW: Final = 1 << 14
 _LARGEST_WINDOW: Final = 1 << 20
 
@@ -101,20 +102,16 @@ class Splitter:
         return found._replace(cut_off=cut_off)
 
     def _scan(self, array: Octets, start: int, until: int, *, limit: int, final: bool) -> Split:
-        kinds = self._kinds[array[start:until]]
-        marked = np.flatnonzero(kinds)
-        kind = kinds[marked]
-        position = marked + start
-        is_quote = kind == _QUOTE
-        quotes = position[is_quote]
-        breaks = _breaks(array, position, kind, until)
-        misplaced, odd = -1, False
-        if len(quotes):
-            misplaced = _misplaced(kinds, quotes - start)
-            misplaced += start if misplaced >= 0 else 0
-            odd = len(quotes) % 2 == 1
-            outside = (np.cumsum(is_quote) & 1 == 0) & ~is_quote
-            position, kind = position[outside], kind[outside]
+        marks = _Marks(start)
+        for begin in range(start, until, _PIECE):
+            end = min(begin + _PIECE, until)
+            # With the byte on either side, as far as there is one.
+            first = max(begin - 1, start)
+            marks.add(self._kinds[array[first : min(end + 1, until)]], array, first, begin, end, until)
+            if marks.misplaced >= 0:
+                break
+        position, kind = marks.separators()
+        misplaced, odd = marks.misplaced, marks.odd
         position, kind, after = _line_ends(position, kind, until=until, final=final)
         ends = np.flatnonzero(kind != _DELIMITER)
         if misplaced >= 0:
@@ -127,8 +124,81 @@ class Splitter:
                 ends = np.append(ends, len(position) - 1)
         ends = ends[:limit]
         return _taken_apart(
-            start, position, after, ends, quotes=quotes, breaks=breaks, misplaced=misplaced, unclosed=final and odd
+            start,
+            position,
+            after,
+            ends,
+            quotes=marks.quotes(),
+            breaks=marks.breaks(),
+            misplaced=misplaced,
+            unclosed=final and odd and misplaced < 0,
         )
+
+
+class _Marks:
+    """Quotes, line ends and separators, found piece by piece: a piece takes many times its size for a moment.
+
+    Of a record that is not whole yet, and may be as large as the memory allows, little is kept: not the separators
+    inside its quotes, and of its line ends their number.
+
+    Args:
+        start: Where the first record begins.
+
+    Attributes:
+        odd: The bytes so far end inside quotes.
+        misplaced: Position of the first quote that stands where none may; -1 without.
+    """
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._positions: list[Positions] = []
+        self._kinds: list[Octets] = []
+        self._quotes: list[Positions] = []
+        self._breaks: list[Positions] = []
+        self._breaks_within = 0
+        self.odd = False
+        self.misplaced = -1
+
+    def add(self, kinds: Octets, array: Octets, first: int, begin: int, end: int, until: int) -> None:
+        """The piece from `begin` to `end`; `kinds` begin at `first`, and go one byte further where there is one."""
+        skip = begin - first
+        inner = kinds[skip : skip + end - begin]
+        marked = np.flatnonzero(inner)
+        kind = inner[marked]
+        position = marked + begin
+        breaks = _breaks(array, position, kind, until)
+        is_quote = kind == _QUOTE
+        quotes = position[is_quote]
+        if len(quotes):
+            wrong = _misplaced(kinds, quotes - first, odd=self.odd, at_start=first == self._start)
+            self.misplaced = wrong + first if wrong >= 0 else -1
+        if len(quotes) or self.odd:
+            outside = ((np.cumsum(is_quote, dtype=np.int32) + self.odd) & 1 == 0) & ~is_quote
+            position, kind = position[outside], kind[outside]
+        self.odd ^= len(quotes) % 2 == 1
+        self._quotes.append(quotes)
+        self._positions.append(position)
+        self._kinds.append(kind)
+        if self._breaks or (kind > _DELIMITER).any():
+            self._breaks.append(breaks)
+        else:
+            self._breaks_within += len(breaks) if self.misplaced < 0 else int(np.searchsorted(breaks, self.misplaced))
+
+    def separators(self) -> tuple[Positions, Octets]:
+        """Positions and kinds of what separates fields and records."""
+        if not self._positions:
+            return np.empty(0, np.int64), np.empty(0, np.uint8)
+        return np.concatenate(self._positions), np.concatenate(self._kinds)
+
+    def quotes(self) -> Positions:
+        """Positions of all quotes."""
+        return np.concatenate(self._quotes) if self._quotes else np.empty(0, np.int64)
+
+    def breaks(self) -> Positions:
+        """Positions of all line ends; of those in pieces that the first record goes beyond, where it begins."""
+        if not self._breaks and not self.misplaced >= 0:
+            return np.empty(0, np.int64)
+        return np.concatenate([np.full(self._breaks_within, self._start, np.int64), *self._breaks])
 
 
 def _taken_apart(
@@ -196,14 +266,20 @@ def _breaks(array: Octets, position: Positions, kind: Octets, until: int) -> Pos
     return found
 
 
-def _misplaced(kinds: Octets, quotes: Positions) -> int:
+def _misplaced(kinds: Octets, quotes: Positions, *, odd: bool, at_start: bool) -> int:
     """Position of the first quote that neither opens a field, nor closes one, nor is one of two inside one; or -1.
 
     In front of an opening quote stands a separator, or the quote it is the second of; likewise behind a closing one.
+
+    Args:
+        kinds: Of the bytes.
+        quotes: Positions among them.
+        odd: Whether the first of the quotes closes.
+        at_start: Whether a record begins with the first byte.
     """
-    openers, closers = quotes[0::2], quotes[1::2]
+    openers, closers = quotes[odd::2], quotes[not odd :: 2]
     in_front = kinds[np.maximum(openers - 1, 0)]
-    wrong = openers[(in_front == _OTHER) & (openers > 0)]
+    wrong = openers[(in_front == _OTHER) & ((openers > 0) | (not at_start))]
     behind = kinds[np.minimum(closers + 1, len(kinds) - 1)]
     wrong_closers = closers[(behind == _OTHER) & (closers < len(kinds) - 1)]
     found = [int(places[0]) for places in (wrong, wrong_closers) if len(places)]

@@ -20,6 +20,7 @@ These are plain records; the laws they obey and every change of them are in ``le
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,6 +51,27 @@ class Sort(Enum):
     OWN = "own"
     EXTRA = "extra"
     AHEAD = "ahead"
+
+
+class Foreseen(NamedTuple):
+    """What a stage that collects elements is going to hold.
+
+    Attributes:
+        most: So many elements.
+        rows: Those it holds now.
+        nbytes: Their bytes.
+        batch: So many of them become one element; 0 if they stay what they are.
+    """
+
+    most: int
+    rows: int
+    nbytes: int
+    batch: int = 0
+
+    @property
+    def mean(self) -> float:
+        """Bytes of an element; 0 as long as there is none."""
+        return self.nbytes / max(self.rows, 1)
 
 
 class AccountSnapshot(NamedTuple):
@@ -85,6 +107,7 @@ class Account:
         any_order: A source whose rows are taken as they come, together with those of its like.
         closed: It takes no more asks, and vanishes with its last byte.
         queued: Its asks without an answer, in the order they were made. Seldom empty: the limit is the bottleneck.
+        foresee: Says what its stage is going to hold, for the advice of an error; None of most.
     """
 
     __slots__ = (
@@ -93,6 +116,7 @@ class Account:
         "backed",
         "closed",
         "extra",
+        "foresee",
         "kind",
         "name",
         "own",
@@ -121,6 +145,7 @@ class Account:
         self.told = False
         self.closed = False
         self.queued: list[Ticket] = []
+        self.foresee: Callable[[], Foreseen] | None = None
 
     @property
     def used(self) -> int:

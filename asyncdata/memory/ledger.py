@@ -151,6 +151,7 @@ class Ledger:
         self._set_reserve(account, 0)
         account.closed = True
         account.waiting = account.told = account.any_order = False
+        account.foresee = None
         for ticket in list(account.queued):
             self._fail(
                 ticket, PipelineClosedError("the stage was closed while it waited for memory", stage=account.name)
@@ -188,7 +189,7 @@ class Ledger:
         most = self.limit - self._reserved + account.reserved
         self._check(account, nbytes)
         if nbytes > most:
-            raise too_large(account, nbytes, most, self.limit, self.parts)
+            raise too_large(self._accounts, account, nbytes, most, self.limit, self.parts)
         self._serial += 1
         sort = Sort.EXTRA if urgency > 0 and account.kind is Kind.FLOW else Sort.OWN
         ticket = Ticket(account, nbytes, urgency=urgency, owner=owner, serial=self._serial, sort=sort)

@@ -8,13 +8,16 @@ one rescue: a batch that becomes complete later might start a task that needs le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account, Kind, Sort, Ticket
 
-_MARGIN: Final = (17, 16)
-"""Above what is needed: a sixteenth."""
+_MARGIN: Final = (9, 8)
+"""Above what is needed: an eighth."""
+_PINNED: Final = 4 / 3
+"""What is pinned for rows that are collected, beside their own bytes: slabs are evacuated when a quarter is unused."""
 
 
 def is_hopeless(accounts: Sequence[Account], ticket: Ticket) -> bool:
@@ -48,6 +51,8 @@ def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int, parts: int
             needed += account.used  # what is reserved there would be lent
         elif account is not asking:
             needed += max(account.reserved, account.own) + account.extra
+    if parts is not None:
+        needed = max(needed, _enough(accounts, asking, ticket.nbytes, limit))
     holders = [account for account in accounts if account.kind is Kind.ASSEMBLER] or accounts
     holder = max(holders, key=_used)
     return MemoryLimitError(
@@ -65,12 +70,46 @@ def limit_in_words(limit: int, parts: int | None) -> str:
     return f"memory_limit_bytes={limit * parts} ({limit} for each of {parts} pipelines)"
 
 
-def too_large(account: Account, nbytes: int, most: int, limit: int, parts: int | None) -> MemoryLimitError:
+def _enough(accounts: Sequence[Account], asking: Account, nbytes: int, limit: int) -> int:
+    """A limit that is large enough for all that the stages are going to hold, as far as the elements seen tell.
+
+    What is reserved grows with the limit.
+    """
+    needs: list[tuple[float, int]] = []
+    mean = asking.foresee().mean if asking.foresee is not None else 0.0
+    last = asking.rank - (not mean)
+    mean = mean or float(nbytes)
+    for rank, group in groupby(reversed(accounts), key=_rank):
+        made = []
+        for account in group:
+            need = float(account.own + account.extra + (nbytes if account is asking else 0))
+            if account.foresee is not None:
+                foreseen = account.foresee()
+                each = foreseen.mean or (mean if rank <= last else 0.0)
+                need = max(need, foreseen.most * each * _PINNED)
+                made.append(each * (foreseen.batch or 1))
+                need += made[-1] if foreseen.batch else 0
+            elif not rank:
+                need = max(need, mean)
+            needs.append((need, account.reserved))
+        # What is read side by side may be put together, as by `zip`.
+        mean = sum(made) or mean
+    enough, before = limit, 0
+    while enough > before:
+        before = enough
+        enough = max(before, int(sum(max(need, reserved * before / limit) for need, reserved in needs)))
+    return enough * _MARGIN[0] // _MARGIN[1]
+
+
+def too_large(
+    accounts: Sequence[Account], account: Account, nbytes: int, most: int, limit: int, parts: int | None
+) -> MemoryLimitError:
     """The error for an ask of more bytes than will ever be free for its account, which are `most`."""
     enough = nbytes + limit - most
     if parts is not None:
         # The reserves of the others grow with the limit, and are rounded up.
         enough = max(enough, nbytes * limit * _MARGIN[0] // (max(most, 1) * _MARGIN[1]))
+        enough = max(enough, _enough(accounts, account, nbytes, limit))
     return MemoryLimitError(
         f"{nbytes} bytes in one piece are needed; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
         f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} would do",
@@ -89,6 +128,10 @@ def reserves_exceed(
         f"{largest}. A memory_limit_bytes of at least {total * (parts or 1)} would do",
         stage=account.name,
     )
+
+
+def _rank(account: Account) -> int:
+    return account.rank
 
 
 def _used(account: Account) -> int:

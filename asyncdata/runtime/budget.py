@@ -7,10 +7,11 @@ and whatever the ledger decides then is carried out here: waiting stages wake, r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from asyncdata.errors import SystemResourceError
+from asyncdata.errors import MemoryLimitError, SystemResourceError
 from asyncdata.memory.accounts import Account, Kind, LedgerSnapshot, State, Ticket
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.ledger import Ledger
@@ -76,6 +77,16 @@ class Budget:
         self.ledger.reserve(account, nbytes)
         self._act()
 
+    def secure(self, account: Account, nbytes: int) -> None:
+        """Reserves for an account as much as its next task turned out to need, if that fits beside other reserves.
+
+        Or later tasks could take the memory that it waits for, and for whose results they wait themselves.
+        """
+        nbytes = self.charge(nbytes)
+        if nbytes > account.reserved and not account.closed:
+            with contextlib.suppress(MemoryLimitError):
+                self.reserve(account, nbytes)
+
     def begin(self, account: Account) -> None:
         """Says that a sloppy source is one of those that are read now."""
         self.ledger.begin(account)
@@ -90,6 +101,11 @@ class Budget:
         if account.waiting is not waiting and not account.closed:
             self.ledger.wait(account, waiting)
             self._act()
+
+    @property
+    def collected_bytes(self) -> int:
+        """What all stages that collect rows hold, and the consumer."""
+        return sum(account.used for account in self.snapshot().accounts if account.kind is Kind.ASSEMBLER)
 
     def charge(self, nbytes: int) -> int:
         """What a slab for so many bytes costs."""
@@ -164,9 +180,9 @@ class Budget:
         self.ledger.give(ticket)
         self._act()
 
-    def take_now(self, account: Account, nbytes: int) -> Slab | None:
+    def take_now(self, account: Account, nbytes: int, *, urgency: int = 1) -> Slab | None:
         """A slab if the bytes are free at this moment, else None."""
-        ticket = self.ledger.ask(account, self.charge(nbytes), urgency=1)
+        ticket = self.ledger.ask(account, self.charge(nbytes), urgency=urgency)
         if ticket.state is State.QUEUED:
             self.ledger.give(ticket)
             self._act()

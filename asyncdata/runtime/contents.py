@@ -66,6 +66,11 @@ class Contents:
         columns = tuple(rows_of(column, rows) for column in self._columns)
         return Block(self._structure, columns, self._origin[rows], Advance(rows.stop - rows.start, NO_ORIGINS))
 
+    @property
+    def copied_bytes(self) -> int:
+        """What copies of all rows take that reading makes."""
+        return 0 if self._attached else sum(column.nbytes for column in self._columns)
+
     def take_history(self) -> Advance | None:
         """What consuming the rows means upstream, for the first who reads them: None where nobody counts."""
         history = self._history

@@ -2,8 +2,8 @@
 
 A slab lives as long as any row points into it. A shuffle buffer holds rows of many slabs, most of which it has passed
 on already: without this it would pin several times the bytes it needs. Now and then the rows left in thinly used slabs
-are copied together into a new one: those that are live to less than an eighth, or to less than three quarters once the
-buffer pins more than half of the memory limit.
+are copied together into a new one: those that are live to less than an eighth once all buffers pin a quarter of the
+memory limit, or to less than three quarters once they pin half of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Evacuator:
         """Moves rows of these columns, which belong to the caller and do not change meanwhile."""
         movable = [column for column in columns if column.leaf is None or column.leaf.kind != "table"]
         for _ in range(_MOST_MOVES):
-            pinned = self._account.used / self._budget.limit
+            pinned = self._budget.collected_bytes / self._budget.limit
             thin = next((part for beyond, part in _THIN if pinned >= beyond), None)
             if thin is None:
                 return

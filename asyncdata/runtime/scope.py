@@ -31,6 +31,9 @@ from asyncdata.workers.program import Program
 _OPEN_S: Final = 10.0
 
 
+_BLOCK_PART: Final = 64
+"""Of the limit: what is not charged to anybody yet."""
+
 _MOST_EXECUTORS: Final = 256
 """Functions that are recognized without being pickled again."""
 
@@ -299,6 +302,11 @@ class Scope:
     def access(self) -> Access:
         """How a source here reads."""
         return self.services.access(merged_storage(self.storage, self.storage_else))
+
+    @property
+    def block_bytes(self) -> int:
+        """What a block of objects that a stage makes outside of slabs may take, unless it is one element."""
+        return self.services.budget.limit // _BLOCK_PART // max(self.shards, 1)
 
     def guard(self, label: str) -> Guard | None:
         """Whom the stage of this step asks about elements that fail; None lets none."""

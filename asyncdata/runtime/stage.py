@@ -28,6 +28,9 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 BLOCK_ROWS: Final = 4096
 """Rows a stage asks for when it has no reason to ask for fewer."""
 
+BLOCK_BYTES: Final = 16 << 20
+"""What a block of new objects may take, when there is no reason for less; or it is one element."""
+
 MARK_EVERY: Final = 1024
 """Stages write a mark at every so many rows of their output, counted from its beginning."""
 

@@ -38,7 +38,7 @@ from asyncdata.formats.block_file import (
     read_trailer,
 )
 from asyncdata.formats.block_image import Image, check_image, load
-from asyncdata.memory.accounts import Account, Ticket
+from asyncdata.memory.accounts import Account, Foreseen, Ticket
 from asyncdata.memory.block import Block
 from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.freshness import Freshness
@@ -118,11 +118,19 @@ class MemoryStore:
         budget: For slabs, and the bytes of the cell.
         account: Charged with the cell.
         blocks_account: Charged with blocks made of it.
+        elements: How many there will be; negative where that is not known.
     """
 
     def __init__(
-        self, cell: MemoryCell, charges: Charges, budget: Budget, account: Account, blocks_account: Account
+        self,
+        cell: MemoryCell,
+        charges: Charges,
+        budget: Budget,
+        account: Account,
+        blocks_account: Account,
+        elements: int,
     ) -> None:
+        self._elements = elements
         self._cell = cell
         self._charges = charges
         self._budget = budget
@@ -148,7 +156,9 @@ class MemoryStore:
 
     def fill(self) -> Filling:
         """See `Store`."""
-        return _MemoryFilling(self, self._cell, self._charges, self._budget)
+        filling = _MemoryFilling(self, self._cell, self._charges, self._budget)
+        self._account.foresee = lambda: filling.foresee(self._elements)
+        return filling
 
     async def load(self, number: int) -> Block:
         """See `Store`."""
@@ -175,6 +185,12 @@ class _MemoryFilling:
         self._budget = budget
         self._images: list[Image] = []
         self._tickets: list[Ticket] = []
+
+    def foresee(self, elements: int) -> Foreseen:
+        """What the whole cell is going to take; twice as much as there is where nobody knows."""
+        rows = sum(image.rows for image in self._images)
+        nbytes = sum(image.nbytes for image in self._images)
+        return Foreseen(elements if elements >= 0 else 2 * rows, rows, nbytes)
 
     async def add(self, image: Image) -> None:
         self._tickets.append(await self._store.charge(image.nbytes))

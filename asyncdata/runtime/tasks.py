@@ -31,6 +31,7 @@ from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.memory.unverified import verified
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.contents import rows_of
 from asyncdata.runtime.failed import Failed, error_of
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stages.stacking import Misfit, batch_of
@@ -93,6 +94,11 @@ class Job:
         keys: Key of the random generators.
         with_origin: Whether the tasks need the rows' provenance, for generators.
         changed: Told by how much the numbers of running tasks, and of those that wait for memory, change.
+        most_bytes: Of the results of a task, unless they are one row's; 0: no limit.
+
+    Attributes:
+        input_bytes: What the rows take.
+        result_bytes: What results took so far.
     """
 
     def __init__(
@@ -108,9 +114,12 @@ class Job:
         keys: tuple[int, int],
         with_origin: bool,
         changed: Callable[[Job, int, int], None],
+        most_bytes: int,
     ) -> None:
         self.block = block
         self.number = number
+        self.input_bytes = block.payload_bytes(len(block))
+        self.result_bytes = 0
         self.seconds = 0.0
         self.done = asyncio.Event()
         self.bad = False
@@ -124,8 +133,10 @@ class Job:
         self._keys = keys
         self._with_origin = with_origin
         self._changed = changed
+        self._most_bytes = most_bytes
         self._results: Slab | None = None
         self._results_nbytes = 0
+        self._needed = 0
         self._making: asyncio.Future[None] | None = None
         self._payloads: list[Slab] = []
         self._tickets: list[Ticket] = []
@@ -135,12 +146,6 @@ class Job:
 
     def __len__(self) -> int:
         return len(self.block)
-
-    @property
-    def result_bytes(self) -> int:
-        """Bytes of the slabs that results lie in so far."""
-        slabs = [*self._payloads, *([self._results] if self._results is not None else [])]
-        return sum(slab.nbytes for slab in slabs)
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -183,6 +188,15 @@ class Job:
             if not self._left:
                 self.done.set()
             self._changed(self, -1, 0)
+
+    def split_off(self) -> Block | None:
+        """The rows that its only task has left for another job, once it is done."""
+        part = self._parts[0]
+        if part.reply is None or part.reply.used >= part.count:
+            return None
+        part.count = part.reply.used
+        self.block, rest = self.block.split(part.count)
+        return rest
 
     def is_decided(self, *, ordered: bool) -> bool:
         """Whether it is known what becomes of the job.
@@ -238,7 +252,7 @@ class Job:
         origin = self.block.origin if self._with_origin else None
         if count < len(self.block):
             rows = slice(start, start + count)
-            columns = [_rows(column, rows) for column in columns]
+            columns = [rows_of(column, rows) for column in columns]
             origin = None if origin is None else origin[rows]
         parts = pack(tuple(columns), origin)
         size = packed_bytes(parts)
@@ -251,7 +265,8 @@ class Job:
             part.scratch = await self._input_slab(size)
             offset = part.scratch.offset
             write(self._budget.slabs.arena.array, offset, parts)
-        task = Task(offset, count, len(self.block), start, self._keys, self._with_origin, shape, inline)
+        whole, most = len(self.block), self._most_bytes
+        task = Task(offset, count, whole, start, self._keys, self._with_origin, shape, inline, most_bytes=most)
 
         async def grant(nbytes: int) -> tuple[int, int]:
             return await self._grant(part, nbytes)
@@ -261,6 +276,7 @@ class Job:
             if part.payloads is not None:
                 self._payloads.remove(part.payloads)
                 self._budget.slabs.drop(part.payloads)
+                self._needed -= part.payloads.nbytes
                 part.payloads = None
 
         try:
@@ -292,6 +308,9 @@ class Job:
                 self._changed(self, 1, 0)
 
     async def _take(self, nbytes: int) -> Slab:
+        self.result_bytes += nbytes
+        self._needed += self._budget.charge(nbytes)
+        self._budget.secure(self._account, self._needed)
         return await self._budget.take(
             self._account, nbytes, urgency=0 if self.soonest else self.number + 1, asked=self._tickets.append
         )
@@ -475,12 +494,3 @@ _INLINE_BYTES = 3072
 
 _SMALL_ROW = 64
 """Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""
-
-
-def _rows(column: Column, rows: slice) -> Column:
-    """Some rows for reading only; whoever owns the column keeps owning them."""
-    if isinstance(column, RefColumn):
-        return column.pick(rows)
-    if isinstance(column, ArrayColumn):
-        return ArrayColumn(column.array[rows])
-    return type(column)(column.items[rows])

@@ -13,7 +13,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.runtime.stage import LONG_STEP_S
+from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S
 from asyncdata.types import Element
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import as_raisable
@@ -85,18 +85,36 @@ def as_int(value: Any, what: str) -> int:
         raise TypeError(f"{what} must return an integer, not {type(value).__name__}") from None
 
 
-def call_rows(call: Callable[[Element, Rows], T], block: Block, limit: int) -> tuple[list[T], Exception | None]:
+def element_bytes(element: Any) -> int:
+    """What the arrays, byte strings and texts of an element take, as far as it nests tuples and dicts."""
+    kind = type(element)
+    if kind is bytes or kind is str:
+        return len(element)
+    if kind is tuple:
+        return sum(map(element_bytes, element))
+    if kind is dict:
+        return sum(map(element_bytes, element.values()))
+    return getattr(element, "nbytes", 0) if kind is not int and kind is not float else 0
+
+
+def call_rows(
+    call: Callable[[Element, Rows], T], block: Block, limit: int, most_bytes: int = BLOCK_BYTES
+) -> tuple[list[T], Exception | None]:
     """Calls a function for row after row, until `limit` are done, one fails, or 2 ms have passed.
+
+    Or until what it returned takes `most_bytes`, so that whoever collects it is charged before there is more.
 
     Returns:
         What it returned, and the exception of the row after these, if that was the reason to stop. See `leave_out`.
     """
     results: list[T] = []
+    nbytes = 0
     until = time.monotonic() + LONG_STEP_S
     try:
         for row in range(min(len(block), limit)):
-            results.append(call(block.element(row), block.origin[row]))
-            if time.monotonic() >= until:
+            results.append(result := call(block.element(row), block.origin[row]))
+            nbytes += element_bytes(result)
+            if nbytes >= most_bytes or time.monotonic() >= until:
                 break
     except Exception as error:  # noqa: BLE001 -- raised once the rows before it are delivered
         return results, error

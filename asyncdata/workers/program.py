@@ -31,7 +31,7 @@ from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
-from asyncdata.workers.results import Need, Results, has_place, write_columns
+from asyncdata.workers.results import Need, Results, has_place, rows_within, write_columns
 from asyncdata.workers.tasks import DAMAGED, DONE, HUNG, NO_SPAN, Reply, Task, decode_shape, encode_failed
 from asyncdata.workers.whereabouts import Mark
 
@@ -94,10 +94,12 @@ def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: N
     rows = Rowset(array, packed, offset, task.count, shape, with_origin=task.with_origin)
 
     failed: list[tuple[int, bytes]] = []
+    used = task.count
 
     def reply(status: int, count: int, offset: int, payloads: int, body: bytes) -> bytes:
         seconds = _cost(time.perf_counter() - started, time.thread_time() - cpu_started)
-        return Reply(status, count, offset, payloads, seconds, body, encode_failed(failed)).encode()
+        done = [(row, blob) for row, blob in failed if row < used]
+        return Reply(status, count, offset, payloads, seconds, body, encode_failed(done), used).encode()
 
     todo: Sequence[int] = range(task.count)
     damaged = _damaged(program, array, rows, shape)
@@ -112,10 +114,13 @@ def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: N
         return reply(DONE, len(todo), NO_SPAN, NO_SPAN, b"")
     columns = _call_batched(program, rows, todo, array)
     if columns is not None:
-        return reply(DONE, len(todo), *write_columns(array, task, len(todo), *columns, need))
+        structure, leaves = columns
+        if (count := rows_within(task, leaves, len(todo))) < len(todo):
+            used, leaves = todo[count], [leaf[:count] for leaf in leaves]
+        return reply(DONE, count, *write_columns(array, task, count, structure, leaves, need))
     results = Results(array, task, need, stack=program.stack)
     view = arena if _takes_views(program) else None
-    failed = _call_each(program, rows, todo, task, view, results, failed, mark)
+    failed, used = _call_each(program, rows, todo, task, view, results, failed, mark)
     status, offset, payloads, body = results.finish()
     return reply(status, len(results), offset, payloads, body)
 
@@ -157,13 +162,19 @@ def _call_each(
     results: Results,
     failed: list[tuple[int, bytes]],
     mark: Mark | None,
-) -> list[tuple[int, bytes]]:
-    """Calls the functions for row after row; returns the rows that failed, those that had already among them."""
+) -> tuple[list[tuple[int, bytes]], int]:
+    """Calls the functions for row after row, until the results are as large as they may be.
+
+    Returns:
+        The rows that failed, those that had already among them, and how many rows were used.
+    """
     encoded_bytes = 0
     limit_ns = program.limit_ns
     mark = None if limit_ns is None else mark
     function: Callable[..., Any] | None = None
     for row in todo:
+        if results.is_full:
+            return sorted(failed), row
         passed: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
         try:
@@ -191,10 +202,9 @@ def _call_each(
             blob = encode_failure(error, brief=encoded_bytes > _MOST_FAILURE_BYTES)
             encoded_bytes += len(blob)
             if not program.skip or not isinstance(error, Exception):
-                return [*((bad, known) for bad, known in failed if bad < row), (row, blob)]
+                return [*((bad, known) for bad, known in failed if bad < row), (row, blob)], task.count
             failed.append((row, blob))
-    failed.sort()
-    return failed
+    return sorted(failed), task.count
 
 
 def generator(keys: tuple[int, int], origin: Rows, position: int) -> np.random.Generator:

@@ -59,6 +59,14 @@ def write_columns(
     return offset, _write_payloads(array, tables, need), dumps(layout)
 
 
+def rows_within(task: Task, columns: Sequence[Any], count: int) -> int:
+    """How many of so many rows are within what a task's results may take: one at least."""
+    if not task.most_bytes or not count:
+        return count
+    nbytes = sum(sum(map(len, column)) if isinstance(column, list) else column.nbytes for column in columns)
+    return max(1, min(count, count * task.most_bytes // max(nbytes, 1)))
+
+
 def _is_text(column: Any) -> bool:
     return not isinstance(column, BytesArray) and isinstance(column[0], str)
 
@@ -122,12 +130,20 @@ class Results:
         self._parts: list[npt.NDArray[Any]] = []
         self._texts: list[list[Any]] = []
         self._done = 0
+        self._most_rows = task.batch_size
+        self._nbytes = 0
         self._aside: list[list[_Item]] | None = None
         self._nests = False
 
     def __len__(self) -> int:
         """Rows that were taken."""
         return self._done
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the results take as much as those of one task may, or more."""
+        most = self._task.most_bytes
+        return bool(most) and self._done > 0 and (self._done >= self._most_rows or self._nbytes >= most)
 
     def add(self, value: Any) -> None:
         """Takes the result for the next row; one that is refused leaves nothing behind."""
@@ -176,6 +192,9 @@ class Results:
 
     def _begin(self, structure: Structure, leaves: list[Any]) -> None:
         size = self._task.batch_size
+        if self._task.most_bytes:
+            row_bytes = sum(leaf.nbytes for leaf in batch_leaves(structure, leaves, 1))
+            size = self._most_rows = max(1, min(size, self._task.most_bytes // max(row_bytes, 1)))
         self._layout = plan_layout(structure, batch_leaves(structure, leaves, size))
         self._offset, _ = self._need(self._layout.nbytes)
         self._parts = parts_of(self._array, self._offset, self._layout)
@@ -192,7 +211,8 @@ class Results:
                     return self._misfit(leaves)
                 try:
                     # A view of the record is valid during the call only: what is kept is a copy.
-                    self._texts[column].append(as_bytes(value))
+                    self._texts[column].append(text := as_bytes(value))
+                    self._nbytes += len(text)
                 except UnbatchableError:
                     if self._stack:
                         raise
@@ -212,6 +232,7 @@ class Results:
             found = batch_leaves(self._structure, leaves, size)
             raise mismatch(self._structure, self._layout.leaves, found, self._task.batch_start + self._done)
         self._aside = [[_item(value) for value in column] for column in self._taken_back()]
+        self._nbytes = sum(_size(data) for column in self._aside for _, data in column)
         self._put_aside(leaves)
 
     def _taken_back(self) -> list[list[Any]]:
@@ -230,6 +251,7 @@ class Results:
         items = list(map(_item, leaves))
         for column, item in zip(self._aside, items, strict=True):
             column.append(item)
+            self._nbytes += _size(item[1])
 
     def finish(self) -> tuple[int, int, int, bytes]:
         """The reply's status, offsets of results and payloads, and body; without rows there are neither."""

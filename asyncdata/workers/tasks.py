@@ -16,8 +16,8 @@ from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import Shape
 
-_HEADER: Final = struct.Struct("<qqqqqqQQ?")
-_REPLY: Final = struct.Struct("<bqqqdQ")
+_HEADER: Final = struct.Struct("<qqqqqqqQQ?")
+_REPLY: Final = struct.Struct("<bqqqqdQ")
 DONE: Final = 0
 RAGGED: Final = 1
 NO_SPAN: Final = -1
@@ -41,6 +41,7 @@ class Task:
         shape: The pickled `Shape` of the packed block.
         inline: The packed block itself, when it is in the message.
         hung: Rows that no function is called for again: on these one did not return, and its process was ended.
+        most_bytes: Of the results, unless they are one row's: the rows behind are left for another task. 0: no limit.
     """
 
     offset: int
@@ -52,21 +53,24 @@ class Task:
     shape: bytes
     inline: bytes = b""
     hung: tuple[int, ...] = ()
+    most_bytes: int = 0
 
     def encode(self) -> bytes:
         """The message."""
-        sizes = self.offset, self.count, self.batch_size, self.batch_start, len(self.shape), len(self.hung)
-        head = _HEADER.pack(*sizes, *self.keys, self.with_origin)
+        numbers = self.offset, self.count, self.batch_size, self.batch_start, self.most_bytes
+        head = _HEADER.pack(*numbers, len(self.shape), len(self.hung), *self.keys, self.with_origin)
         return head + struct.pack(f"<{len(self.hung)}q", *self.hung) + self.shape + self.inline
 
     @classmethod
     def decode(cls, payload: bytes) -> Task:
         """The task a message describes."""
-        offset, count, size, start, shape_bytes, rows, key0, key1, with_origin = _HEADER.unpack_from(payload)
+        numbers = _HEADER.unpack_from(payload)
+        offset, count, size, start, most, shape_bytes, rows, key0, key1, with_origin = numbers
         hung = struct.unpack_from(f"<{rows}q", payload, _HEADER.size)
         begin = _HEADER.size + 8 * rows
         border = begin + shape_bytes
-        return cls(offset, count, size, start, (key0, key1), with_origin, payload[begin:border], payload[border:], hung)
+        shape, inline = payload[begin:border], payload[border:]
+        return cls(offset, count, size, start, (key0, key1), with_origin, shape, inline, hung, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Reply:
         seconds: What the task cost the worker.
         body: Pickled `Layout` (`DONE`) or `RaggedRows` (`RAGGED`); empty without results.
         failed: What `encode_failed` makes of the rows that failed; empty without any.
+        used: Rows that the task is done with; those behind are left for another one.
     """
 
     status: int
@@ -90,18 +95,20 @@ class Reply:
     seconds: float
     body: bytes
     failed: bytes = b""
+    used: int = 0
 
     def encode(self) -> bytes:
         """The message."""
-        head = _REPLY.pack(self.status, self.count, self.offset, self.payloads, self.seconds, len(self.failed))
+        numbers = self.status, self.count, self.offset, self.payloads, self.used
+        head = _REPLY.pack(*numbers, self.seconds, len(self.failed))
         return head + self.failed + self.body
 
     @classmethod
     def decode(cls, message: bytes) -> Reply:
         """The reply a message holds."""
-        status, count, offset, payloads, seconds, failed_bytes = _REPLY.unpack_from(message)
+        status, count, offset, payloads, used, seconds, failed_bytes = _REPLY.unpack_from(message)
         border = _REPLY.size + failed_bytes
-        return cls(status, count, offset, payloads, seconds, message[border:], message[_REPLY.size : border])
+        return cls(status, count, offset, payloads, seconds, message[border:], message[_REPLY.size : border], used)
 
 
 def encode_failed(failed: Sequence[tuple[int, bytes]]) -> bytes:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import BrokenFrameError, CorruptRecordError
+from asyncdata.formats import csv_split
 from asyncdata.formats.csv_rows import CsvFramer
+from asyncdata.formats.csv_split import Splitter
 from asyncdata.formats.csv_values import Column
 from asyncdata.formats.framing_stream import iter_framed
 from asyncdata.testing.decoders import pieces_of, run
@@ -282,3 +284,18 @@ def test_columns_by_the_header_whatever_the_cut() -> None:
         {'a,"b"': b"x", "id": 1},
         {'a,"b"': b"y", "id": 2},
     ]
+
+
+def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes looked at in small pieces are split as they are in one; positions inside a first record may be its own."""
+    draw = random.Random(5)
+    for _ in range(samples(300, 20_000)):
+        text = np.frombuffer(bytes(draw.choices(b'a,"\n\r', (6, 3, 3, 2, 1), k=draw.randrange(1, 60))), np.uint8)
+        answers = []
+        for piece in (1 << 18, draw.randrange(1, 9)):
+            monkeypatch.setattr(csv_split, "_PIECE", piece)
+            split = Splitter(b",", quotes=True).split(text, 0, len(text), limit=8, at_least=1, last=bool(len(text) % 2))
+            lines = csv_split.lines_at(split, np.append(split.starts, [split.stop, max(split.misplaced, 0)]), 1)
+            seen = split._replace(breaks=lines, quotes=split.quotes[split.quotes < split.stop])
+            answers.append([part.tolist() if isinstance(part, np.ndarray) else part for part in seen])
+        assert answers[0] == answers[1], bytes(text)

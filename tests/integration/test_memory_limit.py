@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 from collections.abc import Callable
@@ -14,8 +15,10 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode
+from asyncdata.runtime.stages import workers
 from asyncdata.storage.hedge import hedge_bytes
 from benchmarks import memory
+from benchmarks.measure import Sampler, tree_pss_bytes
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.integration.shards import write_shards
 from tests.samples import SOAK
@@ -176,6 +179,52 @@ def test_an_element_that_cannot_fit_is_named(place: str) -> None:
     found = [int(number) for number in re.findall(r"element (\d+) of range", text)]
     assert found
     assert min(found) <= 7 <= max(found)
+
+
+def ten(_: int) -> Any:
+    """10 MB."""
+    return np.zeros(10_000_000, np.uint8)
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_large_elements_are_made_one_at_a_time(executor: str) -> None:
+    """As many rows as one task may have do not fit together; results of later tasks leave room for the next."""
+    options = ad.Options(memory_limit_bytes=64 * MIB, num_workers=2, num_threads=2)
+    dataset = ad.Dataset.range(20).map(ten, 2, executor=executor).with_options(options)
+    assert sum(1 for _ in dataset) == 20
+
+
+def hundred(x: int) -> Any:
+    """100 bytes."""
+    return np.full(100, x % 251, np.uint8)
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_small_results_are_charged_as_used(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a function so slow that each result comes alone: 1,500 of them would be 100 MB, a slab for each."""
+    monkeypatch.setattr(workers, "_TASK_SECONDS", 0.0)
+    options = ad.Options(memory_limit_bytes=16 * MIB, num_workers=2, num_threads=8)
+    dataset = ad.Dataset.range(2000).map(hundred, 16, executor=executor).shuffle(1500, seed=1).batch(64)
+    assert sum(len(batch) for batch in dataset.with_options(options)) == 2000
+
+
+def test_a_quote_that_is_never_closed_names_its_line(tmp_path: Path) -> None:
+    """The split takes little beside the record; the error names file, offset, line and limit."""
+    path = tmp_path / "open.csv"
+    path.write_bytes(b'a,b\n1,x\n2,"y\n' + b"12345,67890\n" * 8_000_000)
+    limit = 16 * MIB
+    with ad.Runtime(ad.Options(memory_limit_bytes=limit, num_workers=0), pipelines=1):
+        list(ad.CsvDataset(__file__, [""], field_delim="\x01", use_quote_delim=False).take(3))
+        before = tree_pss_bytes(os.getpid())
+        with (
+            Sampler(lambda: tree_pss_bytes(os.getpid()), 0.005) as sampler,
+            pytest.raises(ad.MemoryLimitError) as caught,
+        ):
+            list(ad.CsvDataset(str(path), [1, ""], header=True))
+    assert max(sampler.samples) - before <= 1.1 * limit + 6 * MIB
+    text = "\n".join([str(caught.value), *caught.value.__notes__])
+    for part in (str(path), "offset 8", "line 3", f"memory_limit_bytes={limit}"):
+        assert part in text
 
 
 def test_the_process_tree_stays_inside_the_limit(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from asyncdata.plan.label import function_name, label_of
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave
+from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.shards import refuse_overlap
 from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.evacuate import Evacuator
@@ -128,7 +129,7 @@ class _Wrap:
 
 
 def _contents(node: grouping.Contents, scope: Scope) -> Stage:
-    return ContentsStage(label_of(node), node.rows, scope.services.budget.slabs)
+    return ContentsStage(label_of(node), node.rows, scope.services.budget.slabs, scope.block_bytes)
 
 
 def _group_by_window(node: grouping.GroupByWindow, scope: Scope) -> Stage:
@@ -165,7 +166,9 @@ def _cache(node: grouping.Cache, scope: Scope) -> Stage:
     store: Store
     if node.filename is None:
         account = services.account(f"{scope.place} kept", label, rank=scope.rank, kind=Kind.ASSEMBLER)
-        store = MemoryStore(node.cell, services.charges(node.cell), services.budget, account, blocks)
+        store = MemoryStore(
+            node.cell, services.charges(node.cell), services.budget, account, blocks, cardinality(node.input)
+        )
     else:
         freshness = _freshness(node, label, f"delete {node.filename}, or name another file", scope)
         order = services.next_order()

@@ -10,15 +10,15 @@ from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.options import merged_storage
 from asyncdata.plan.label import label_of
-from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import Batch, Map, MapBatch
+from asyncdata.plan.node import Node
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import Shares, divide
+from asyncdata.runtime.landing import Landing
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.inputs import HandingOver, Holder
+from asyncdata.runtime.stages.inputs import HandingOver
 
 N = TypeVar("N", bound=Node)
 
@@ -108,8 +108,7 @@ def lower_into(node: Node, scope: Scope, rows: Account) -> Stage:
     are collected.
     """
     stage = lower(node, scope.below(rows_account=rows))
-    finished = any(isinstance(step, Batch | MapBatch | Map) for step in walk(node))
-    return HandingOver(stage, Holder(scope.services.budget, rows)) if finished else stage
+    return HandingOver(stage, Landing(scope.services.budget, rows), scope.services.sources)
 
 
 def rows_account(scope: Scope, name: str) -> Account:

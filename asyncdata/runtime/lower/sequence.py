@@ -42,7 +42,7 @@ def _take_while(node: sequence.TakeWhile, scope: Scope) -> Stage:
 def _scan(node: sequence.Scan, scope: Scope) -> Stage:
     label = label_of(node)
     function = UserFunction(node.function, label, scope.services.sources)
-    return ScanStage(label, lower(node.input, scope.below()), node.initial_state, function)
+    return ScanStage(label, lower(node.input, scope.below()), node.initial_state, function, scope.block_bytes)
 
 
 def _unique(node: sequence.Unique, scope: Scope) -> Stage:

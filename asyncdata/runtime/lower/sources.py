@@ -20,7 +20,7 @@ def _range(node: sources.Range, scope: Scope) -> Stage:
 
 
 def _slices(node: sources.TensorSlices, scope: Scope) -> Stage:
-    return SlicesStage(label_of(node), source_number(node, scope), node.arrays, node.structure)
+    return SlicesStage(label_of(node), source_number(node, scope), node.arrays, node.structure, scope.block_bytes)
 
 
 def _items(node: sources.Items, scope: Scope) -> Stage:
@@ -31,8 +31,10 @@ def _generator(node: sources.Generator, scope: Scope) -> Stage:
     services = scope.services
     number = source_number(node, scope)
     if is_async_generator(node.function):
-        return AsyncGeneratorStage(label_of(node), number, node.function, node.args, services.spawn)
-    return GeneratorStage(label_of(node), number, node.function, node.args, services.threads, services.spawn)
+        return AsyncGeneratorStage(label_of(node), number, node.function, node.args, services.spawn, scope.block_bytes)
+    return GeneratorStage(
+        label_of(node), number, node.function, node.args, services.threads, services.spawn, scope.block_bytes
+    )
 
 
 def _list_files(node: sources.ListFiles, scope: Scope) -> Stage:

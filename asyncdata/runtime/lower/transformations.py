@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import transformations
 from asyncdata.plan.label import label_of
 from asyncdata.runtime.evacuate import Evacuator
+from asyncdata.runtime.landing import LandingAhead
 from asyncdata.runtime.lower.registry import (
     around_inner,
     draw_key,
@@ -122,8 +124,14 @@ def _prefetch(node: transformations.Prefetch, scope: Scope) -> Stage:
     services = scope.services
     limit = services.budget.limit
     autotuned = Depth(min(_PREFETCHED_BYTES, limit // _PREFETCHED_PART), limit // _PREFETCHED_USUAL_PART)
+    label = label_of(node)
+    account = services.account(f"{scope.place} ahead", label, rank=scope.rank, kind=Kind.FLOW)
     return PrefetchStage(
-        label_of(node), upstream, autotuned if node.buffer_size == AUTOTUNE else node.buffer_size, services.spawn
+        label,
+        upstream,
+        autotuned if node.buffer_size == AUTOTUNE else node.buffer_size,
+        services.spawn,
+        LandingAhead(services.budget, account),
     )
 
 

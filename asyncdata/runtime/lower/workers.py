@@ -15,12 +15,14 @@ from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name, label_of
 from asyncdata.planner.check import will_check
+from asyncdata.runtime.landing import Landing
 from asyncdata.runtime.lower.registry import keys, lower, register, rows_account, tasks_account
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.check import CheckStage
 from asyncdata.runtime.stages.collecting import Collector
 from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
+from asyncdata.runtime.stages.inputs import HandingOver
 from asyncdata.runtime.stages.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.workers import WorkerStage
 from asyncdata.runtime.usercode import UserFunction
@@ -33,9 +35,11 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
     function = _with_views(node.function) if node.zero_copy else node.function
     if node.executor == "inline":
         called = UserFunction(function, label, services.sources, keys(scope) if node.rng else None, depth=node.depth)
-        return InlineMapStage(label, lower(node.input, scope.below()), called, scope.guard(label))
+        return InlineMapStage(label, lower(node.input, scope.below()), called, scope.guard(label), scope.block_bytes)
     if node.executor == "vectorized":
-        return VectorizedMapStage(label, lower(node.input, scope.below()), node.function, services.sources)
+        return VectorizedMapStage(
+            label, lower(node.input, scope.below()), node.function, services.sources, scope.block_bytes
+        )
     if node.executor == "async":
         wished = node.parallelism
         return AsyncMapStage(
@@ -168,6 +172,8 @@ def _worker_stage(
     inputs = services.account(f"{scope.place} inputs", f"inputs of {label}", rank=scope.rank, kind=Kind.FLOW)
     below = scope.below(rows_account=rows, verify=False)
     upstream = lower(node.input, below) if lowered is None else lowered(below)
+    if outcome != "checked":
+        upstream = HandingOver(upstream, Landing(services.budget, rows), services.sources)
     workers = max(1, services.runtime.num_workers)
     collector = None
     first_rows, least_rows = 8, 0

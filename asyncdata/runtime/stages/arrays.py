@@ -11,7 +11,7 @@ from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.structure import LEAF, Structure, flatten
-from asyncdata.runtime.stage import Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_BYTES, Stage, row_marks
 
 
 def source_origin(source: int, start: int, count: int) -> Rows:
@@ -59,14 +59,22 @@ class RangeStage(Stage):
 
 
 class SlicesStage(Stage):
-    """Rows of arrays."""
+    """Rows of arrays, as many at a time as take no more than some bytes: what is made of them may be copies."""
 
-    def __init__(self, label: str, source: int, arrays: tuple[npt.NDArray[Any], ...], structure: Structure) -> None:
+    def __init__(
+        self,
+        label: str,
+        source: int,
+        arrays: tuple[npt.NDArray[Any], ...],
+        structure: Structure,
+        most_bytes: int = BLOCK_BYTES,
+    ) -> None:
         super().__init__(label)
         self._source = source
         self._arrays = arrays
         self._structure = structure
         self._rows = len(arrays[0])
+        self._most = max(1, most_bytes * self._rows // max(sum(array.nbytes for array in arrays), 1))
         self._at = 0
 
     async def pull(self, limit: int) -> Block | None:
@@ -74,7 +82,7 @@ class SlicesStage(Stage):
 
     def pull_ready(self, limit: int) -> Block | None:
         """The next elements: all are at hand."""
-        count = min(limit, self._rows - self._at)
+        count = min(limit, self._most, self._rows - self._at)
         if count <= 0:
             return None
         origin = source_origin(self._source, self._at, count)

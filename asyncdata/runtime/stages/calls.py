@@ -19,7 +19,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.randomness import fractions
-from asyncdata.runtime.stage import MARK_EVERY, Pause, Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_BYTES, MARK_EVERY, Pause, Stage, row_marks
 from asyncdata.runtime.stages.arrays import block_of_elements
 from asyncdata.runtime.usercode import UserFunction, as_int, call_rows
 from asyncdata.types import Element
@@ -37,9 +37,10 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 class CallingStage(Stage):
     """What the stages here share: calling for row after row, and what is left of a block."""
 
-    def __init__(self, label: str, upstream: Stage) -> None:
+    def __init__(self, label: str, upstream: Stage, most_bytes: int = BLOCK_BYTES) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
+        self._most_bytes = most_bytes
         self._block: Block | None = None
         self._error: Exception | None = None
         self._ended = False
@@ -66,7 +67,7 @@ class CallingStage(Stage):
         if block is None:
             self._ended = True
             return None
-        results, self._error = call_rows(self._call, block, limit)
+        results, self._error = call_rows(self._call, block, limit, self._most_bytes)
         if self._error is not None and not results:
             raise self._error
         if len(results) < len(block):
@@ -122,10 +123,18 @@ class ScanStage(CallingStage):
         upstream: The input.
         initial_state: The first state.
         function: The user's.
+        most_bytes: What a block of outputs may take, unless it is one.
     """
 
-    def __init__(self, label: str, upstream: Stage, initial_state: Any, function: UserFunction) -> None:
-        super().__init__(label, upstream)
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        initial_state: Any,
+        function: UserFunction,
+        most_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        super().__init__(label, upstream, most_bytes)
         self._state = initial_state
         self._function = function
         self._count = 0

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from asyncdata.errors import MemoryLimitError
-from asyncdata.memory.accounts import Account
+from asyncdata.memory.accounts import Account, Foreseen
 from asyncdata.memory.advance import EMPTY, Fold, Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.slabs import Slab
@@ -59,6 +59,9 @@ class Collects(Protocol):
 
     def release(self) -> None:
         """Gives back what has been collected."""
+
+    def foresee(self) -> Foreseen:
+        """Elements of a batch, rows that wait, and their bytes."""
 
 
 class Collector:
@@ -121,6 +124,11 @@ class Collector:
         parts, self._parts, self._rows = self._parts, [], 0
         return Block.concat(parts) if parts else Block.empty(EMPTY)
 
+    def foresee(self) -> Foreseen:
+        """Elements of a batch, rows that wait, and their bytes."""
+        nbytes = sum(part.payload_bytes(len(part)) for part in self._parts)
+        return Foreseen(self._size, self._rows, nbytes, self._size)
+
     def release(self) -> None:
         """Gives back what has been collected."""
         self.rest().release()
@@ -167,6 +175,14 @@ class CollectingStage(Stage):
         self._slab: Slab | None = None
         self._most = 1
         self._pause = Pause()
+        rows_account.foresee = self._foresee
+
+    def _foresee(self) -> Foreseen:
+        collected = self._now or self._waiting
+        if collected is None:
+            return self._collector.foresee()
+        rows = len(collected.block)
+        return self._collector.foresee()._replace(rows=rows, nbytes=collected.block.payload_bytes(rows))
 
     @abstractmethod
     async def _make(self, limit: int) -> Block:

@@ -9,7 +9,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.contents import Contents
-from asyncdata.runtime.stage import Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_BYTES, Stage, row_marks
 from asyncdata.runtime.stages.arrays import source_advance
 
 _NOTHING: Final = Contents(LEAF, (), NO_ORIGINS)
@@ -22,17 +22,19 @@ class ContentsStage(Stage):
         label: The stage's name.
         contents: The elements.
         slabs: Of the pipeline that reads them.
+        most_bytes: What the copies that a block is made of may take, unless it is one.
     """
 
-    def __init__(self, label: str, contents: Contents, slabs: Slabs) -> None:
+    def __init__(self, label: str, contents: Contents, slabs: Slabs, most_bytes: int = BLOCK_BYTES) -> None:
         super().__init__(label)
         self._contents = contents
         self._slabs = slabs
+        self._most = max(1, most_bytes * len(contents) // max(contents.copied_bytes, 1))
         self._at = 0
         self._history: Advance | None = None
 
     async def pull(self, limit: int) -> Block | None:
-        count = min(limit, len(self._contents) - self._at)
+        count = min(limit, self._most, len(self._contents) - self._at)
         if count <= 0:
             return None
         if not self._at:

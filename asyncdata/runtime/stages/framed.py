@@ -27,6 +27,7 @@ from asyncdata.runtime.offload import Offload
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.workers.failure import annotate
 
 
 class FramedStage(Stage):
@@ -92,6 +93,7 @@ class FramedStage(Stage):
         self._behind_error: tuple[int, int] | None = None
         self._index = 0
         self._line = 1
+        self._counts_lines = False
         self._ended = False
         self._started = False
         self._closed = False
@@ -118,6 +120,9 @@ class FramedStage(Stage):
         except AsyncdataError as error:
             if isinstance(error, MemoryLimitError | BrokenFrameError | CompressionError) and error.record is None:
                 error.record = self._index
+            if isinstance(error, MemoryLimitError) and self._counts_lines:
+                text = "in CSV a quote that is never closed makes one record of all that follows"
+                annotate(error, f"the record that begins on line {self._line} does not fit; {text}")
             error.url = error.url or self.url
             error.stage = error.stage or self.label
             raise
@@ -189,6 +194,7 @@ class FramedStage(Stage):
         self._ended = frames.ended or (run.last and frames.stop == stop)
         self._accept(frames, start)
         self._line = frames.next_line
+        self._counts_lines = frames.lines is not None
         run.use(frames.stop)
         if frames.ended:
             run.stop()

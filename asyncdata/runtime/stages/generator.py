@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from asyncdata.memory.block import Block
 from asyncdata.runtime.offload import Offload
-from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Pause, Spawn, Stage
+from asyncdata.runtime.stage import BLOCK_BYTES, BLOCK_ROWS, LONG_STEP_S, Pause, Spawn, Stage
 from asyncdata.runtime.stages.arrays import block_of_elements, source_advance, source_origin
+from asyncdata.runtime.usercode import element_bytes
 from asyncdata.workers.failure import annotate, as_raisable
 
 _END: Final = object()
@@ -33,6 +34,7 @@ class GeneratorStage(Stage):
         args: For the function.
         threads: Where the generator runs; one call at a time.
         spawn: Starts a task of the pipeline.
+        most_bytes: What elements that wait may take, unless it is one.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class GeneratorStage(Stage):
         args: tuple[Any, ...],
         threads: Offload,
         spawn: Spawn,
+        most_bytes: int = BLOCK_BYTES,
     ) -> None:
         super().__init__(label)
         self._source = source
@@ -50,6 +53,7 @@ class GeneratorStage(Stage):
         self._args = args
         self._threads = threads
         self._spawn = spawn
+        self._most_bytes = most_bytes
         self._iterator: Iterator[Any] | None = None
         self._items: deque[Any] = deque()
         self._call: asyncio.Task[None] | None = None
@@ -62,7 +66,7 @@ class GeneratorStage(Stage):
 
     def _collect(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: takes up to `limit` elements, for 2 ms or until the first one."""
-        taken = 0
+        taken = nbytes = 0
         try:
             if self._iterator is None:
                 made = self._function(*self._args)
@@ -70,13 +74,14 @@ class GeneratorStage(Stage):
                     raise TypeError(f"a generator function must return an iterable, not a {type(made).__name__}")
                 self._iterator = iter(made)
             until = time.monotonic() + LONG_STEP_S
-            while not taken or (taken < limit and time.monotonic() < until):
+            while not taken or (taken < limit and nbytes < self._most_bytes and time.monotonic() < until):
                 item = next(self._iterator, _END)
                 if item is _END:
                     self._ended = True
                     break
                 self._items.append(item)
                 taken += 1
+                nbytes += element_bytes(item)
                 self._yielded += 1
                 if self._hungry:
                     self._hungry = False
@@ -137,10 +142,17 @@ class AsyncGeneratorStage(Stage):
         function: Returns an async iterable.
         args: For the function.
         spawn: Starts a task of the pipeline.
+        most_bytes: What elements that wait may take, unless it is one.
     """
 
     def __init__(
-        self, label: str, source: int, function: Callable[..., Any], args: tuple[Any, ...], spawn: Spawn
+        self,
+        label: str,
+        source: int,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        spawn: Spawn,
+        most_bytes: int = BLOCK_BYTES,
     ) -> None:
         super().__init__(label)
         self._source = source
@@ -149,6 +161,8 @@ class AsyncGeneratorStage(Stage):
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
         self._items: list[Any] = []
+        self._most_bytes = most_bytes
+        self._nbytes = 0
         self._at = 0
         self._wanted = 0
         self._ended = False
@@ -164,9 +178,10 @@ class AsyncGeneratorStage(Stage):
             iterator = aiter(self._function(*self._args))
             async for item in iterator:
                 self._items.append(item)
+                self._nbytes += element_bytes(item)
                 self._news.set()
                 await pause()
-                while len(self._items) >= self._wanted:
+                while len(self._items) >= self._wanted or self._nbytes >= self._most_bytes:
                     self._room.clear()
                     await self._room.wait()
         except BaseException as error:
@@ -210,6 +225,7 @@ class AsyncGeneratorStage(Stage):
             await self._news.wait()
         self._wanted = 0
         items, self._items = self._items[:limit], self._items[limit:]
+        self._nbytes = sum(map(element_bytes, self._items))
         origin = source_origin(self._source, self._at, len(items))
         advance = source_advance(origin, self._at)
         self._at += len(items)

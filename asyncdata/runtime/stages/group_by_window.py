@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory.accounts import Account
+from asyncdata.memory.accounts import Account, Foreseen
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, RefColumn
@@ -143,6 +143,16 @@ class GroupByWindowStage(Stage):
         self._mark: Mark = None
         self._since_evacuation = 0
         self._pause = Pause()
+        rows_account.foresee = self._foresee
+
+    def _foresee(self) -> Foreseen:
+        parts = [part for group in self._groups.values() for part in group.parts]
+        sizes = [group.size for group in self._groups.values()]
+        if self._window is not None:
+            sizes.append(len(self._window.block))
+            parts.append(self._window.block)
+        nbytes = sum(part.payload_bytes(len(part)) for part in parts)
+        return Foreseen(sum(sizes), sum(map(len, parts)), nbytes, max(sizes, default=0))
 
     async def pull(self, limit: int) -> Block | None:
         while True:

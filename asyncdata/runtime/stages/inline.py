@@ -14,7 +14,7 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.policy import Guard
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage
+from asyncdata.runtime.stage import BLOCK_BYTES, BLOCK_ROWS, Pause, Spawn, Stage
 from asyncdata.runtime.stages.results import block_of_results
 from asyncdata.runtime.stages.rowwise import RowwiseStage
 from asyncdata.runtime.usercode import UserFunction
@@ -26,8 +26,15 @@ from asyncdata.workers.program import generator
 class InlineMapStage(RowwiseStage):
     """Calls a plain function for every element of a block."""
 
-    def __init__(self, label: str, upstream: Stage, function: UserFunction, guard: Guard | None = None) -> None:
-        super().__init__(label, upstream, function, guard)
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        function: UserFunction,
+        guard: Guard | None = None,
+        most_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        super().__init__(label, upstream, function, guard, most_bytes)
 
     def _made(self, block: Block, values: list[Any]) -> Block:
         block.release()

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.budget import Budget
+from asyncdata.runtime.landing import Landing
+from asyncdata.runtime.sourcetable import SourceTable
 from asyncdata.runtime.stage import Pause, Stage
 
 
@@ -37,18 +40,38 @@ class Holder:
 
 
 class HandingOver(Stage):
-    """Passes blocks on, and charges what is finished to the stage that collects it."""
+    """Passes blocks on, and charges what is in them to the stage that collects it.
 
-    def __init__(self, upstream: Stage, hold: Holder) -> None:
+    Args:
+        upstream: Where they come from.
+        landing: Charges.
+        sources: For naming elements that do not fit.
+    """
+
+    def __init__(self, upstream: Stage, landing: Landing, sources: SourceTable) -> None:
         super().__init__(upstream.label, (upstream,))
         self._upstream = upstream
-        self._hold = hold
+        self._landing = landing
+        self._sources = sources
+        self._block: Block | None = None
 
     async def pull(self, limit: int) -> Block | None:
-        block = await self._upstream.pull(limit)
-        if block is not None and len(block):
-            self._hold(block)
+        self._block = await self._upstream.pull(limit)
+        if self._block is not None and len(self._block):
+            try:
+                await self._landing(self._block)
+            except MemoryLimitError as error:
+                self._sources.locate_rows(error, self.label, self._block.origin)
+                raise
+        block, self._block = self._block, None
         return block
+
+    async def aclose(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+        self._landing.close()
+        await super().aclose()
 
 
 class Input:

@@ -8,7 +8,9 @@ import time
 from collections import deque
 from typing import Final
 
+from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
+from asyncdata.runtime.landing import LandingAhead, NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Spawn, Stage
 
 _USUAL: Final = 8
@@ -56,14 +58,19 @@ class PrefetchStage(Stage):
         upstream: The input.
         elements: How many elements may wait, or what finds it.
         spawn: Starts a task of the pipeline.
+        landing: Charges elements that lie outside of slabs; where that fails, no more of them are made.
     """
 
-    def __init__(self, label: str, upstream: Stage, elements: int | Depth, spawn: Spawn) -> None:
+    def __init__(
+        self, label: str, upstream: Stage, elements: int | Depth, spawn: Spawn, landing: LandingAhead | None = None
+    ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
         self._depth = elements if isinstance(elements, Depth) else None
         self._limit = elements.elements if isinstance(elements, Depth) else elements
         self._spawn = spawn
+        self._landing = landing
+        self._crowded = False
         self._blocks: deque[Block] = deque()
         self._rows = 0
         self._pump: asyncio.Task[None] | None = None
@@ -76,7 +83,7 @@ class PrefetchStage(Stage):
         try:
             while True:
                 # Blocks without rows count too: news must not pile up while nobody asks.
-                while self._rows > self._enough or len(self._blocks) > self._limit:
+                while self._rows > self._enough or len(self._blocks) > self._limit or (self._crowded and self._blocks):
                     self._room.clear()
                     await self._room.wait()
                 block = await self._next()
@@ -84,6 +91,7 @@ class PrefetchStage(Stage):
                     break
                 self._blocks.append(block)
                 self._rows += len(block)
+                self._crowded = not await self._land(block)
                 self._news.set()
                 # Cheap inputs never wait; this lets the loop see to everybody else.
                 await asyncio.sleep(0)
@@ -94,6 +102,14 @@ class PrefetchStage(Stage):
         finally:
             self._ended = True
             self._news.set()
+
+    async def _land(self, block: Block) -> bool:
+        if self._landing is not None and len(block):
+            try:
+                await self._landing(block)
+            except (NoRoomError, MemoryLimitError):
+                return False
+        return True
 
     @property
     def _enough(self) -> int:
@@ -132,4 +148,6 @@ class PrefetchStage(Stage):
             await asyncio.gather(self._pump, return_exceptions=True)
         while self._blocks:
             self._blocks.popleft().release()
+        if self._landing is not None:
+            self._landing.close()
         await super().aclose()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
+from asyncdata.memory.accounts import Foreseen
 from asyncdata.memory.advance import Fold
 from asyncdata.memory.block import Block
 from asyncdata.memory.leaf import Leaf
@@ -64,6 +65,11 @@ class Cycle:
         self._fold.feed(joined.advance)
         self._batches += 1
         return Collected(joined, [rows], ((0, mark),))
+
+    def foresee(self) -> Foreseen:
+        """Elements of the largest batch, rows that wait, and their bytes."""
+        nbytes = sum(part.payload_bytes(len(part)) for part in self._parts)
+        return Foreseen(max(self._sizes), self._rows, nbytes, max(self._sizes))
 
     def release(self) -> None:
         """Gives back what has been collected."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncdata.memory.block import Block
 from asyncdata.runtime.policy import Guard
-from asyncdata.runtime.stage import Pause, Stage
+from asyncdata.runtime.stage import BLOCK_BYTES, Pause, Stage
 from asyncdata.runtime.usercode import call_rows, leave_out
 
 
@@ -83,11 +83,20 @@ class RowwiseStage(RowByRowStage):
         upstream: The input.
         call: Called with each element.
         guard: Says whether a row that fails may be left out; None lets none.
+        most_bytes: What a block of results may take, unless it is one.
     """
 
-    def __init__(self, label: str, upstream: Stage, call: Callable[..., Any], guard: Guard | None) -> None:
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        call: Callable[..., Any],
+        guard: Guard | None,
+        most_bytes: int = BLOCK_BYTES,
+    ) -> None:
         super().__init__(label, upstream, guard)
         self._call = call
+        self._most_bytes = most_bytes
         self._values: list[Any] = []
 
     @abstractmethod
@@ -95,7 +104,7 @@ class RowwiseStage(RowByRowStage):
         """What becomes of rows whose calls returned `values`; owns the block."""
 
     def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
-        self._values, error = call_rows(self._call, block, limit)
+        self._values, error = call_rows(self._call, block, limit, self._most_bytes)
         return len(self._values), error
 
     def _outcome(self, block: Block) -> Block:

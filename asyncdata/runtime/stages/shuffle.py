@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.memory.accounts import Account
+from asyncdata.memory.accounts import Account, Foreseen
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Fold, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
@@ -30,6 +30,9 @@ from asyncdata.runtime.stage import BLOCK_ROWS, MARK_EVERY, Pause, Stage, row_ma
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
+
+_EVACUATE_PART: Final = 32
+"""Of the limit: a look at once when it pins so much more than at the last one."""
 
 _SHORT: Final = 1 << 16
 
@@ -122,6 +125,7 @@ class ShuffleStage(Stage):
         self._budget = budget
         self._account = account
         self._since_evacuation = 0
+        self._used_before = 0
         self._filling: list[Block] = []
         self._structure: Structure = LEAF
         self._columns: list[Column] = []
@@ -134,6 +138,12 @@ class ShuffleStage(Stage):
         self._fold = Fold()
         self._mark_every = max(MARK_EVERY, buffer_size)
         self._pause = Pause()
+        if account is not None:
+            account.foresee = self._foresee
+
+    def _foresee(self) -> Foreseen:
+        parts = [column for block in self._filling for column in block.columns] + self._columns[:-2]
+        return Foreseen(self._size, len(self), sum(column.nbytes for column in parts))
 
     def __len__(self) -> int:
         """Rows in the buffer, until the input has ended."""
@@ -246,17 +256,30 @@ class ShuffleStage(Stage):
     def _mark(self, row: int, state: object, contents: Rows) -> Mark:
         return {"drawn": self._out + row, "input": state, "buffer": contents}
 
+    def _is_time_to_evacuate(self) -> bool:
+        """Whether enough rows, or bytes, have come since the last time."""
+        if self._since_evacuation < max(_EVACUATE_EVERY, self._size // 8):
+            if self._budget is None or self._account is None:
+                return False
+            if self._account.used - self._used_before < self._budget.limit // _EVACUATE_PART:
+                return False
+        self._since_evacuation = 0
+        return True
+
     async def _evacuate_while_filling(self, rows: int) -> None:
         self._since_evacuation += rows
-        if self._evacuate is not None and self._since_evacuation >= max(_EVACUATE_EVERY, self._size // 8):
-            self._since_evacuation = 0
+        if self._evacuate is not None and self._is_time_to_evacuate():
             refs = [column for block in self._filling for column in block.columns if isinstance(column, RefColumn)]
             await self._evacuate(refs)
+            self._note_used()
 
     async def _evacuate_now_and_then(self) -> None:
-        if self._evacuate is not None and self._since_evacuation >= max(_EVACUATE_EVERY, self._size // 8):
-            self._since_evacuation = 0
+        if self._evacuate is not None and self._is_time_to_evacuate():
             await self._evacuate([column for column in self._columns if isinstance(column, RefColumn)])
+            self._note_used()
+
+    def _note_used(self) -> None:
+        self._used_before = 0 if self._account is None else self._account.used
 
     async def aclose(self) -> None:
         for block in self._filling:

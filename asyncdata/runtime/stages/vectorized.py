@@ -21,7 +21,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.structure import Structure, flatten, leaf_names, unflatten
 from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.runtime.stage import Pause, Stage
+from asyncdata.runtime.stage import BLOCK_BYTES, Pause, Stage
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
@@ -34,18 +34,28 @@ class VectorizedMapStage(Stage):
         upstream: The input.
         function: The user's function; a tuple element is unpacked into its arguments.
         sources: For naming the elements that failed.
+        most_bytes: What a block of results may take, by what the rows before took; the first is one row.
     """
 
-    def __init__(self, label: str, upstream: Stage, function: Callable[..., Any], sources: SourceTable) -> None:
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        function: Callable[..., Any],
+        sources: SourceTable,
+        most_bytes: int = BLOCK_BYTES,
+    ) -> None:
         super().__init__(label, (upstream,))
         self._upstream = upstream
         self._function = function
         self._sources = sources
+        self._most_bytes = most_bytes
+        self._rows = 1
         self._pause = Pause()
 
     async def pull(self, limit: int) -> Block | None:
         await self._pause()
-        block = await self._upstream.pull(limit)
+        block = await self._upstream.pull(min(limit, self._rows))
         if block is None or not len(block):
             return block
         try:
@@ -53,7 +63,9 @@ class VectorizedMapStage(Stage):
             structure, columns = self._call(element, block.origin)
         finally:
             block.release()
-        return Block(structure, columns, block.origin, block.advance)
+        made = Block(structure, columns, block.origin, block.advance)
+        self._rows = max(1, self._most_bytes * len(made) // max(made.nbytes, 1))
+        return made
 
     def _call(self, element: Any, origin: Rows) -> tuple[Structure, tuple[Column, ...]]:
         arguments = element if type(element) is tuple else (element,)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory.accounts import Account
+from asyncdata.memory.accounts import Account, Foreseen, Ticket
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
@@ -80,14 +80,41 @@ class WindowStage(Stage):
         self._out = 0
         self._most = 1
         self._pause = Pause()
+        self._copies: list[Ticket] = []
+        rows_account.foresee = self._foresee
+
+    def _foresee(self) -> Foreseen:
+        held = [block for block in (self._private, *self._fresh) if block is not None]
+        rows, nbytes = sum(map(len, held)), sum(block.nbytes for block in held)
+        return Foreseen(self._span, rows, nbytes, len(self._steps))
 
     async def pull(self, limit: int) -> Block | None:
+        self._give_copies()
         most = min(limit, self._most)
         while not self._full_windows() and not self._ended:
             await self._pause()
             await self._collect(most)
         count = min(most, self._full_windows() or self._last_windows())
-        return self._emit(count) if count else self._last_news()
+        if not count:
+            return self._last_news()
+        await self._charge_copies(self._gap + (count - 1) * self._shift + self._span)
+        return self._emit(count)
+
+    async def _charge_copies(self, rows: int) -> None:
+        """Charges the private copies that are about to be made, until the windows are on their way."""
+        nbytes = 0 if self._private is None else self._private.nbytes
+        rows -= 0 if self._private is None else len(self._private)
+        for block in self._fresh:
+            if rows > 0:
+                nbytes += block.nbytes * min(rows, len(block)) // max(len(block), 1)
+                rows -= len(block)
+        if nbytes:
+            self._copies.append(await self._budget.charge_only(self._rows_account, nbytes))
+
+    def _give_copies(self) -> None:
+        copies, self._copies = self._copies, []
+        for ticket in copies:
+            self._budget.give(ticket)
 
     # --- input -------------------------------------------------------------------------------------------------
 
@@ -200,6 +227,7 @@ class WindowStage(Stage):
 
     async def aclose(self) -> None:
         self._release()
+        self._give_copies()
         self._ended = True
         await super().aclose()
 

@@ -36,6 +36,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
 
 _TASK_SECONDS: Final = 0.020
+_AHEAD_PART: Final = 16
+"""Of the limit: with more rows than that in jobs under way, no further one begins."""
 _CHECK_BYTES: Final = 32 << 20
 _FIRST_ROWS: Final = 8
 
@@ -52,7 +54,7 @@ class _Pace:
 
     def __init__(self, first_rows: int, most_bytes: int) -> None:
         self._first = first_rows
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._seconds: float | None = None
         self._bytes = 0.0
 
@@ -70,7 +72,7 @@ class _Pace:
         if self._seconds is None:
             return self._first
         by_time = _TASK_SECONDS / max(self._seconds, 1e-9)
-        by_bytes = self._most_bytes / max(self._bytes, 1.0)
+        by_bytes = self.most_bytes / max(self._bytes, 1.0)
         return max(1, int(min(by_time, by_bytes)))
 
 
@@ -143,8 +145,12 @@ class WorkerStage(Stage):
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
         self._least_rows = least_rows
+        if collector is not None:
+            rows_account.foresee = collector.foresee
         self._guard = guard
         self._pace = _Pace(first_rows, max(account.reserved // 4, 1 << 16))
+        self._input_bytes = 0
+        self._most_ahead = budget.limit // _AHEAD_PART
         self._jobs: deque[Job] = deque()
         self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
         self._started = 0
@@ -193,7 +199,11 @@ class WorkerStage(Stage):
         # What has been collected is given back by jobs alone: for the ledger this is waiting too.
         self._budget.wait(self._rows_account)
         try:
-            while self._under_way >= self._parallelism or len(self._jobs) > self._parallelism:
+            while (
+                self._under_way >= self._parallelism
+                or len(self._jobs) > self._parallelism
+                or (self._jobs and self._input_bytes > self._most_ahead)
+            ):
                 self._room.clear()
                 await self._room.wait()
         finally:
@@ -235,18 +245,7 @@ class WorkerStage(Stage):
         return block
 
     def _begin(self, block: Block) -> None:
-        job = Job(
-            block,
-            self._started,
-            budget=self._budget,
-            account=self._account,
-            inputs_account=self._inputs_account,
-            label=self.label,
-            sources=self._sources,
-            keys=self._keys,
-            with_origin=self._with_origin,
-            changed=self._changed,
-        )
+        job = self._job(block, self._started)
         self._started += 1
         self._jobs.append(job)
         if self._jobs[0] is job:
@@ -256,7 +255,26 @@ class WorkerStage(Stage):
             self._news.set()
             self._tell()
             return
+        self._start(job)
+
+    def _job(self, block: Block, number: int) -> Job:
+        return Job(
+            block,
+            number,
+            budget=self._budget,
+            account=self._account,
+            inputs_account=self._inputs_account,
+            label=self.label,
+            sources=self._sources,
+            keys=self._keys,
+            with_origin=self._with_origin,
+            changed=self._changed,
+            most_bytes=self._pace.most_bytes if self._outcome == "rows" else 0,
+        )
+
+    def _start(self, job: Job) -> None:
         self._under_way += 1
+        self._input_bytes += job.input_bytes
         self._spawn(self._run(job))
 
     async def _run(self, job: Job) -> None:
@@ -270,9 +288,14 @@ class WorkerStage(Stage):
         try:
             await job.run(self._executor, rows, self._spawn)
             await job.done.wait()
+            if self._outcome == "rows" and (left := job.split_off()) is not None:
+                rest = self._job(left, job.number)
+                self._jobs.insert(self._jobs.index(job) + 1, rest)
+                self._start(rest)
         finally:
             self._under_way -= 1
-            self._pace.learn(job.seconds, job.result_bytes, count)
+            self._input_bytes -= job.input_bytes
+            self._pace.learn(job.seconds, job.result_bytes, len(job))
             if self._jobs and self._jobs[0] is not job and self._ordered:
                 job.rest()
             self._news.set()

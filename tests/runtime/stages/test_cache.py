@@ -43,7 +43,7 @@ class Cached(CacheStage):
         self._bench = bench
         self._account = bench.budget.open("cell", rank=1, kind=Kind.ASSEMBLER)
         self._charges = Charges()
-        store = MemoryStore(cell, self._charges, bench.budget, self._account, bench.tasks)
+        store = MemoryStore(cell, self._charges, bench.budget, self._account, bench.tasks, COUNT)
         super().__init__("cache", store, lambda: Scripted(bench, script(COUNT), kind), image_bytes=300)
 
     async def aclose(self) -> None:

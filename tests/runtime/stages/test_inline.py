@@ -231,7 +231,7 @@ def leaving_out(kind: str, **policy: Any) -> Make:
                 spawn=bench.spawn,
                 guard=guard(bench, **policy),
             )
-        stage = {"inline": InlineMapStage, "filter": FilterStage}[kind]
+        stage: Callable[..., Stage] = InlineMapStage if kind == "inline" else FilterStage
         return stage("f", source, UserFunction(refusing, "f", bench.sources), guard(bench, **policy))
 
     return make

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncdata.formats.tfrecord import check_payloads
@@ -58,6 +59,18 @@ def unlike(*parts: Any) -> Any:
     """Elements of which some nest and some do not."""
     value = number(parts)
     return (value, str(value)) if value % 7 > 3 else value
+
+
+def heavy(*parts: Any) -> Any:
+    """More than one of them is more than the results of a task may take."""
+    return np.full(40_000, number(parts) % 251, np.uint8)
+
+
+def heavy_ragged(*parts: Any) -> Any:
+    """The same of elements that differ, some of which fail."""
+    value = number(parts)
+    fussy(*parts)
+    return b"x" * (value * 4000) if value % 2 else np.full(value * 4000, value % 251, np.uint8)
 
 
 def pooled(
@@ -126,6 +139,10 @@ MAKES = {
     **{f"batch {kind}": pooled(described, kind, "batch") for kind in KINDS},
     **{f"batch drop {kind}": pooled(described, kind, "batch", size=7, drop=True) for kind in KINDS},
     **{f"checked {kind}": pooled(None, kind, "checked") for kind in KINDS},
+    **{f"rows heavy {kind}": pooled(heavy, kind, "rows", first_rows=8) for kind in ("array", "refs", "nests")},
+    "rows heavy ragged": pooled(heavy_ragged, "refs", "rows", first_rows=8, policy={}),
+    "rows heavy failing": pooled(lambda *parts: (heavy(*parts), failing(*parts)), "refs", "rows", first_rows=8),
+    "rows heavy damaged": pooled(heavy, "records", "rows", first_rows=8, damaged=frozenset({19, 21})),
     "rows unlike": pooled(unlike, "array", "rows"),
     "rows failing": pooled(failing, "refs", "rows"),
     "ragged rows failing": pooled(ragged_failing, "nests", "rows"),

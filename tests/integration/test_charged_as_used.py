@@ -1,0 +1,187 @@
+"""Memory is charged as it is used: whatever runs where, the limit holds, and failing depends on sizes alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, note, settings
+from hypothesis import strategies as st
+
+import asyncdata as ad
+from benchmarks.measure import Sampler, tree_pss_bytes
+from tests.samples import samples
+
+MIB: Final = 1 << 20
+LIMIT: Final = 32 * MIB
+NOISE: Final = 6 * MIB
+"""What interpreters allocate besides: code that is used for the first time, threads' stacks, the allocator's own."""
+
+
+@dataclass(frozen=True)
+class Make:
+    """A function that makes an array of some bytes from a number, and takes its time."""
+
+    nbytes: int
+    varied: bool
+    most_delay_s: float
+
+    def __call__(self, number: Any) -> Any:
+        seed = int(number) * 2654435761 % 1000
+        if self.most_delay_s:
+            time.sleep(self.most_delay_s * (seed % 7) / 7)  # speeds differ from element to element
+        nbytes = self.nbytes // 2 + self.nbytes * seed // 2000 if self.varied else self.nbytes
+        return np.full(nbytes, seed % 251, np.uint8)
+
+
+async def awaited(make: Make, number: Any) -> Any:
+    """The same, awaited."""
+    await asyncio.sleep(0)
+    return make(number)
+
+
+Source = Callable[[Make, int, Path], ad.Dataset]
+
+
+def mapped(executor: str | None, parallel: int | None) -> Source:
+    """Numbers, of which a function makes arrays."""
+    return lambda make, count, _: ad.Dataset.range(count).map(make, parallel, executor=executor)
+
+
+def _awaited(make: Make, count: int, _: Path) -> ad.Dataset:
+    async def call(number: Any) -> Any:
+        return await awaited(make, number)
+
+    return ad.Dataset.range(count).map(call, 4)
+
+
+def _generated(make: Make, count: int, _: Path) -> ad.Dataset:
+    return ad.Dataset.from_generator(lambda: map(make, range(count)))
+
+
+def _sliced(make: Make, count: int, _: Path) -> ad.Dataset:
+    numbers = np.arange(count)
+    return ad.Dataset.from_tensor_slices(numbers).map(make)
+
+
+def _read(make: Make, count: int, folder: Path) -> ad.Dataset:
+    path = folder / f"{make.nbytes}-{make.varied}-{count}.tfrecord"
+    if not path.exists():
+        quick = Make(make.nbytes, make.varied, 0)
+        with ad.TFRecordWriter(path) as writer:
+            writer.write_many(quick(number).tobytes() for number in range(count))
+    return ad.TFRecordDataset(str(path)).map(lambda record: np.frombuffer(record, np.uint8))
+
+
+def _interleaved(make: Make, count: int, _: Path) -> ad.Dataset:
+    parts = ad.Dataset.range(8)
+    return parts.interleave(lambda part: ad.Dataset.range(part * 1000, part * 1000 + count // 8).map(make), 4)
+
+
+SOURCES: Final[dict[str, Source]] = {
+    "inline": mapped(None, None),
+    "thread": mapped("thread", 8),
+    "process": mapped("process", 2),
+    "async": _awaited,
+    "generator": _generated,
+    "slices": _sliced,
+    "records": _read,
+    "interleaved": _interleaved,
+}
+
+BEHIND: Final[dict[str, Callable[[ad.Dataset, int], ad.Dataset]]] = {
+    "shuffle": lambda ds, n: ds.shuffle(n, seed=1),
+    "batch": lambda ds, n: ds.padded_batch(n),
+    "shuffle, batch": lambda ds, n: ds.shuffle(n, seed=1).padded_batch(max(1, n // 4)),
+    "prefetch": lambda ds, n: ds.prefetch(n),
+    "shuffle, prefetch": lambda ds, n: ds.shuffle(n, seed=1).prefetch(ad.AUTOTUNE),
+    "shuffle, map, prefetch": lambda ds, n: ds.shuffle(n, seed=1).map(np.copy, 2, executor="thread").prefetch(n),
+    "window": lambda ds, n: ds.window(n).flat_map(lambda window: window),
+    "cache": lambda ds, n: ds.take(n).cache(),
+    "zip": lambda ds, n: ad.Dataset.zip((ds.shuffle(n // 2 + 1, seed=1), ds.shuffle(n // 2 + 1, seed=2))),
+    "groups": lambda ds, n: ds.group_by_window(lambda _: 0, lambda _, window: window, n),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline: `share` is what its buffer would hold, in parts of the limit."""
+
+    source: str
+    behind: str
+    nbytes: int
+    varied: bool
+    share: float
+
+    def dataset(self, folder: Path, most_delay_s: float) -> ad.Dataset:
+        """The pipeline, whose function takes up to so long."""
+        kept = max(1, int(self.share * LIMIT / self.nbytes))
+        count = min(max(2 * kept, int(1.5 * LIMIT / self.nbytes), 16), 2000)
+        make = Make(self.nbytes, self.varied, min(most_delay_s, 1 / count))
+        return BEHIND[self.behind](SOURCES[self.source](make, count, folder), min(kept, count))
+
+
+def run(dataset: ad.Dataset, limit: int, workers: int) -> tuple[float, int | None]:
+    """By how much the tree grew, and which limit would do if this one does not."""
+    options = ad.Options(memory_limit_bytes=limit, num_workers=workers, num_threads=8, chunk_bytes=MIB)
+    with ad.Runtime(options, pipelines=1):
+        for executor in ("thread", "process")[: 1 + workers]:
+            list(ad.Dataset.range(2).map(Make(8, False, 0), 1, executor=executor))
+        before = tree_pss_bytes(os.getpid())
+        with Sampler(lambda: tree_pss_bytes(os.getpid()), 0.005) as sampler:
+            advised = None
+            try:
+                for _ in dataset:
+                    pass
+            except ad.MemoryLimitError as error:
+                advised = int(re.findall(r"at least (\d+)", str(error))[-1])
+        return max(sampler.samples, default=before) - before, advised
+
+
+cases = st.builds(
+    Case,
+    source=st.sampled_from(sorted(SOURCES)),
+    behind=st.sampled_from(sorted(BEHIND)),
+    nbytes=st.sampled_from([100, 4_000, 70_000, 300_000, 1_000_000]),
+    varied=st.booleans(),
+    share=st.sampled_from([0.05, 0.2, 2.0]),
+)
+
+
+@given(case=cases)
+@settings(
+    max_examples=samples(3, 400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@example(case=Case("inline", "shuffle", 1_000_000, False, 2.0))
+def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
+    """The tree grows by no more than the limit and a tenth; fails always or never; not with the limit it names."""
+    held = 8 * case.nbytes  # by functions during their calls, and by the consumer
+    workers = int(case.source == "process")
+    advised = []
+    for most_delay_s in (0.0, 0.002):
+        grown, needed = run(case.dataset(folder, most_delay_s), LIMIT, workers)
+        note(f"{case} grew by {grown / MIB:.1f} MiB, {needed}")
+        assert grown <= 1.1 * LIMIT + NOISE + held
+        advised.append(needed)
+    assert len({needed is None for needed in advised}) == 1
+    if advised[0] is not None:
+        grown, needed = run(case.dataset(folder, 0.0), advised[0], workers)
+        note(f"at {advised[0]}: {needed}, grew by {grown / MIB:.1f} MiB")
+        assert needed is None
+        assert grown <= 1.1 * advised[0] + NOISE + held
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where records are written, once for each size."""
+    return tmp_path_factory.mktemp("records")
