@@ -10,8 +10,9 @@ from asyncdata.errors import UnsupportedURLError
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://")
 _ONE_SLASH: Final = re.compile(
-    r"(gs|gcs|s3|s3a|az|azure|abfs|abfss|hdfs|webhdfs|swebhdfs|https?|memory|file|local):/(?!/)", re.IGNORECASE
+    r"(gs|gcs|s3|s3a|az|azure|abfs|abfss|hdfs|webhdfs|swebhdfs|https?|memory):/(?!/)", re.IGNORECASE
 )
+"""Of local files, one slash means the same as three (RFC 8089)."""
 _PRINTABLE_TARGET: Final = re.compile(r"[\x21-\x7e]+")
 
 
@@ -27,8 +28,8 @@ def scheme_of(url: str) -> str:
     if "::" in url.split("/", 1)[0]:
         return url.split("://", 1)[0].lower()
     if (single := _ONE_SLASH.match(url)) is not None:
-        path = "/" * (single[1] == "file") + url[single.end() :]
-        raise UnsupportedURLError(f"a URL has two slashes behind its scheme: write {single[1]}://{path}", url=url)
+        right = f"{single[1]}://{url[single.end() :]}"
+        raise UnsupportedURLError(f"a URL has two slashes behind its scheme: write {right}", url=url)
     return "file"
 
 

@@ -140,7 +140,6 @@ def test_a_directory_given_to_list_files(server: FakeGCS, tmp_path: Path) -> Non
         ("gs:/bucket/x", "gs://bucket/x"),
         ("S3:/bucket/x", "S3://bucket/x"),
         ("hdfs:/namenode/x", "hdfs://namenode/x"),
-        ("file:/data/x", "file:///data/x"),
         ("https:/host/x", "https://host/x"),
     ],
 )
