@@ -147,14 +147,15 @@ def _glob(pattern: str) -> list[ObjectInfo]:
             url = lead + path
             _check_empty(status, path, url)
             found[url] = ObjectInfo(url=url, size=status.st_size, version=version_of(status))
-    if not found and os.path.exists(text) and not os.path.isdir(text):
+    if not found and os.path.exists(text):
         raise _irregular(os.stat(text), pattern)
     return [found[url] for url in sorted(found)]
 
 
 def _irregular(status: os.stat_result, url: str) -> ObjectNotFoundError:
     if stat.S_ISDIR(status.st_mode):
-        return ObjectNotFoundError("a directory, not a regular file; Dataset.list_files(directory + '/*') finds the files in it", url=url)
+        inside = url.rstrip("/") + "/*"
+        return ObjectNotFoundError(f"a directory, not a regular file; its files are list_files({inside!r})", url=url)
     kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     kind = kinds.get(stat.S_IFMT(status.st_mode), "something else")
     return ObjectNotFoundError(

@@ -197,7 +197,6 @@ async def test_unusual_answers_have_types_of_their_own(head: bytes, kind: type[S
 
 async def test_bytes_after_a_body_end_the_connection() -> None:
     """A stream that is out of step is never used for another request."""
-
     received = asyncio.Event()
 
     async def overlong(request: Request, peer: Peer) -> None:
@@ -211,7 +210,7 @@ async def test_bytes_after_a_body_end_the_connection() -> None:
         buffer = bytearray(1000)
         assert (await client.get(0, memoryview(buffer))).filled == 1000
         received.set()
-        while client.connection.is_clean:  # else the time limit of the test ends this
+        while client.connection.is_clean:  # noqa: ASYNC110 -- it tells nobody; the time limit of the test ends this
             await asyncio.sleep(0.001)
         assert buffer == DATA[:1000]
 

@@ -122,7 +122,7 @@ async def test_fifos_sockets_devices_and_directories_are_refused(tmp_path: Path)
             (tmp_path / "fifo", "a FIFO, not a regular file.*from_generator"),
             (tmp_path / "socket", "a socket, not"),
             (Path("/dev/zero"), "a device, not"),
-            (tmp_path / "folder", "a directory, not a regular file; list_files"),
+            (tmp_path / "folder", "a directory, not a regular file; its files are list_files"),
         ):
             calls: list[Awaitable[object]] = [
                 reader.stat(str(path)),
