@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -225,6 +226,8 @@ class Pipeline:
             for service in services:
                 service.close()
                 await service.end()
+                # Only now is it known how many lines of the quarantine list were written.
+                self._last_stats = dataclasses.replace(self._last_stats, skipped=service.skipped())
                 self._runtime.budgets.give(service.budget, self._is_leaving)
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
             closed.append(caught)

@@ -80,7 +80,7 @@ def test_no_room_for_what_is_skipped(full_disk: Path, caplog: pytest.LogCaptureF
     """The quarantine list never ends a pipeline; lines that are lost are counted and warned of."""
     (full_disk / "filler").write_bytes(bytes(os.statvfs(full_disk).f_bavail * os.statvfs(full_disk).f_frsize))
     errors = ad.ErrorPolicy(max_skipped=None, quarantine=full_disk / "list")
-    dataset = ad.Dataset.range(50).map(lambda x: 1 // (x * 0)).with_options(ad.Options(errors=errors))
+    dataset = ad.Dataset.range(50).map(lambda x: 1 // int(x * 0)).with_options(ad.Options(errors=errors))
     with dataset.iterator() as elements:
         assert list(elements) == []
     assert elements.stats().skipped.lines_lost == 50
