@@ -3,9 +3,11 @@
     raw     40,000 bytes: the number in 8 bytes, then noise
     small   tf.train.Examples of 158 bytes on average: five integers (the first is the number) and five floats
     jpeg    tf.train.Examples with a picture of about 44 KB and its number as the label
+    blobs   tf.train.Examples of 40 KB: a byte string of noise ("image") and the number ("label")
+    tiny    tf.train.Examples of 200 bytes: a byte string of 168 bytes and the number
 
-Shards of `small` are copies of one another, for making a million of them would take longer than reading them: its
-numbers come once per shard.
+Shards of `small` and `tiny` are copies of one another, because making a million records would take longer than reading
+them: their numbers come once per shard.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from benchmarks.conditions import SEED
 from benchmarks.pictures import make_example
 
 RAW_BYTES: Final = 40_000
+_TINY_BYTES: Final = 168
+_COPIED: Final = ("small", "tiny")
 _NOISE_BYTES: Final = 1 << 26
 
 
@@ -34,7 +38,7 @@ class Shards:
     """A set of files.
 
     Attributes:
-        kind: "raw", "small" or "jpeg".
+        kind: "raw", "small", "jpeg", "blobs" or "tiny".
         shards: Number of files.
         records: Records in each.
     """
@@ -51,12 +55,12 @@ class Shards:
     @property
     def numbers(self) -> int:
         """How many numbers there are; each comes `repeats` times."""
-        return self.records if self.kind == "small" else self.shards * self.records
+        return self.records if self.kind in _COPIED else self.shards * self.records
 
     @property
     def repeats(self) -> int:
         """How often each number comes."""
-        return self.shards if self.kind == "small" else 1
+        return self.shards if self.kind in _COPIED else 1
 
 
 def write_shards(root: Path, wanted: Shards) -> Path:
@@ -69,10 +73,15 @@ def write_shards(root: Path, wanted: Shards) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     paths = [folder / f"shard-{number:05d}.tfrecord" for number in range(wanted.shards)]
-    if wanted.kind == "small":
-        _write(paths[0], small_records(wanted.records))
+    if wanted.kind in _COPIED:
+        _write(
+            paths[0], small_records(wanted.records) if wanted.kind == "small" else blobs(0, wanted.records, _TINY_BYTES)
+        )
         for path in paths[1:]:
             shutil.copyfile(paths[0], path)
+    elif wanted.kind == "blobs":
+        for shard, path in enumerate(paths):
+            _write(path, blobs(shard * wanted.records, wanted.records, RAW_BYTES))
     elif wanted.kind == "raw":
         noise = np.random.default_rng(SEED).bytes(_NOISE_BYTES)
         for shard, path in enumerate(paths):
@@ -92,6 +101,14 @@ def raw_records(noise: bytes, first: int, count: int) -> Iterator[bytes]:
     for number in range(first, first + count):
         at = number * 7919 % (len(noise) - size)
         yield number.to_bytes(8, "little") + noise[at : at + size]
+
+
+def blobs(first: int, count: int, size: int) -> Iterator[bytes]:
+    """Examples with a byte string of that size, and a number."""
+    noise = np.random.default_rng(SEED).bytes(_NOISE_BYTES)
+    for number in range(first, first + count):
+        at = number * 7919 % (len(noise) - size)
+        yield serialize_example({"image": noise[at : at + size], "label": number})
 
 
 def small_records(count: int) -> Sequence[bytes]:

@@ -1,9 +1,12 @@
 """The same remote epoch read by this library and by others, in clear and in bad weather.
 
-    python -m benchmarks.remote [--quick] [--only clear stalls errors hang]
+    python -m benchmarks.remote [--quick] [--work raw blobs tiny] [--only clear stalls errors hang]
 
-40 KB records as byte strings in batches of 64, from shards behind 40 ms (lognormal) to the first byte and 50 MB/s a
-stream:
+From shards behind 40 ms (lognormal) to the first byte and 50 MB/s a stream:
+
+raw      40 KB records as byte strings, in batches of 64
+blobs    Examples of 40 KB parsed to a byte string and a number, in batches of 64; every reader delivers ``bytes``
+tiny     Examples of 200 bytes parsed likewise, in batches of 1024
 
 clear    nothing else
 stalls   1 of 100 answers waits 2 s before its first byte
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
 import statistics
@@ -70,9 +74,42 @@ _START_S: Final = 10.0
 _LIMIT_S: Final = 540.0
 """For all rounds; on a slow machine there are fewer of them."""
 
-_FULL: Final = Shards(kind="raw", shards=64, records=400)
-_QUICK: Final = Shards(kind="raw", shards=4, records=40)
-_HEAD: Final = ("weather", "reader", "first batch s", "MB/s", "CPU s/GB", "x clear", "x asyncdata", "runs")
+_FULL: Final = {
+    "raw": Shards(kind="raw", shards=64, records=400),
+    "blobs": Shards(kind="blobs", shards=64, records=400),
+    "tiny": Shards(kind="tiny", shards=64, records=20_000),
+}
+_QUICK: Final = {
+    "raw": Shards(kind="raw", shards=4, records=40),
+    "blobs": Shards(kind="blobs", shards=4, records=40),
+    "tiny": Shards(kind="tiny", shards=4, records=2000),
+}
+_OWN: Final[Mapping[str, Mapping[str, Any]]] = {
+    "asyncdata": {},
+    "asyncdata, deterministic": {"deterministic": True},
+    "asyncdata, later epochs": {"epochs": 4},
+}
+_OWN_PARSING: Final[Mapping[str, Mapping[str, Any]]] = {
+    **_OWN,
+    "asyncdata, parsed inline": {"executor": "inline"},
+    "asyncdata, parsed in workers": {"executor": "process"},
+    "asyncdata, byte strings left in place": {"strings": False},
+    "asyncdata, not parsed": {"parse": False},
+}
+"""Ways to do the work with this library, and what each asks of it."""
+
+_HEAD: Final = (
+    "work",
+    "weather",
+    "reader",
+    "first batch s",
+    "MB/s",
+    "1000 records/s",
+    "CPU s/GB",
+    "x clear",
+    "x asyncdata",
+    "runs",
+)
 
 
 def run_all(
@@ -85,6 +122,7 @@ def run_all(
 ) -> dict[str, dict[str, list[Epoch]]]:
     """Weather to reader to epochs, all of them in turn; a reader that does not finish has no epoch."""
     took_s: dict[str, float] = {}
+    own = _OWN if shards.kind == "raw" else _OWN_PARSING
 
     def once(name: str, reader: str, server: Server) -> Epoch | None:
         # Other weather begins to count its requests anew.
@@ -95,13 +133,14 @@ def run_all(
             records=shards.records,
             pattern=f"gs://{shards.name}/shard-*.tfrecord",
             endpoint=server.url,
-            deterministic=reader == "asyncdata, deterministic",
-            batch=64,
+            deterministic=False,
+            batch=1024 if shards.kind == "tiny" else 64,
         )
         if reader == _BARE:
             return run_bare(work, shards)
         if reader not in _PEERS:
-            return run_here(work)[0]
+            # Of several epochs the last one counts: the first had to start everything.
+            return run_here(dataclasses.replace(work, **own[reader]))[-1]
         limit_s = took_s.get(reader, _START_S) + _FINISH_S if name == "hang" else None
         began = time.monotonic()
         try:
@@ -122,11 +161,11 @@ def run_all(
         # Peers that hang are waited for, once.
         often: dict[str, Callable[[], Epoch | None]] = {}
         waiting: dict[str, Callable[[], Epoch | None]] = {}
-        for reader in ("asyncdata", "asyncdata, deterministic", *peers):
+        for reader in (*own, *peers):
             for name in weathers:
                 run = functools.partial(once, name, reader, server)
                 (waiting if reader in peers and name == "hang" else often)[f"{name}, {reader}"] = run
-        if "clear" in weathers:
+        if "clear" in weathers and shards.kind == "raw":
             often[f"clear, {_BARE}"] = functools.partial(once, "clear", _BARE, server)
         measured = in_turn(rounds, often, note, _LIMIT_S - len(waiting) * (_FINISH_S + _START_S))
         measured |= in_turn(1, waiting, note)
@@ -157,19 +196,20 @@ def run_bare(work: Work, shards: Shards) -> Epoch:
     )
 
 
-def rate(epoch: Epoch) -> float:
-    """Payload in MB/s, the first batch included."""
-    return epoch.records * RAW_BYTES / epoch.wall_s / 1e6
-
-
-def rows(name: str, results: Mapping[str, list[Epoch]], clear: Mapping[str, list[Epoch]]) -> list[list[str]]:
-    """The lines of one weather."""
+def rows(
+    name: str, shards: Shards, record_bytes: float, results: Mapping[str, list[Epoch]], clear: Mapping[str, list[Epoch]]
+) -> list[list[str]]:
+    """The lines of one weather; the rate is that of the stored bytes, the first batch included."""
     lines = []
+
+    def rate(epoch: Epoch) -> float:
+        return epoch.records * record_bytes / epoch.wall_s / 1e6
+
     own = [rate(epoch) for epoch in results["asyncdata"]]
     for reader, epochs in results.items():
         if not epochs:
             how = f"not finished {_FINISH_S:.0f} s later" if name == "hang" else "failed"
-            lines.append([name, reader, *["-"] * (len(_HEAD) - 4), how, "0"])
+            lines.append([shards.kind, name, reader, *["-"] * (len(_HEAD) - 5), how, "0"])
             continue
         rates = [rate(epoch) for epoch in epochs]
         calm = clear.get(reader, ())
@@ -179,11 +219,13 @@ def rows(name: str, results: Mapping[str, list[Epoch]], clear: Mapping[str, list
             share += f" ({longer:+.1f} s)"
         lines.append(
             [
+                shards.kind,
                 name,
                 reader,
                 "-" if reader == _BARE else median_cell([epoch.first_s for epoch in epochs]),
                 median_cell(rates, 0),
-                median_cell([epoch.cpu_s / (epoch.records * RAW_BYTES / 1e9) for epoch in epochs]),
+                median_cell([epoch.records / epoch.wall_s / 1e3 for epoch in epochs], 1),
+                median_cell([epoch.cpu_s / (epoch.records * record_bytes / 1e9) for epoch in epochs]),
                 share,
                 ratio_cell(rates, own),
                 str(len(epochs)),
@@ -200,13 +242,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="a few seconds; the figures mean nothing")
+    parser.add_argument("--work", nargs="+", choices=list(_FULL), default=["raw"], help="what to read (default: raw)")
     parser.add_argument("--only", nargs="+", choices=list(_RULES), default=list(_RULES), help="weathers (default: all)")
     parser.add_argument("--rounds", type=int, help="measurements of each, at most (default: 5)")
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
     where = f"(default: this interpreter, else {PEERS_PYTHON.relative_to(REPOSITORY)})"
     parser.add_argument("--peers", metavar="PYTHON", help=f"interpreter that has the other readers {where}")
     options = parser.parse_args(arguments)
-    shards = _QUICK if options.quick else _FULL
+    works = _QUICK if options.quick else _FULL
     rounds = options.rounds or (1 if options.quick else 5)
     found = {reader: find_python(modules, options.peers) for reader, (_, modules) in _PEERS.items()}
     peers = {reader: python for reader, python in found.items() if python is not None}
@@ -217,10 +260,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         root = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncdata-bench-")))
         start = conditions()
-        note(f"writing {shards.shards} shards")
-        write_shards(root.absolute(), shards)
-        results = run_all(options.only, root.absolute(), shards, peers, rounds, note)
-    lines = [line for name in options.only for line in rows(name, results[name], results.get("clear", {}))]
+        lines: list[list[str]] = []
+        for shards in (works[kind] for kind in options.work):
+            note(f"writing {shards.shards} shards")
+            folder = write_shards(root.absolute(), shards)
+            stored = sum(path.stat().st_size for path in folder.iterdir())
+            results = run_all(options.only, root.absolute(), shards, peers, rounds, note)
+            for name in options.only:
+                mean_bytes = stored / (shards.shards * shards.records)
+                lines += rows(name, shards, mean_bytes, results[name], results.get("clear", {}))
     missing = [reader for reader in _PEERS if reader not in peers]
     print(f"{start}\n\n{markdown(_HEAD, lines)}")
     if missing:

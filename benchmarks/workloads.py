@@ -35,7 +35,7 @@ _SMALL_SPEC: Final = {
     **{f"i{number}": ad.FixedLenFeature((), np.int64) for number in range(5)},
     **{f"f{number}": ad.FixedLenFeature((), np.float32) for number in range(5)},
 }
-_JPEG_SPEC: Final = {"image": ad.FixedLenFeature((), bytes), "label": ad.FixedLenFeature((), np.int64)}
+_BLOB_SPEC: Final = {"image": ad.FixedLenFeature((), bytes), "label": ad.FixedLenFeature((), np.int64)}
 _PSS_INTERVAL_S: Final = 0.25
 
 
@@ -44,13 +44,15 @@ class Work:
     """What to read, and how.
 
     Attributes:
-        kind: "raw", "small" or "jpeg".
+        kind: See ``datasets``.
         shards: Number of files.
         records: Records in each.
         pattern: Where they are.
         endpoint: URL of the GCS server; empty for local files.
         deterministic: Whether the order is kept.
-        parse: Whether small records are parsed, or handed over as bytes.
+        parse: Whether Examples are parsed, or handed over as bytes.
+        executor: Where they are parsed; empty for the library's choice.
+        strings: Whether byte strings of parsed records are made ``bytes``, as other readers deliver them.
         batch: Elements of a batch.
         cycle: Shards read in turn.
         shuffle: Size of the shuffle buffer; 0 for none.
@@ -71,6 +73,8 @@ class Work:
     endpoint: str = ""
     deterministic: bool = True
     parse: bool = True
+    executor: str = ""
+    strings: bool = True
     batch: int = 64
     cycle: int = 16
     shuffle: int = 0
@@ -128,10 +132,11 @@ def pipeline(work: Work) -> ad.Dataset:
     if work.shuffle:
         ds = ds.shuffle(work.shuffle, seed=1)
     if work.kind == "jpeg":
-        ds = ds.map(ad.parse_example(_JPEG_SPEC), ad.AUTOTUNE)
+        ds = ds.map(ad.parse_example(_BLOB_SPEC), ad.AUTOTUNE)
         ds = ds.map(ad.decode_image(size=(224, 224), feature="image"), ad.AUTOTUNE).batch(work.batch)
-    elif work.kind == "small" and work.parse:
-        ds = ds.batch(work.batch).map(ad.parse_example(_SMALL_SPEC), ad.AUTOTUNE)
+    elif work.kind != "raw" and work.parse:
+        parse = ad.parse_example(_SMALL_SPEC if work.kind == "small" else _BLOB_SPEC)
+        ds = ds.batch(work.batch).map(parse, ad.AUTOTUNE, executor=work.executor or None)
     else:
         ds = ds.batch(work.batch)
     return ds.prefetch(ad.AUTOTUNE)
@@ -141,7 +146,7 @@ def numbers_of(batch: Any, kind: str) -> Numbers:
     """The numbers of a batch's records."""
     if kind == "raw":
         return np.array([int.from_bytes(view[:8], "little") for view in batch.views()], np.int64)
-    found: Numbers = batch["label" if kind == "jpeg" else "i0"]
+    found: Numbers = batch["i0" if kind == "small" else "label"]
     return found
 
 
@@ -171,7 +176,7 @@ def run(work: Work) -> list[Epoch]:
     preadv = Preadv() if work.bare else None
     with ad.Runtime(options, pipelines=1) as runtime:
         for index in range(work.epochs):
-            check = index == 0 and (work.kind != "small" or work.parse)
+            check = index == 0 and (work.kind in ("raw", "jpeg") or work.parse)
             watch = Sampler(lambda: tree_pss_bytes(os.getpid()), _PSS_INTERVAL_S) if work.memory else None
             with watch or contextlib.nullcontext():
                 epoch = _run_epoch(work, ds, runtime, check=check)
@@ -197,6 +202,8 @@ def _run_epoch(work: Work, ds: ad.Dataset, runtime: ad.Runtime, *, check: bool) 
                 first_s = time.perf_counter() - began
             if check:
                 np.add.at(seen, numbers_of(batch, work.kind), 1)
+            if work.strings and isinstance(batch, dict) and isinstance(batch.get("image"), ad.BytesArray):
+                batch["image"].tolist()
             count = len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
             records += count
             first_records = first_records or count

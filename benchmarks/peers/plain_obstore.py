@@ -44,4 +44,4 @@ def bodies(work: dict[str, Any]) -> Iterator[Any]:
 
 if __name__ == "__main__":
     work = json.loads(sys.argv[1])
-    report(batches_of((record for body in bodies(work) for record in frames(body)), work["batch"]))
+    report(batches_of((record for body in bodies(work) for record in frames(body)), work))

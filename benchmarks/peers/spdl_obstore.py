@@ -10,12 +10,12 @@ from typing import Any
 from spdl.pipeline import PipelineBuilder
 
 from benchmarks.peers.obstore_clients import list_shards, open_store, split
-from benchmarks.peers.reading import frames, report
+from benchmarks.peers.reading import element_of, frames, report
 
 _AT_A_TIME = 32
 
 
-def batches(work: dict[str, Any]) -> Iterator[list[bytes]]:
+def batches(work: dict[str, Any]) -> Iterator[list[Any]]:
     """Batches of records, shards in order of completion."""
     bucket, prefix = split(work["pattern"])
     store = open_store(work["endpoint"], bucket)
@@ -24,8 +24,8 @@ def batches(work: dict[str, Any]) -> Iterator[list[bytes]]:
     async def fetch(name: str) -> Any:
         return await (await store.get_async(name)).bytes_async()
 
-    def records(body: Any) -> list[bytes]:
-        return [bytes(record) for record in frames(body)]
+    def records(body: Any) -> list[Any]:
+        return [element_of(record, work["kind"]) for record in frames(body)]
 
     builder = PipelineBuilder().add_source(names).pipe(fetch, concurrency=_AT_A_TIME).pipe(records, concurrency=2)
     pipeline = builder.disaggregate().aggregate(work["batch"]).add_sink(8).build(num_threads=2)

@@ -22,50 +22,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from benchmarks.peers.reading import frames, raw_numbers, report
+from benchmarks.peers.reading import element_of, frames, numbers_of, parse, report
 
 _WORKERS = 2
 _AT_A_TIME = 8
 _PIXELS = 224
-
-
-def fields(view: memoryview) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values of a protobuf message of varints and byte strings."""
-    at = 0
-    while at < len(view):
-        tag, at = _varint(view, at)
-        value, at = _varint(view, at)
-        if tag & 7 == 2:
-            yield tag >> 3, view[at : at + value]
-            at += value
-        else:
-            yield tag >> 3, value
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = view[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, at
-
-
-def parse(record: memoryview) -> tuple[memoryview, int]:
-    """Image and label of an Example."""
-    image, label = memoryview(b""), 0
-    for _, features in fields(record):
-        for _, entry in fields(features):
-            (_, key), (_, feature) = fields(entry)
-            ((_, values),) = fields(feature)
-            ((_, value),) = fields(values)
-            if key == b"image":
-                image = value
-            else:
-                label = _varint(value, 0)[0]
-    return image, label
 
 
 class Shards(IterableDataset):  # type: ignore[misc]  # torch is not installed where types are checked
@@ -84,8 +45,8 @@ class Shards(IterableDataset):  # type: ignore[misc]  # torch is not installed w
                 yield self._element(record)
 
     def _element(self, record: memoryview) -> Any:
-        if self._work["kind"] == "raw":
-            return bytes(record)
+        if self._work["kind"] != "jpeg":
+            return element_of(record, self._work["kind"])
         image, label = parse(record)
         pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR_RGB)
         assert pixels is not None
@@ -114,10 +75,10 @@ def main() -> None:
         batch_size=work["batch"],
         num_workers=_WORKERS,
         prefetch_factor=4,
-        collate_fn=list if work["kind"] == "raw" else None,
+        collate_fn=None if work["kind"] == "jpeg" else list,
     )
     # The workers have ended by then; their time is that of children of this process.
-    report(loader, raw_numbers if work["kind"] == "raw" else lambda batch: batch[1].tolist())
+    report(loader, (lambda batch: batch[1].tolist()) if work["kind"] == "jpeg" else numbers_of)
 
 
 if __name__ == "__main__":
