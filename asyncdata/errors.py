@@ -8,6 +8,7 @@ functions keep their own type; they get a note instead (see ``workers.failure``)
 from __future__ import annotations
 
 import errno as numbers
+import os
 from typing import Any, Final
 
 from asyncdata.redaction import redact
@@ -255,6 +256,8 @@ def refused(what: str, error: Exception, *, url: str | None = None, stage: str |
     """
     number = error.errno if isinstance(error, OSError) else numbers.EAGAIN
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if isinstance(error, OSError) and error.filename is not None and url is None:
+        reason += f": {redact(os.fsdecode(error.filename))!r}"
     cure = _CURES.get(number or 0)
     made = SystemResourceError(f"{what}: {reason}{f'; {cure}' if cure else ''}", url=url, stage=stage)
     made.errno = number

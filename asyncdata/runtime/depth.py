@@ -17,8 +17,8 @@ _ROOM: Final = 100
 _FRAMES: Final = 3
 """Calls that one stage may take: `aclose`, that of its base class, and `close_all`."""
 
-_MOST_FRAMES: Final = 4
-"""Calls that making one may take."""
+_MOST_FRAMES: Final = 2 * _FRAMES
+"""Calls that one step may take: those that collect rows have a stage in front of them, which charges these rows."""
 
 
 def lower_whole(plan: Node, scope: Scope) -> Stage:

@@ -241,7 +241,7 @@ def _loose(column: Column) -> _Loose | None:
     """The rows of a column that belong into a slab."""
     if isinstance(column, ArrayColumn):
         array = column.array
-        if array.nbytes <= _SMALL_ROW * len(array) or not is_plain(array):
+        if array.nbytes <= _SMALL_ROW * len(array) or not _is_landed(array):
             return None
         return _Loose(np.full(len(array), array[0].nbytes, np.int64), array_leaf(array[0]), [], array)
     if not isinstance(column, ObjectColumn):
@@ -256,12 +256,17 @@ def _loose(column: Column) -> _Loose | None:
         except UnicodeEncodeError:
             return None
         return _Loose(_lengths(texts), STR, [], texts)
-    if kinds != {np.ndarray} or not all(item.ndim and is_plain(item) for item in items):
+    if kinds != {np.ndarray} or not all(item.ndim and _is_landed(item) for item in items):
         return None
     leaves = list(map(array_leaf, items))
     same = all(leaf == leaves[0] for leaf in leaves)
     sizes: Rows = np.array([item.nbytes for item in items], np.int64)
     return _Loose(sizes, leaves[0] if same else None, leaves, items)
+
+
+def _is_landed(array: npt.NDArray[Any]) -> bool:
+    """Whether rows of an array may be references; raw bytes are elements, but no part of a batch, and say so there."""
+    return is_plain(array) and array.dtype.kind != "V"
 
 
 def _lengths(items: list[bytes]) -> Rows:

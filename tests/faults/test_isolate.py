@@ -134,7 +134,7 @@ assert (first[0] == 0).all()
 assert not [t.name for t in threading.enumerate() if t.name.startswith("asyncdata")]
 try:
     next(it)
-except StopIteration:
+except ad.PipelineClosedError:
     say("over")
 """
     ) as running:

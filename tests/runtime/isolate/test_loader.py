@@ -47,7 +47,7 @@ def test_without_descriptors_nothing_is_left(spare: int) -> None:
 def test_an_interpreter_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error at once, not an iterator that waits."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ad.SystemResourceError, match="/nowhere/python"):
         ad.Dataset.range(3).with_options(ad.Options(isolate=True)).iterator()
 
 
