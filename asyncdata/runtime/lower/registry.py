@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.options import merged_storage
+from asyncdata.plan.files import FixedLengthRecords, TextLines
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node
+from asyncdata.plan.sequence import Shard
+from asyncdata.plan.sources import TFRecordFile
+from asyncdata.plan.transformations import Check, Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.runtime.landing import Landing
@@ -21,6 +25,9 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.inputs import HandingOver
 
 N = TypeVar("N", bound=Node)
+
+_FILES_IN_PLACE: Final = (TFRecordFile, TextLines, FixedLengthRecords)
+_STEPS_IN_PLACE: Final = (Check, Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
 
 _LOWERINGS: dict[type[Node], Callable[[Any, Scope], Stage]] = {}
 
@@ -108,7 +115,18 @@ def lower_into(node: Node, scope: Scope, rows: Account) -> Stage:
     are collected.
     """
     stage = lower(node, scope.below(rows_account=rows))
+    if _are_in_place(node):
+        return stage
     return HandingOver(stage, Landing(scope.services.budget, rows), scope.services.sources)
+
+
+def _are_in_place(node: Node) -> bool:
+    """Whether rows are bytes of files where these were received, which the files' readers are charged with."""
+    while isinstance(node, _STEPS_IN_PLACE):
+        (node,) = node.inputs
+    if isinstance(node, Interleave):
+        return isinstance(getattr(getattr(node.function, "function", None), "opens", None), _FILES_IN_PLACE)
+    return isinstance(node, _FILES_IN_PLACE)
 
 
 def rows_account(scope: Scope, name: str) -> Account:
