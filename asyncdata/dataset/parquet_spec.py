@@ -76,9 +76,10 @@ def _spec(node: Node, rows: ParquetRows, storage: Storage) -> Any:
         (names,) = node.inputs
         storage = merged_storage(storage, storage_before(node))
         first = Take(input=WithOptions(input=names, options=Options(storage=storage)), count=1)
-        url = next(iter(list(PipelineIterator(first, 0))), "")
-        if not url:
+        urls = list(PipelineIterator(first, 0))
+        if not urls:
             return None
+        (url,) = urls
     # A thread of its own, so that it also works where an event loop is running.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-spec") as thread:
         return thread.submit(asyncio.run, _read(url, rows, Options(storage=storage))).result()

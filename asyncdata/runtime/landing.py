@@ -26,7 +26,7 @@ from asyncdata.runtime.budget import Budget
 from asyncdata.runtime.packing import Packer, RefLeaf
 
 _SMALL_ROW: Final = 64
-"""Rows of arrays of up to so many bytes stay side by side: a reference to them would cost as much."""
+"""Rows of arrays stay side by side up to this many bytes, because references to them would cost as much."""
 _SLAB_PART: Final = 1024
 """Small rows share slabs of one part in so many of the limit, at most of `_MOST_SLAB_BYTES`."""
 _MOST_SLAB_BYTES: Final = 1 << 20
@@ -166,7 +166,7 @@ class Landing:
         return packer
 
     async def _room(self, nbytes: int) -> int:
-        """Where so many bytes may be written: in the slab at hand, or in a new one."""
+        """The offset where `nbytes` bytes may be written: in the current slab, or in a new one."""
         nbytes = aligned(nbytes)
         if self._slab is None or self._free + nbytes > self._slab.offset + self._slab.nbytes:
             alone = nbytes > self._slab_bytes // 2
@@ -238,7 +238,7 @@ def _leaves(column: RefColumn) -> list[Leaf]:
 
 
 def _loose(column: Column) -> _Loose | None:
-    """The rows of a column that belong into a slab."""
+    """The rows of a column that have to move to a slab; None where they stay."""
     if isinstance(column, ArrayColumn):
         array = column.array
         if array.nbytes <= _SMALL_ROW * len(array) or not _is_landed(array):

@@ -207,7 +207,7 @@ class Worker:
         return read_stacks(self._launched.crash_fd)
 
     def death(self, how: str) -> Death:
-        """What the call that it was running is told; to be asked when the process is gone, before ``close``.
+        """The error for the call that the process was running; asked when the process is gone, before ``close``.
 
         A function that returned at the last moment is to blame for nothing: its task runs again as if it had waited.
 
