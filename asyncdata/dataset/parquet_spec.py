@@ -10,6 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from asyncdata import arguments
 from asyncdata.formats.parquet import END_BYTES, ParquetFooter, footer_bytes
 from asyncdata.options import Options, Storage, merged_storage, read_environment
 from asyncdata.plan.files import ParquetRows
@@ -31,6 +32,7 @@ def with_known_rows(plan: Node) -> Node:
 
     Raises:
         StorageError: No file can be read.
+        TypeError: An element that should name a file is of another type.
         DataError: The file is not Parquet, or lacks a wanted column.
     """
     if not any(_rows_of(node) for node in walk(plan)):
@@ -79,7 +81,7 @@ def _spec(node: Node, rows: ParquetRows, storage: Storage) -> Any:
         urls = list(PipelineIterator(first, 0))
         if not urls:
             return None
-        (url,) = urls
+        url = arguments.url("an element of filenames", urls[0])
     # A thread of its own, so that it also works where an event loop is running.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-spec") as thread:
         return thread.submit(asyncio.run, _read(url, rows, Options(storage=storage))).result()
