@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from asyncdata.planner.cardinality import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from asyncdata.record.manifest import write_manifest as write_manifest
     from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
-    from asyncdata.runtime.iterate import PipelineIterator as PipelineIterator
-    from asyncdata.runtime.runtime import Runtime as Runtime
+    from asyncdata.runtime.consumer.iterate import PipelineIterator as PipelineIterator
+    from asyncdata.runtime.life.runtime import Runtime as Runtime
     from asyncdata.spec import ArraySpec as ArraySpec
     from asyncdata.spec import BytesSpec as BytesSpec
     from asyncdata.spec import DatasetSpec as DatasetSpec
@@ -142,8 +142,8 @@ _HOMES = {
     "asyncdata.planner.cardinality": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
     "asyncdata.observe.snapshot": ("PipelineStats",),
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
-    "asyncdata.runtime.iterate": ("PipelineIterator",),
-    "asyncdata.runtime.runtime": ("Runtime",),
+    "asyncdata.runtime.consumer.iterate": ("PipelineIterator",),
+    "asyncdata.runtime.life.runtime": ("Runtime",),
     "asyncdata.workers.failure": ("UserFunctionError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

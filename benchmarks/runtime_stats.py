@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncdata.runtime.runtime import Runtime
+from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.storage.counters import FetchStats
 
 

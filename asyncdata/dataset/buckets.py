@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncdata import arguments
 from asyncdata.plan import grouping
-from asyncdata.runtime.usercode import as_int
+from asyncdata.runtime.user_code import as_int
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset

@@ -25,7 +25,7 @@ from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan import sequence, sources
 from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.node import Node
-from asyncdata.runtime.stages.generator import is_async_generator
+from asyncdata.runtime.stages.sources.generator import is_async_generator
 from asyncdata.types import Element
 
 

@@ -14,7 +14,7 @@ from asyncdata.plan import transformations
 from asyncdata.plan.grouping import Contents
 from asyncdata.plan.label import steps_of
 from asyncdata.plan.node import Node
-from asyncdata.runtime.iterate import PipelineIterator
+from asyncdata.runtime.consumer.iterate import PipelineIterator
 from asyncdata.storage.known_options import check_storage
 from asyncdata.types import Element
 

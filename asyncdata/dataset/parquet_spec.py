@@ -17,8 +17,8 @@ from asyncdata.plan.files import ParquetRows
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sources import Generator
 from asyncdata.plan.transformations import Interleave, Take, WithOptions
-from asyncdata.runtime.iterate import PipelineIterator
-from asyncdata.runtime.runtime import active_runtime
+from asyncdata.runtime.consumer.iterate import PipelineIterator
+from asyncdata.runtime.life.runtime import active_runtime
 from asyncdata.runtime.settings import storage_before
 from asyncdata.storage.fetch import Fetcher
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from asyncdata import arguments
 from asyncdata.dataset.handle import Handle
 from asyncdata.plan import sequence
-from asyncdata.runtime.stages.calls import ESTIMATED, SMOOTHING, resampling
+from asyncdata.runtime.stages.rows.scan import ESTIMATED, SMOOTHING, resampling
 
 if TYPE_CHECKING:
     from asyncdata.dataset.dataset import Dataset

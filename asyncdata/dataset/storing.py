@@ -11,7 +11,7 @@ from asyncdata.dataset.handle import Handle, NodeOf
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.formats.block_codec import CODECS
 from asyncdata.plan import grouping
-from asyncdata.runtime.stored import MemoryCell
+from asyncdata.runtime.stages.store.stored import MemoryCell
 from asyncdata.storage.urls import scheme_of
 
 if TYPE_CHECKING:

@@ -13,18 +13,18 @@ from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.observe.snapshot import SkippedStats
 from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
-from asyncdata.runtime.budget import Budget
-from asyncdata.runtime.executors import ProcessExecutor, ThreadExecutor, dump
-from asyncdata.runtime.io import Io
-from asyncdata.runtime.manifest import Manifest
-from asyncdata.runtime.occupancy import Occupancy
-from asyncdata.runtime.offload import in_thread
-from asyncdata.runtime.policy import Guard, Skips, sum_up
+from asyncdata.runtime.error_policy import Guard, Skips, sum_up
+from asyncdata.runtime.life.runtime import Runtime
+from asyncdata.runtime.life.threads import in_thread
+from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.quarantine import Quarantine
-from asyncdata.runtime.runtime import Runtime
-from asyncdata.runtime.sourcetable import SourceTable
-from asyncdata.runtime.stored import Charges
-from asyncdata.runtime.tasks import Executor
+from asyncdata.runtime.reading.io import Io
+from asyncdata.runtime.reading.manifest import Manifest
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stages.store.stored import Charges
+from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
+from asyncdata.runtime.stages.work.occupancy import Occupancy
+from asyncdata.runtime.stages.work.tasks import Executor
 from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
 

@@ -26,7 +26,7 @@ MAY_POLL = {"asyncdata/testing/leaks.py"}
 READS_ENVIRONMENT = {"asyncdata/options.py", "asyncdata/workers/spawn.py"}
 
 # A table that registration fills while modules are imported; and what a hook of the whole process must find after fork.
-MAY_HOLD_STATE = {"asyncdata/runtime/lower/registry.py", "asyncdata/runtime/ends.py"}
+MAY_HOLD_STATE = {"asyncdata/runtime/lower/registry.py", "asyncdata/runtime/life/exit_hooks.py"}
 
 _SILENCES = re.compile(r"noqa|type:\s*ignore", re.IGNORECASE)
 _NOQA = re.compile(r"noqa(?!: [A-Z]+[0-9]+(, ?[A-Z]+[0-9]+)* -- \S)", re.IGNORECASE)

@@ -53,7 +53,8 @@ def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "asyncdata/workers/child.py",
         "asyncdata/runtime/__init__.py",
         "asyncdata/runtime/lower.py",
-        "asyncdata/runtime/runtime.py",
+        "asyncdata/runtime/life/__init__.py",
+        "asyncdata/runtime/life/runtime.py",
         "fake_gcs/__init__.py",
         "fake_gcs/app.py",
     ):
@@ -73,7 +74,7 @@ def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("asyncdata/storage/url.py", "from asyncdata.plan import node"),
         ("asyncdata/errors.py", "import asyncdata.plan.node"),
         ("asyncdata/workers/child.py", "import aiohttp"),
-        ("asyncdata/runtime/runtime.py", "import fake_gcs.app"),
+        ("asyncdata/runtime/life/runtime.py", "import fake_gcs.app"),
         ("fake_gcs/app.py", "import asyncdata.errors"),
         ("asyncdata/utilities.py", "import asyncdata.errors"),
     ],

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.iterate import PipelineIterator
+from asyncdata.runtime.consumer.iterate import PipelineIterator
 from asyncdata.runtime.randomness import permutation, stage_key
 from tests.patience import LIMIT_S
 from tests.samples import samples

@@ -15,7 +15,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode
-from asyncdata.runtime.stages import workers
+from asyncdata.runtime.stages.work import workers
 from asyncdata.storage.hedge import hedge_bytes
 from benchmarks import memory
 from benchmarks.measure import Sampler, tree_pss_bytes

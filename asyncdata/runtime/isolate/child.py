@@ -25,13 +25,13 @@ from typing import NoReturn, TypedDict
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
-from asyncdata.runtime.gate import Gate
-from asyncdata.runtime.isolate import notes
-from asyncdata.runtime.isolate.cargo import unload
+from asyncdata.runtime.consumer.pipeline import Pipeline
+from asyncdata.runtime.isolate import protocol
 from asyncdata.runtime.isolate.outlet import Loans, Outlet
-from asyncdata.runtime.offload import in_thread
-from asyncdata.runtime.pipeline import Pipeline
-from asyncdata.runtime.runtime import Runtime
+from asyncdata.runtime.isolate.plan_transfer import unload
+from asyncdata.runtime.life.interrupt_safe import Gate
+from asyncdata.runtime.life.runtime import Runtime
+from asyncdata.runtime.life.threads import in_thread
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.child import die_with_parent, leave, name_process
 from asyncdata.workers.failure import encode_failure
@@ -157,12 +157,12 @@ class Host:
             self._accept(message)
 
     def _accept(self, message: Message) -> None:
-        if message.kind == notes.NOTES:
-            for note in notes.unpack_notes(message.body):
+        if message.kind == protocol.NOTES:
+            for note in protocol.unpack_notes(message.body):
                 self._take(note)
-        elif message.kind == notes.OPEN:
+        elif message.kind == protocol.OPEN:
             self._open(message.ticket, message.fd)
-        elif message.kind == notes.RUN:
+        elif message.kind == protocol.RUN:
             run, fd, size = self._runs[message.ticket], message.fd, message.first
             run.is_due = True
             if self._closing:
@@ -170,9 +170,9 @@ class Host:
                 self._refuse(run, _too_late())
             else:
                 self.jobs.put(lambda: self._start(run, fd, size))
-        elif message.kind == notes.ASK:
+        elif message.kind == protocol.ASK:
             stats = self._stats(self._runs.get(message.first))
-            self._sent(self._control.send(notes.ANSWER, message.ticket, body=pickle.dumps(stats, 5)))
+            self._sent(self._control.send(protocol.ANSWER, message.ticket, body=pickle.dumps(stats, 5)))
 
     def _open(self, number: int, fd: int) -> None:
         run = _Run()
@@ -180,7 +180,7 @@ class Host:
         sock.setblocking(False)
         arena = self._runtime.arena
         run.outlet = Outlet(
-            Channel(sock, stream=self._stream, message_bytes=notes.MESSAGE_BYTES),
+            Channel(sock, stream=self._stream, message_bytes=protocol.MESSAGE_BYTES),
             self._loop,
             (arena.fd, arena.nbytes),
             self._loans,
@@ -188,18 +188,18 @@ class Host:
         )
         self._runs[number] = run
 
-    def _take(self, note: notes.Note) -> None:
-        if note.kind == notes.RELEASED:
+    def _take(self, note: protocol.Note) -> None:
+        if note.kind == protocol.RELEASED:
             self._loans.end(note.concerns)
             return
         run = self._runs.get(note.concerns)
         if run is None:
             return  # said twice
-        if note.kind == notes.TAKEN:
+        if note.kind == protocol.TAKEN:
             run.outlet.taken(note.value)
-        elif note.kind == notes.WAITING:
+        elif note.kind == protocol.WAITING:
             run.outlet.waiting(note.value)
-        elif note.kind == notes.LEFT:
+        elif note.kind == protocol.LEFT:
             run.outlet.leave(note.value)
             run.has_left = True
             self._forget(note.concerns, run)
@@ -276,7 +276,7 @@ def main(setup: Setup) -> NoReturn:
     life = Channel(socket.socket(fileno=setup["life_fd"]), stream=setup["stream"])
     sock = socket.socket(fileno=setup["control_fd"])
     sock.setblocking(False)
-    control = Channel(sock, stream=setup["stream"], message_bytes=notes.MESSAGE_BYTES)
+    control = Channel(sock, stream=setup["stream"], message_bytes=protocol.MESSAGE_BYTES)
     code, farewell = 0, b""
     try:
         options: Options = pickle.loads(setup["options"])  # noqa: S301 -- from the parent process
@@ -293,5 +293,5 @@ def main(setup: Setup) -> NoReturn:
         code, farewell = 1, encode_failure(error)
     sock.setblocking(True)
     control.flush()
-    control.send(notes.FAREWELL, body=farewell)
+    control.send(protocol.FAREWELL, body=farewell)
     leave(code)

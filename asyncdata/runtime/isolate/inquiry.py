@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from asyncdata.observe.snapshot import PipelineStats
-from asyncdata.runtime.isolate import notes
+from asyncdata.runtime.isolate import protocol
 from asyncdata.runtime.isolate.outbox import Outbox
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.messages import Message
@@ -37,7 +37,7 @@ class Inquiry:
         with self._lock:
             self._asked += 1
             number = self._asked
-            self._outbox.post(lambda: self._control.send(notes.ASK, number, pipeline))
+            self._outbox.post(lambda: self._control.send(protocol.ASK, number, pipeline))
             until_s = time.monotonic() + _PATIENCE_S
             poll = select.poll()
             try:
@@ -49,7 +49,7 @@ class Inquiry:
                 if received is None:
                     return None
                 for message in received:
-                    if message.kind == notes.ANSWER and message.ticket == number:
+                    if message.kind == protocol.ANSWER and message.ticket == number:
                         stats: PipelineStats | None = pickle.loads(message.body)  # noqa: S301 -- from the loader process
                         return stats
             return None
@@ -63,7 +63,7 @@ class Inquiry:
         except (EOFError, OSError):
             return None
         for message in received:
-            if message.kind == notes.FAREWELL:
+            if message.kind == protocol.FAREWELL:
                 self._farewell = message.body
         return received
 

@@ -27,11 +27,11 @@ from asyncdata.errors import CloseTimeoutError
 from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.structure import Structure
 from asyncdata.observe.snapshot import PipelineStats
-from asyncdata.runtime.delivery import Delivery
-from asyncdata.runtime.isolate import notes, parcel
+from asyncdata.runtime.consumer.delivery import Delivery
+from asyncdata.runtime.isolate import out_of_band, protocol
+from asyncdata.runtime.isolate.codec import load_structure, unwrap
 from asyncdata.runtime.isolate.outbox import Outbox
-from asyncdata.runtime.isolate.wrapping import load_structure, unwrap
-from asyncdata.runtime.offload import in_thread
+from asyncdata.runtime.life.threads import in_thread
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.messages import Message
@@ -131,30 +131,34 @@ class Intake:
 
     def _accept(self, message: Message) -> Delivery | None:
         """Takes a message in; a delivery is for the consumer."""
-        if message.kind in (notes.DELIVERY, notes.DELIVERY_FILE):
+        if message.kind in (protocol.DELIVERY, protocol.DELIVERY_FILE):
             return self._deliver(message)
-        if message.kind == notes.SHAPE:
+        if message.kind == protocol.SHAPE:
             self._structure = load_structure(message.body)
-        elif message.kind == notes.ARENA:
+        elif message.kind == protocol.ARENA:
             self._memory = self._home.memory(message.fd, message.first)
-        elif message.kind == notes.FAILED:
+        elif message.kind == protocol.FAILED:
             self._ended = True
             self._error = decode_failure(message.body, where=self._home.name)
             if message.first:
                 _drop_last_note(self._error)  # it tells of the worker already
-        elif message.kind == notes.END:
+        elif message.kind == protocol.END:
             self._ended = True
         return None
 
     def _deliver(self, message: Message) -> Delivery:
         self._taken += 1
-        self._home.outbox.note(notes.TAKEN, self.number, self._taken)
-        contents = parcel.load_file(message.fd) if message.kind == notes.DELIVERY_FILE else parcel.load(message.body)
+        self._home.outbox.note(protocol.TAKEN, self.number, self._taken)
+        contents = (
+            out_of_band.load_file(message.fd)
+            if message.kind == protocol.DELIVERY_FILE
+            else out_of_band.load(message.body)
+        )
         base = None
         if self._memory is not None:
-            base = Lease(self._memory, self._returns, notes.Note(notes.RELEASED, message.ticket, 0)).bytes()
+            base = Lease(self._memory, self._returns, protocol.Note(protocol.RELEASED, message.ticket, 0)).bytes()
         delivery = unwrap(contents, self._structure, base)
-        return delivery.private_copy() if message.first == notes.TO_COPY else delivery
+        return delivery.private_copy() if message.first == protocol.TO_COPY else delivery
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
@@ -242,14 +246,14 @@ class Intake:
         self.waits += 1
         self._polling += 1
         if not self._broken:
-            self._home.outbox.note(notes.WAITING, self.number, self._taken)
+            self._home.outbox.note(protocol.WAITING, self.number, self._taken)
 
     def _end_waiting(self, ready: bool) -> None:
         with self._lock:
             self._polling -= 1
             if not ready and not self._polling and not self._closed:
                 # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
-                self._home.outbox.note(notes.WAITING, self.number, -1)
+                self._home.outbox.note(protocol.WAITING, self.number, -1)
             self._dispose_unless_used()
 
     # --- leaving -----------------------------------------------------------------------------------------------
@@ -265,7 +269,7 @@ class Intake:
     def _leave(self) -> None:
         self._closed = True
         self._ended = True
-        self._home.outbox.note(notes.LEFT, self.number, self._taken)
+        self._home.outbox.note(protocol.LEFT, self.number, self._taken)
         self._channel.finish()
 
     def close(self) -> None:
@@ -312,9 +316,9 @@ class Intake:
                 except (EOFError, OSError):
                     return True
                 for message in received:
-                    if message.kind == notes.STUCK:
+                    if message.kind == protocol.STUCK:
                         raise decode_failure(message.body, where=self._home.name)
-                    if message.kind == notes.LAST_STATS:
+                    if message.kind == protocol.LAST_STATS:
                         self.stats = pickle.loads(message.body)  # noqa: S301 -- from the loader process
                 _discard(received)
 

@@ -26,11 +26,11 @@ from asyncdata.errors import CloseTimeoutError, PipelineClosedError, WorkerDiedE
 from asyncdata.memory.arena import Arena
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
-from asyncdata.runtime.gate import Gate, GuardedThread
-from asyncdata.runtime.isolate import notes
+from asyncdata.runtime.isolate import protocol
 from asyncdata.runtime.isolate.inquiry import Inquiry
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.isolate.outbox import Outbox
+from asyncdata.runtime.life.interrupt_safe import Gate, GuardedThread
 from asyncdata.workers.channel import Channel, has_seqpacket, open_nameless_file
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.process import Process, describe_exit
@@ -93,7 +93,7 @@ class Loader:
         """
         self._pickled_options = dump_program(self._options, LOADER)
         try:
-            self._control, self._their_control = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
+            self._control, self._their_control = Channel.pair(stream=self._stream, message_bytes=protocol.MESSAGE_BYTES)
             self._life, self._their_life = Channel.pair(stream=self._stream)
             self._crash_fd = open_nameless_file("asyncdata-crash")
             self.outbox = Outbox(self._control)
@@ -206,7 +206,7 @@ class Loader:
             keep: Takes the intake before anybody else knows of it.
         """
         number = next(self._numbers)
-        ours, theirs = Channel.pair(stream=self._stream, message_bytes=notes.MESSAGE_BYTES)
+        ours, theirs = Channel.pair(stream=self._stream, message_bytes=protocol.MESSAGE_BYTES)
         intake = Intake(number, ours, self, close_timeout_s=self._options.close_timeout_s)
         keep(intake)
         with self._lock:
@@ -215,8 +215,8 @@ class Loader:
                 self._intakes[number] = intake
         with theirs:
             if not gone:
-                self.outbox.post(lambda: self._control.hand_over(notes.OPEN, number, fd=theirs.fileno()))
-                self.outbox.post(lambda: self._control.hand_over(notes.RUN, number, size, fd=plan_fd))
+                self.outbox.post(lambda: self._control.hand_over(protocol.OPEN, number, fd=theirs.fileno()))
+                self.outbox.post(lambda: self._control.hand_over(protocol.RUN, number, size, fd=plan_fd))
                 self.outbox.flush_all()
 
     def left(self, intake: Intake) -> None:
@@ -276,7 +276,7 @@ class Loader:
         if not self._thread.was_started:
             return
         with contextlib.suppress(OSError):  # it has ended, and all was closed
-            self._life.send(notes.CLOSE)
+            self._life.send(protocol.CLOSE)
 
     def close(self) -> None:
         """Returns when the process has ended, and everything of it here; after `begin_close`.

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from asyncdata.runtime.isolate.notes import MOST_NOTES, NOTES, Note, pack_notes
+from asyncdata.runtime.isolate.protocol import MOST_NOTES, NOTES, Note, pack_notes
 from asyncdata.workers.channel import Channel
 
 

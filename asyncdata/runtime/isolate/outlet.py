@@ -20,14 +20,14 @@ import numpy.typing as npt
 from asyncdata.errors import ObjectNotFoundError
 from asyncdata.memory.structure import Structure
 from asyncdata.observe.snapshot import PipelineStats
-from asyncdata.runtime.delivery import Delivery
-from asyncdata.runtime.isolate import notes, parcel
-from asyncdata.runtime.isolate.wrapping import dump_structure, wrap
+from asyncdata.runtime.consumer.delivery import Delivery
+from asyncdata.runtime.isolate import out_of_band, protocol
+from asyncdata.runtime.isolate.codec import dump_structure, wrap
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import RemoteTraceback, annotate, encode_failure
 from asyncdata.workers.messages import HEAD
 
-_INLINE_BYTES: Final = notes.MESSAGE_BYTES - HEAD.size
+_INLINE_BYTES: Final = protocol.MESSAGE_BYTES - HEAD.size
 
 
 class Loans:
@@ -85,7 +85,7 @@ class Outlet:
         self._writing = False
         self._putting_back = False
         loop.add_reader(channel.fileno(), self._readable)
-        self._send(channel.hand_over(notes.ARENA, first=arena[1], fd=arena[0]))
+        self._send(channel.hand_over(protocol.ARENA, first=arena[1], fd=arena[0]))
 
     # --- the pump's side ---------------------------------------------------------------------------------------
 
@@ -110,11 +110,11 @@ class Outlet:
         pieces = wrap(delivery)
         if not self._count or delivery.structure != self._structure:
             self._structure = delivery.structure
-            self._send(self._channel.send(notes.SHAPE, body=dump_structure(self._structure)))
+            self._send(self._channel.send(protocol.SHAPE, body=dump_structure(self._structure)))
         self._count += 1
         number = self._loans.lend(delivery.base)
         self._sent.append(number)
-        self._send_pieces(number, notes.TO_COPY if delivery.to_copy else 0, pieces)
+        self._send_pieces(number, protocol.TO_COPY if delivery.to_copy else 0, pieces)
         self.remind()
         return True
 
@@ -141,11 +141,11 @@ class Outlet:
         self._pump_left = None
         if not self._closed:
             if error is None:
-                self._send(self._channel.send(notes.END))
+                self._send(self._channel.send(protocol.END))
             else:
                 _explain(error)
                 told = isinstance(error.__cause__, RemoteTraceback)
-                self._send(self._channel.send(notes.FAILED, first=int(told), body=encode_failure(error)))
+                self._send(self._channel.send(protocol.FAILED, first=int(told), body=encode_failure(error)))
         return True
 
     # --- what the consumer says --------------------------------------------------------------------------------
@@ -187,24 +187,24 @@ class Outlet:
 
     def report(self, error: BaseException) -> None:
         """Tells a consumer that has left, and waits, why the pipeline does not end."""
-        self._send(self._channel.send(notes.STUCK, body=encode_failure(error)))
+        self._send(self._channel.send(protocol.STUCK, body=encode_failure(error)))
 
     def put_back(self, stats: PipelineStats | None) -> None:
         """Everything of the pipeline has ended: sends what is left to send, then closes."""
         if stats is not None:
-            self._send(self._channel.send(notes.LAST_STATS, body=pickle.dumps(stats, 5)))
+            self._send(self._channel.send(protocol.LAST_STATS, body=pickle.dumps(stats, 5)))
         self._putting_back = True
         if not self._writing:
             self._close()
 
-    def _send_pieces(self, number: int, to_copy: int, pieces: parcel.Buffers) -> None:
-        size = parcel.nbytes(pieces)
+    def _send_pieces(self, number: int, to_copy: int, pieces: out_of_band.Buffers) -> None:
+        size = out_of_band.nbytes(pieces)
         if size <= _INLINE_BYTES:
-            self._send(self._channel.send(notes.DELIVERY, number, to_copy, body=b"".join(pieces)))
+            self._send(self._channel.send(protocol.DELIVERY, number, to_copy, body=b"".join(pieces)))
             return
-        fd = parcel.write_file("asyncdata-delivery", pieces)
+        fd = out_of_band.write_file("asyncdata-delivery", pieces)
         try:
-            self._send(self._channel.hand_over(notes.DELIVERY_FILE, number, to_copy, size, fd=fd))
+            self._send(self._channel.hand_over(protocol.DELIVERY_FILE, number, to_copy, size, fd=fd))
         finally:
             os.close(fd)
 

@@ -11,10 +11,10 @@ from asyncdata.planner.sizes import shards_of_inputs
 from asyncdata.runtime.lower.registry import branch, draw_key, lower, register
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.concatenate import ConcatenateStage
-from asyncdata.runtime.stages.inputs import Holder
-from asyncdata.runtime.stages.sampling import RandomChoices, SampleStage, VaryingChoices
-from asyncdata.runtime.stages.zip import ZipStage
+from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
+from asyncdata.runtime.stages.order.inputs import Holder
+from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices
+from asyncdata.runtime.stages.order.zip import ZipStage
 
 
 def _side_by_side(node: Node, scope: Scope) -> list[Stage]:

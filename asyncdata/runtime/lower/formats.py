@@ -19,15 +19,15 @@ from asyncdata.memory.advance import Rows
 from asyncdata.plan import files, sources
 from asyncdata.plan.label import label_of
 from asyncdata.redaction import redact
-from asyncdata.runtime.chunks import ChunkReader
-from asyncdata.runtime.inflate import InflatedChunks
 from asyncdata.runtime.lower.registry import shares
 from asyncdata.runtime.lower.restart import register_file
+from asyncdata.runtime.reading.chunks import ChunkReader
+from asyncdata.runtime.reading.inflate import InflatedChunks
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.framed import FramedStage
-from asyncdata.runtime.stages.parquet import ParquetStage
-from asyncdata.runtime.stages.tar import TarStage
+from asyncdata.runtime.stages.sources.framed import FramedStage
+from asyncdata.runtime.stages.sources.parquet import ParquetStage
+from asyncdata.runtime.stages.sources.tar import TarStage
 from asyncdata.storage.urls import scheme_of
 
 _LEAST_FIRST: Final = 1 << 16

@@ -15,9 +15,6 @@ from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.shards import refuse_overlap
-from asyncdata.runtime.contents import Contents
-from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.freshness import Freshness
 from asyncdata.runtime.lower.registry import (
     around_inner,
     lower,
@@ -28,23 +25,26 @@ from asyncdata.runtime.lower.registry import (
     shares,
     tasks_account,
 )
-from asyncdata.runtime.recording import IMAGE_BYTES
+from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.batch import BatchStage
-from asyncdata.runtime.stages.cache import CacheStage
-from asyncdata.runtime.stages.collecting import Collector, Collects
-from asyncdata.runtime.stages.contents import ContentsStage
-from asyncdata.runtime.stages.group_by_window import GroupByWindowStage
-from asyncdata.runtime.stages.padding import Padding
-from asyncdata.runtime.stages.raggedness import Ragging
-from asyncdata.runtime.stages.rebatch import Cycle, stacked
-from asyncdata.runtime.stages.snapshot import SnapshotStage
-from asyncdata.runtime.stages.unbatch import UnbatchStage
-from asyncdata.runtime.stages.uneven import Lay, UnevenBatchStage
-from asyncdata.runtime.stages.window import WindowStage
-from asyncdata.runtime.stored import FileStore, MemoryStore, Store
-from asyncdata.runtime.usercode import UserFunction, as_int
+from asyncdata.runtime.stages.group.batch import BatchStage
+from asyncdata.runtime.stages.group.collecting import Collector, Collects
+from asyncdata.runtime.stages.group.contents import ContentsStage
+from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
+from asyncdata.runtime.stages.group.materialized import Contents
+from asyncdata.runtime.stages.group.padding import Padding
+from asyncdata.runtime.stages.group.raggedness import Ragging
+from asyncdata.runtime.stages.group.rebatch import Cycle, stacked
+from asyncdata.runtime.stages.group.uneven import Lay, UnevenBatchStage
+from asyncdata.runtime.stages.group.window import WindowStage
+from asyncdata.runtime.stages.rows.unbatch import UnbatchStage
+from asyncdata.runtime.stages.store.cache import CacheStage
+from asyncdata.runtime.stages.store.freshness import Freshness
+from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
+from asyncdata.runtime.stages.store.snapshot import SnapshotStage
+from asyncdata.runtime.stages.store.stored import FileStore, MemoryStore, Store
+from asyncdata.runtime.user_code import UserFunction, as_int
 
 
 def _unbatch(node: grouping.Unbatch, scope: Scope) -> Stage:

@@ -17,12 +17,12 @@ from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Check, Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import Shares, divide
-from asyncdata.runtime.landing import Landing
+from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.inputs import HandingOver
+from asyncdata.runtime.stages.order.inputs import HandingOver
 
 N = TypeVar("N", bound=Node)
 

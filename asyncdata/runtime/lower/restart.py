@@ -11,8 +11,8 @@ from asyncdata.plan.node import Node
 from asyncdata.runtime.lower.registry import register
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.guarded import GuardedStage
-from asyncdata.runtime.stages.restart import RestartStage
+from asyncdata.runtime.stages.sources.guarded import GuardedStage
+from asyncdata.runtime.stages.sources.reread import RestartStage
 
 N = TypeVar("N", bound=Node)
 

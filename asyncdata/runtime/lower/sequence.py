@@ -8,11 +8,11 @@ from asyncdata.planner.shards import shard_label
 from asyncdata.runtime.lower.registry import draw_key, lower, register, source_number
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.calls import RejectionStage, ScanStage, TakeWhileStage
-from asyncdata.runtime.stages.endless import CounterStage, RandomStage
-from asyncdata.runtime.stages.positions import AssertCardinalityStage, EnumerateStage, ShardStage
-from asyncdata.runtime.stages.unique import UniqueStage
-from asyncdata.runtime.usercode import UserFunction
+from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, EnumerateStage, ShardStage
+from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
+from asyncdata.runtime.stages.rows.unique import UniqueStage
+from asyncdata.runtime.stages.sources.endless import CounterStage, RandomStage
+from asyncdata.runtime.user_code import UserFunction
 
 
 def _counter(node: sequence.Counter, scope: Scope) -> Stage:

@@ -9,9 +9,9 @@ from asyncdata.plan.label import label_of
 from asyncdata.runtime.lower.registry import draw_key, register, source_number
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage, SlicesStage
-from asyncdata.runtime.stages.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
-from asyncdata.runtime.stages.listing import ListFilesStage
+from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage
+from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
+from asyncdata.runtime.stages.sources.listing import ListFilesStage
 
 
 def _range(node: sources.Range, scope: Scope) -> Stage:

@@ -9,8 +9,6 @@ from asyncdata.memory.advance import Rows
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import transformations
 from asyncdata.plan.label import label_of
-from asyncdata.runtime.evacuate import Evacuator
-from asyncdata.runtime.landing import LandingAhead
 from asyncdata.runtime.lower.registry import (
     around_inner,
     draw_key,
@@ -21,15 +19,17 @@ from asyncdata.runtime.lower.registry import (
     rows_account,
     tasks_account,
 )
+from asyncdata.runtime.memory.evacuate import Evacuator
+from asyncdata.runtime.memory.landing import LandingAhead
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.batch import BatchStage
-from asyncdata.runtime.stages.interleave import InterleaveStage
-from asyncdata.runtime.stages.prefetch import Depth, PrefetchStage
-from asyncdata.runtime.stages.repeat import RepeatStage
-from asyncdata.runtime.stages.selection import FilterStage, SkipStage, TakeStage
-from asyncdata.runtime.stages.shuffle import ShuffleStage
-from asyncdata.runtime.usercode import UserFunction
+from asyncdata.runtime.stages.group.batch import BatchStage
+from asyncdata.runtime.stages.order.interleave import InterleaveStage
+from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
+from asyncdata.runtime.stages.order.repeat import RepeatStage
+from asyncdata.runtime.stages.order.shuffle import ShuffleStage
+from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
+from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
 _PREFETCHED_BYTES: Final = 32 << 20

@@ -15,17 +15,17 @@ from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name, label_of
 from asyncdata.planner.check import will_check
-from asyncdata.runtime.landing import Landing
 from asyncdata.runtime.lower.registry import keys, lower, register, rows_account, tasks_account
+from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.check import CheckStage
-from asyncdata.runtime.stages.collecting import Collector
-from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
-from asyncdata.runtime.stages.inputs import HandingOver
-from asyncdata.runtime.stages.vectorized import VectorizedMapStage
-from asyncdata.runtime.stages.workers import WorkerStage
-from asyncdata.runtime.usercode import UserFunction
+from asyncdata.runtime.stages.group.collecting import Collector
+from asyncdata.runtime.stages.order.inputs import HandingOver
+from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
+from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
+from asyncdata.runtime.stages.work.check import CheckStage
+from asyncdata.runtime.stages.work.workers import WorkerStage
+from asyncdata.runtime.user_code import UserFunction
 from asyncdata.workers.program import Program
 
 

@@ -20,12 +20,12 @@ from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import DictOf
 from asyncdata.observe.snapshot import PipelineStats
-from asyncdata.runtime.delivery import Delivery
-from asyncdata.runtime.isolate import notes
+from asyncdata.runtime.consumer.delivery import Delivery
+from asyncdata.runtime.isolate import protocol
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.isolate.outbox import Outbox
 from asyncdata.runtime.isolate.outlet import Loans, Outlet
-from asyncdata.runtime.packing import RefLeaf
+from asyncdata.runtime.memory.packing import RefLeaf
 from asyncdata.testing import check, snapshot
 from asyncdata.workers.channel import Channel
 from tests.patience import LIMIT_S
@@ -38,20 +38,20 @@ class Crossing:
         self.name = "the loader process"
         self.arena = Arena(4 * GRANULE)
         self.mapped: Arena | None = None
-        control, theirs = Channel.pair(stream=False, message_bytes=notes.MESSAGE_BYTES)
+        control, theirs = Channel.pair(stream=False, message_bytes=protocol.MESSAGE_BYTES)
         theirs.setblocking(False)
-        self.control = Channel(theirs, stream=False, message_bytes=notes.MESSAGE_BYTES)
+        self.control = Channel(theirs, stream=False, message_bytes=protocol.MESSAGE_BYTES)
         self.outbox = Outbox(control)
         self.loans = Loans()
         self.told: list[bool] = []
         self.events: list[str] = []
-        ours, sock = Channel.pair(stream=False, message_bytes=notes.MESSAGE_BYTES)
+        ours, sock = Channel.pair(stream=False, message_bytes=protocol.MESSAGE_BYTES)
         sock.setblocking(False)
         self.sock: socket.socket = sock
         self.intake = Intake(1, ours, self, close_timeout_s=5)
         loop = asyncio.get_running_loop()
         self.outlet = Outlet(
-            Channel(sock, stream=False, message_bytes=notes.MESSAGE_BYTES),
+            Channel(sock, stream=False, message_bytes=protocol.MESSAGE_BYTES),
             loop,
             (self.arena.fd, self.arena.nbytes),
             self.loans,
@@ -81,13 +81,13 @@ class Crossing:
             except BlockingIOError:
                 return
             for message in messages:
-                for note in notes.unpack_notes(message.body):
-                    if note.kind == notes.RELEASED:
+                for note in protocol.unpack_notes(message.body):
+                    if note.kind == protocol.RELEASED:
                         self.released.append(note.concerns)
                         self.loans.end(note.concerns)
-                    elif note.kind == notes.TAKEN:
+                    elif note.kind == protocol.TAKEN:
                         self.outlet.taken(note.value)
-                    elif note.kind == notes.WAITING:
+                    elif note.kind == protocol.WAITING:
                         self.outlet.waiting(note.value)
                     else:
                         self.outlet.leave(note.value)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from asyncdata.runtime.isolate.notes import MESSAGE_BYTES, NOTES, OPEN, Note, unpack_notes
 from asyncdata.runtime.isolate.outbox import Outbox
+from asyncdata.runtime.isolate.protocol import MESSAGE_BYTES, NOTES, OPEN, Note, unpack_notes
 from asyncdata.workers.channel import Channel
 
 

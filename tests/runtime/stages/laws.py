@@ -31,11 +31,11 @@ from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES, Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import LEAF, Structure, TupleOf
 from asyncdata.options import ErrorPolicy
-from asyncdata.runtime.budget import Budget
-from asyncdata.runtime.policy import Guard, Skips
-from asyncdata.runtime.sourcetable import SourceTable
+from asyncdata.runtime.error_policy import Guard, Skips
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
-from asyncdata.runtime.stages.arrays import block_of_elements
+from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.workers.threads import ThreadPool
 
 Make: TypeAlias = "Callable[[Bench], Stage]"

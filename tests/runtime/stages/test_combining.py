@@ -13,17 +13,17 @@ import pytest
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import DictOf, TupleOf
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage
-from asyncdata.runtime.stages.calls import RejectionStage, ScanStage, TakeWhileStage
-from asyncdata.runtime.stages.concatenate import ConcatenateStage
-from asyncdata.runtime.stages.endless import CounterStage, RandomStage
-from asyncdata.runtime.stages.inputs import Holder
-from asyncdata.runtime.stages.positions import AssertCardinalityStage, EnumerateStage, ShardStage
-from asyncdata.runtime.stages.sampling import RandomChoices, SampleStage, VaryingChoices, choose
-from asyncdata.runtime.stages.selection import TakeStage
-from asyncdata.runtime.stages.unique import UniqueStage
-from asyncdata.runtime.stages.zip import ZipStage
-from asyncdata.runtime.usercode import UserFunction
+from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
+from asyncdata.runtime.stages.order.inputs import Holder
+from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices, choose
+from asyncdata.runtime.stages.order.zip import ZipStage
+from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, EnumerateStage, ShardStage
+from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
+from asyncdata.runtime.stages.rows.selection import TakeStage
+from asyncdata.runtime.stages.rows.unique import UniqueStage
+from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage
+from asyncdata.runtime.stages.sources.endless import CounterStage, RandomStage
+from asyncdata.runtime.user_code import UserFunction
 from tests.runtime.stages import oracle
 from tests.runtime.stages.laws import (
     Bench,

@@ -14,21 +14,21 @@ from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
-from asyncdata.runtime.contents import Contents
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.batch import BatchStage
-from asyncdata.runtime.stages.collecting import Collector
-from asyncdata.runtime.stages.contents import ContentsStage
-from asyncdata.runtime.stages.group_by_window import GroupByWindowStage
-from asyncdata.runtime.stages.interleave import InterleaveStage
-from asyncdata.runtime.stages.padding import Padding
-from asyncdata.runtime.stages.raggedness import Ragging
-from asyncdata.runtime.stages.rebatch import Cycle, stacked
-from asyncdata.runtime.stages.selection import FilterStage, TakeStage
-from asyncdata.runtime.stages.unbatch import UnbatchStage
-from asyncdata.runtime.stages.uneven import UnevenBatchStage
-from asyncdata.runtime.stages.window import WindowStage
-from asyncdata.runtime.usercode import UserFunction
+from asyncdata.runtime.stages.group.batch import BatchStage
+from asyncdata.runtime.stages.group.collecting import Collector
+from asyncdata.runtime.stages.group.contents import ContentsStage
+from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
+from asyncdata.runtime.stages.group.materialized import Contents
+from asyncdata.runtime.stages.group.padding import Padding
+from asyncdata.runtime.stages.group.raggedness import Ragging
+from asyncdata.runtime.stages.group.rebatch import Cycle, stacked
+from asyncdata.runtime.stages.group.uneven import UnevenBatchStage
+from asyncdata.runtime.stages.group.window import WindowStage
+from asyncdata.runtime.stages.order.interleave import InterleaveStage
+from asyncdata.runtime.stages.rows.selection import FilterStage, TakeStage
+from asyncdata.runtime.stages.rows.unbatch import UnbatchStage
+from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 from tests.patience import LIMIT_S
 from tests.runtime.stages.laws import (

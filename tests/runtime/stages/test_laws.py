@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from asyncdata.memory.advance import Rows
-from asyncdata.runtime.manifest import Manifest
+from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.arrays import ItemsStage, RangeStage, SlicesStage
-from asyncdata.runtime.stages.batch import BatchStage
-from asyncdata.runtime.stages.generator import AsyncGeneratorStage, GeneratorStage
-from asyncdata.runtime.stages.inline import AsyncMapStage, InlineMapStage
-from asyncdata.runtime.stages.interleave import InterleaveStage
-from asyncdata.runtime.stages.listing import ListFilesStage
-from asyncdata.runtime.stages.prefetch import PrefetchStage
-from asyncdata.runtime.stages.repeat import RepeatStage
-from asyncdata.runtime.stages.restart import RestartStage
-from asyncdata.runtime.stages.selection import FilterStage, SkipStage, TakeStage
-from asyncdata.runtime.stages.shuffle import ShuffleStage
-from asyncdata.runtime.usercode import UserFunction
+from asyncdata.runtime.stages.group.batch import BatchStage
+from asyncdata.runtime.stages.order.interleave import InterleaveStage
+from asyncdata.runtime.stages.order.prefetch import PrefetchStage
+from asyncdata.runtime.stages.order.repeat import RepeatStage
+from asyncdata.runtime.stages.order.shuffle import ShuffleStage
+from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
+from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
+from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage
+from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage
+from asyncdata.runtime.stages.sources.listing import ListFilesStage
+from asyncdata.runtime.stages.sources.reread import RestartStage
+from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element, ObjectInfo
 from tests.runtime.stages.laws import (
     Bench,

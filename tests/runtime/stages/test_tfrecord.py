@@ -12,9 +12,9 @@ from asyncdata.errors import BrokenFrameError
 from asyncdata.formats.tfrecord import encode, encode_many
 from asyncdata.formats.tfrecord_framer import TFRecordFramer
 from asyncdata.memory.slabs import Slab
-from asyncdata.runtime.chunks import Chunk
+from asyncdata.runtime.reading.chunks import Chunk
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
-from asyncdata.runtime.stages.framed import FramedStage
+from asyncdata.runtime.stages.sources.framed import FramedStage
 from asyncdata.types import ObjectInfo
 from tests.runtime.stages.laws import Bench, Make, Trace, check_any_blocking, check_cancelling, check_closing, whole
 from tests.samples import samples

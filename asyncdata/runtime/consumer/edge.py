@@ -1,0 +1,269 @@
+"""Where the pipeline's loop meets the consumer's thread or loop.
+
+    pump (stage loop) ── put ──▶ [ bounded buffer ] ── pop ──▶ consumer: a thread, or a task on any loop
+
+The pump fills, waits at `capacity` elements, and is woken when the consumer takes. The consumer waits at a gate
+(threads) or for a future of its own loop (tasks), and takes in a step of its own, so that a cancelled wait takes
+nothing. At the end and on errors what is buffered is delivered first. `close` drops the buffer: it is called by the
+consumer's side when it goes, from any thread.
+
+The lock is one of C's, which ``with`` takes and gives back in one step each: Ctrl-C never leaves it locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from asyncdata.runtime.consumer.delivery import Delivery
+from asyncdata.runtime.life.interrupt_safe import Gate
+
+
+class Exit(Protocol):
+    """Where a pump's deliveries go: to a consumer in this process (`Edge`), or in another."""
+
+    def attach(
+        self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None], left: Callable[[], object]
+    ) -> None:
+        """Called once by the pump: its loop, whom to tell that the consumer waits, and that it has left."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is gone."""
+
+    async def put(self, delivery: Delivery) -> bool:
+        """Offers a delivery; waits while there is no room. False when the consumer is gone."""
+
+    async def wait_for_room(self) -> bool:
+        """Returns when there is room for one more delivery; False when the consumer is gone."""
+
+    def remind(self) -> None:
+        """Tells again that the consumer waits, if it does."""
+
+    def finish(self, error: BaseException | None) -> bool:
+        """No more deliveries. The first call decides, later ones return False."""
+
+
+class Edge:
+    """See the module's docstring.
+
+    Args:
+        capacity: Elements that may wait.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lock = threading.RLock()
+        self._buffer: deque[Delivery] = deque()
+        self._rows = 0
+        self._ended = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self._waiters: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
+        self._gates: list[Gate] = []
+        self._waiting: set[object] = set()
+        self._stage_loop: asyncio.AbstractEventLoop | None = None
+        self._room: asyncio.Event | None = None
+        self._starving: Callable[[bool], None] | None = None
+        self._left: Callable[[], object] | None = None
+        self.waits = 0
+
+    def attach(
+        self, loop: asyncio.AbstractEventLoop, starving: Callable[[bool], None], left: Callable[[], object]
+    ) -> None:
+        """Called once by the pump: its loop, whom to tell that the consumer waits, and that it has left.
+
+        A consumer that left before is found by the pump's own look at `is_closed`.
+        """
+        self._room = asyncio.Event()
+        self._starving = starving
+        self._left = left
+        with self._lock:
+            self._stage_loop = loop
+        # The consumer may have begun to wait before there was anybody to be told.
+        self._tell_starving()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is gone."""
+        return self._closed
+
+    # --- pump --------------------------------------------------------------------------------------------------
+
+    async def put(self, delivery: Delivery) -> bool:
+        """Offers a delivery; waits while the buffer is full. False when the consumer is gone."""
+        assert self._room is not None
+        while True:
+            with self._lock:
+                if self._closed:
+                    return False
+                if self._rows < self._capacity or not self._buffer:
+                    self._buffer.append(delivery)
+                    self._rows += len(delivery)
+                    self._wake()
+                    break
+                self._room.clear()
+            await self._room.wait()
+        if self._starving is not None:
+            self._starving(False)
+        return True
+
+    async def wait_for_room(self) -> bool:
+        """Returns when there is room for one more delivery; False when the consumer is gone."""
+        assert self._room is not None
+        while True:
+            with self._lock:
+                if self._closed:
+                    return False
+                if self._rows < self._capacity:
+                    return True
+                self._room.clear()
+            await self._room.wait()
+
+    def remind(self) -> None:
+        """Tells again that the consumer waits, if it does: what was on its way to it turned out to be nothing."""
+        self._tell_starving()
+
+    def finish(self, error: BaseException | None) -> bool:
+        """No more deliveries; from any thread. The first call decides, later ones return False."""
+        with self._lock:
+            if self._ended:
+                return False
+            self._ended = True
+            self._starving = None
+            self._left = None
+            if self._closed:
+                self._buffer.clear()
+            else:
+                self._error = error
+            self._wake()
+        return True
+
+    def _wake(self) -> None:
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.open()
+        waiters, self._waiters = self._waiters, {}
+        for waiter, loop in waiters.items():
+            try:
+                loop.call_soon_threadsafe(_set, waiter)
+            except RuntimeError:
+                continue  # that loop was closed in the meantime
+
+    # --- consumer ----------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Returns when `pop` has an answer; for a thread."""
+        me = object()
+        try:
+            while True:
+                gate = Gate()
+                with self._lock:
+                    if self._is_ready():
+                        return
+                    self._begin_waiting(me)
+                    self._gates.append(gate)
+                gate.wait()
+        finally:
+            with self._lock:
+                self._end_waiting(me)
+
+    async def wait_async(self) -> None:
+        """Returns when `pop` has an answer; for a task on any loop."""
+        me = object()
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                with self._lock:
+                    if self._is_ready():
+                        return
+                    self._begin_waiting(me)
+                    waiter: asyncio.Future[None] = loop.create_future()
+                    self._waiters[waiter] = loop
+                try:
+                    await waiter
+                finally:
+                    with self._lock:
+                        self._waiters.pop(waiter, None)
+        finally:
+            with self._lock:
+                self._end_waiting(me)
+
+    def _is_ready(self) -> bool:
+        return bool(self._buffer) or self._ended or self._closed
+
+    def pop(self) -> tuple[bool, Delivery | None]:
+        """Whether there is an answer now, and which: the next delivery, or None at the end.
+
+        Raises:
+            BaseException: What the pipeline raised; once, afterwards it is simply at its end.
+        """
+        with self._lock:
+            if self._buffer:
+                delivery = self._buffer.popleft()
+                self._rows -= len(delivery)
+                self._call_stage(self._set_room)
+                return True, delivery
+            if self._error is not None:
+                error, self._error = self._error, None
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback leads back to this frame
+            return self._ended or self._closed, None
+
+    def _begin_waiting(self, waiter: object) -> None:
+        if waiter not in self._waiting:
+            self.waits += 1
+            self._waiting.add(waiter)
+            self._call_stage(self._tell_starving)
+
+    def _end_waiting(self, waiter: object) -> None:
+        if waiter in self._waiting:
+            self._waiting.discard(waiter)
+            if not self._buffer:
+                # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
+                self._call_stage(self._tell_starving)
+
+    def _set_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+
+    def _tell_starving(self) -> None:
+        with self._lock:
+            starving = bool(self._waiting) and not self._buffer
+        if self._starving is not None:
+            self._starving(starving)
+
+    def _call_stage(self, function: Callable[[], None]) -> None:
+        if self._stage_loop is not None:
+            try:
+                self._stage_loop.call_soon_threadsafe(function)
+            except RuntimeError:
+                return  # the runtime is gone; what is buffered is still delivered
+
+    def close(self) -> None:
+        """The consumer is gone: drops what is buffered and lets the pump end. Idempotent, from any thread."""
+        with self._lock:
+            self._closed = True
+            self._error = None
+            dropped = list(self._buffer)
+            self._buffer.clear()
+            self._rows = 0
+            self._wake()
+        del dropped
+        self._call_stage(self._leave)
+
+    def _leave(self) -> None:
+        self._set_room()
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,296 @@
+"""A running plan: lowers it, pumps its output to the consumer's edge, and puts everything back.
+
+    run() ── TaskGroup ┬─ pump: root.pull ─▶ deliver ─▶ edge
+                       └─ tasks of stages (feeders, worker tasks, prefetch, sloppy slots)
+
+The group ends before the stages are closed; so when `aclose` releases what stages hold, no task touches it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from asyncdata.errors import PipelineClosedError
+from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.block import Block
+from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.options import Options
+from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.transformations import Batch, Check, Map, MapBatch
+from asyncdata.planner.rules import rewrite
+from asyncdata.planner.sizes import divide
+from asyncdata.runtime.consumer.delivery import Deliverer
+from asyncdata.runtime.consumer.edge import Exit
+from asyncdata.runtime.consumer.gauges import Gauges
+from asyncdata.runtime.life.runtime import Runtime
+from asyncdata.runtime.lower.depth import lower_whole
+from asyncdata.runtime.scope import Scope, Services
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.workers.failure import as_raisable
+
+_LOGGER: Final = logging.getLogger(__name__)
+_LONG_STEP_S: Final = 0.002
+_WORKER_NODES: Final = (Check, Map, MapBatch)
+_BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
+_STAGES_AT_FULL_SHARE: Final = 4
+
+
+class Pipeline:
+    """One iteration of one plan on one Runtime.
+
+    Args:
+        runtime: Whose loops, memory and workers are used.
+        plan: The last node.
+        options: In force.
+        seed: Stands in for seeds that were not given.
+        epoch: Number of this iteration.
+        edge: Where deliveries go.
+        ended: Called on the stage loop when everything is put back.
+        remote: The consumer is another process.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        plan: Node,
+        options: Options,
+        *,
+        seed: int,
+        epoch: int,
+        edge: Exit,
+        ended: Callable[[], None],
+        remote: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._plan = rewrite(plan, options)
+        self._options = options
+        self._seed = seed
+        self._epoch = epoch
+        self._edge = edge
+        self._ended = ended
+        self._remote = remote
+        self._gauges: Gauges | None = None
+        self._last_stats = PipelineStats()
+        self._root: Stage | None = None
+        self._root_ended = False
+
+    async def run(self) -> None:
+        """Runs to the end, or until the edge is closed, or until cancelled, which the Runtime does when it closes."""
+        error: BaseException | None
+        services: list[Services] = []
+        try:
+            error = await self._run_group(services)
+        except Exception as refused:  # noqa: BLE001 -- raised by the iterator, which must not wait for ever
+            error = refused
+        except asyncio.CancelledError:
+            error = PipelineClosedError("the Runtime was closed while the pipeline was running")
+        self._root_ended = True
+        # A task of its own: whoever cancels this one does not keep it from putting everything back.
+        put_back = self._runtime.spawn_on_stage(self._put_back(services, error))
+        del error
+        while not put_back.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(put_back)
+
+    def _is_leaving(self) -> bool:
+        return self._root_ended or self._edge.is_closed
+
+    async def _run_group(self, services: list[Services]) -> BaseException | None:
+        error: BaseException | None = None
+        budget = await self._runtime.budgets.take(self._is_leaving)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = _Tasks(group)
+                services.append(
+                    Services(
+                        self._runtime,
+                        budget,
+                        self._options,
+                        self._seed,
+                        tasks.spawn,
+                    )
+                )
+                error = await self._work(services[0])
+                # Told at once: a task that does not end (user code) must not keep the consumer from hearing of it.
+                self._edge.finish(error)
+                tasks.cancel()
+        except BaseExceptionGroup as ended:
+            return error or _single(ended)
+        return error
+
+    async def _work(self, services: Services) -> BaseException | None:
+        """The pump; returns the pipeline's error, if any."""
+        try:
+            shares = divide(services.options, current_shards=1)
+            consumer = services.account(
+                "consumer", "consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=shares.consumer_bytes
+            )
+            services.budget.adopt(consumer)
+            task = asyncio.current_task()
+            assert task is not None
+            # A consumer that leaves does not wait for what its pipeline waits for: slow reads, slow functions.
+            self._edge.attach(
+                asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting), left=task.cancel
+            )
+            deliverer = Deliverer(
+                services.budget,
+                consumer,
+                self._runtime.returns,
+                shares.lease_bytes,
+                fine_share_bytes=shares.fine_lease_bytes,
+                remote=self._remote,
+            )
+            self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
+            await services.begin()
+            self._root = lower_whole(self._plan, self._scope(services, consumer))
+            await self._pump(self._root, deliverer)
+        except asyncio.CancelledError as caught:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return as_raisable(caught)  # user code raised it by itself
+        except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
+            return as_raisable(caught)
+        return None
+
+    def _scope(self, services: Services, consumer: Account) -> Scope:
+        nodes = list(walk(self._plan))
+        workers = sum(isinstance(node, _WORKER_NODES) for node in nodes)
+        batches = sum(isinstance(node, _BATCH_NODES) for node in nodes)
+        # A few batches have as much for their outputs as one worker stage each; many divide what four would have.
+        workers = max(workers, -(-(workers + batches) // _STAGES_AT_FULL_SHARE))
+        return Scope(
+            services=services,
+            place="plan",
+            element=(),
+            epoch=(self._epoch,),
+            rank=1,
+            rows_account=consumer,
+            shards=1,
+            worker_stages=workers,
+            ordered=self._options.deterministic,
+            errors=services.errors,
+        )
+
+    async def _pump(self, root: Stage, deliverer: Deliverer) -> None:
+        yielded = time.monotonic()
+        while await self._edge.wait_for_room():
+            block = await root.pull(BLOCK_ROWS)
+            if block is None:
+                return
+            if not len(block):
+                self._edge.remind()
+            elif not await self._deliver(block, deliverer):
+                return
+            del block
+            if time.monotonic() - yielded > _LONG_STEP_S:
+                await asyncio.sleep(0)
+                yielded = time.monotonic()
+
+    async def _deliver(self, block: Block, deliverer: Deliverer) -> bool:
+        """Delivers a block in as many parts as the consumer's memory asks for; False when the consumer is gone."""
+        rest: Block | None = block
+        del block
+        try:
+            while rest is not None:
+                delivery, rest = deliverer.deliver(rest)
+                if not await self._edge.put(delivery):
+                    return False
+                del delivery
+        finally:
+            if rest is not None:
+                rest.release()
+        return True
+
+    def stats(self) -> PipelineStats:
+        """How it stands, or stood when it was put back; from any thread."""
+        gauges = self._gauges
+        return self._last_stats if gauges is None else gauges.read()
+
+    async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
+        self._last_stats, self._gauges = self.stats(), None
+        closed: list[BaseException] = []
+        try:
+            if self._root is not None:
+                await self._root.aclose()
+        except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
+            closed.append(caught)
+        try:
+            for service in services:
+                service.close()
+                await service.end()
+                # Only now is it known how many lines of the quarantine list were written.
+                self._last_stats = dataclasses.replace(self._last_stats, skipped=service.skipped())
+                self._runtime.budgets.give(service.budget, self._is_leaving)
+        except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
+            closed.append(caught)
+        self._root = None
+        # A frame that an error's traceback may keep for long must not keep the pipeline.
+        services.clear()
+        late = error or (as_raisable(closed[0]) if closed else None)
+        heard = self._edge.finish(late) and not self._edge.is_closed and error is None
+        if closed and not heard:
+            _LOGGER.warning("while a pipeline was closed: %s", closed[0], exc_info=closed[0])
+        self._ended()
+
+
+class _Tasks:
+    """The tasks that a pipeline's stages have started, so that those which still work ahead can be ended."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cancelled = False
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task; one that starts while all are being ended is ended, too."""
+        task = self._group.create_task(_raisable_only(coroutine))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # Cancelled before its first step, the task does not touch the coroutine.
+        task.add_done_callback(lambda _task: coroutine.close())
+        if self._cancelled:
+            task.cancel()
+        return task
+
+    def cancel(self) -> None:
+        """Ends them all."""
+        self._cancelled = True
+        for task in list(self._tasks):
+            task.cancel()
+
+
+async def _raisable_only(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs a task of a stage; what would end the event loop (SystemExit, KeyboardInterrupt) only ends the pipeline."""
+    try:
+        await coroutine
+    except asyncio.CancelledError:
+        pass
+    except BaseException as error:  # noqa: BLE001 -- raised by the iterator
+        raise as_raisable(error) from None
+    else:
+        return
+    # A new one: the task keeps it, and with it would keep every frame that the first one came through.
+    raise asyncio.CancelledError
+
+
+def _single(group: BaseExceptionGroup[BaseException] | None) -> BaseException | None:
+    """The only exception of a group, or else the group."""
+    while isinstance(group, BaseExceptionGroup) and len(group.exceptions) == 1:
+        inner = group.exceptions[0]
+        if not isinstance(inner, BaseExceptionGroup):
+            return inner
+        group = inner
+    return group
+
+
+def _tell(services: Services, consumer: Account, waiting: bool) -> None:
+    if not consumer.closed:
+        services.budget.wait(consumer, waiting)

@@ -1,0 +1,89 @@
+"""A delivery taken apart for another process, and put together there: offsets, kinds and shapes, no payload.
+
+What lies in the arena crosses as rows of (offset, length) and what they are. Elements outside it (of sources that are
+not batched, mostly small) are pickled, their arrays beside the pickle. The structure is the same for most deliveries
+of a pipeline and is sent when it changes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import PipelineError
+from asyncdata.memory.advance import Advance, Rows
+from asyncdata.memory.structure import Structure
+from asyncdata.runtime.consumer.delivery import ColumnParts, Delivery
+from asyncdata.runtime.isolate import out_of_band
+from asyncdata.runtime.memory.packing import RefLeaf
+
+
+class _Contents(NamedTuple):
+    columns: ColumnParts
+    in_arena: bool
+    origin: Rows
+    used: Rows
+    ends: Rows | None
+    marks: tuple[tuple[int, Any], ...]
+
+
+def dump_structure(structure: Structure) -> bytes:
+    """Pickled so that a namedtuple of ``__main__`` is the consumer's own class again."""
+    pickled: bytes = cloudpickle.dumps(structure, protocol=5)
+    return pickled
+
+
+def load_structure(body: bytes) -> Structure:
+    """What `dump_structure` made."""
+    structure: Structure = pickle.loads(body)  # noqa: S301 -- from a process of this pipeline
+    return structure
+
+
+def wrap(delivery: Delivery) -> out_of_band.Buffers:
+    """The delivery without its structure and its base.
+
+    Raises:
+        PipelineError: An element is made of something that cannot be pickled.
+    """
+    advance = delivery.advance
+    contents = _Contents(
+        delivery.columns,
+        delivery.base is not None,
+        delivery.origin,
+        advance.used_rows,
+        advance.ends,
+        advance.marks,
+    )
+    plain = tuple(contents)
+    if all(isinstance(column, RefLeaf) and column.leaves is None for column in delivery.columns):
+        return out_of_band.dump(plain, pickle.dumps)
+    try:
+        return out_of_band.dump_object(plain)
+    except Exception as error:
+        kinds = sorted({type(item).__qualname__ for column in delivery.columns for item in _objects(column)})
+        raise PipelineError(
+            f"an element ({', '.join(kinds)}) cannot be sent from the loader process to its consumer: "
+            f"{type(error).__name__}: {error}. With isolate=True elements are made of numbers, arrays, bytes, str and "
+            "other objects that can be pickled"
+        ) from error
+
+
+def _objects(column: RefLeaf | npt.NDArray[Any] | list[Any]) -> list[Any]:
+    return column if isinstance(column, list) else []
+
+
+def unwrap(contents: Any, structure: Structure, base: npt.NDArray[np.uint8] | None) -> Delivery:
+    """The delivery in the consumer's process.
+
+    Args:
+        contents: What came of `wrap`'s pieces.
+        structure: How leaves nest.
+        base: The arena, through a lease.
+    """
+    columns, in_arena, origin, used, ends, marks = _Contents(*contents)
+    advance = Advance(len(origin), used, ends, marks)
+    return Delivery(structure, columns, base if in_arena else None, origin, advance)

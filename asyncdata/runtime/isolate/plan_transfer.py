@@ -1,0 +1,70 @@
+"""A plan on its way to the loader process: functions by value, arrays once; or an error that names the culprit."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, fields
+
+from asyncdata.errors import FunctionTransferError
+from asyncdata.options import Options
+from asyncdata.plan.flat import flattened, restored
+from asyncdata.plan.label import label_of
+from asyncdata.plan.node import Node, walk
+from asyncdata.runtime.isolate import out_of_band
+from asyncdata.workers.transfer import LOADER, dump_program, dumps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cargo:
+    """What the loader process is told to run.
+
+    Attributes:
+        plan: The last node.
+        options: In force.
+        seed: Stands in for seeds that were not given.
+        epoch: Number of the iteration.
+    """
+
+    plan: Node
+    options: Options
+    seed: int
+    epoch: int
+
+
+def load_up(cargo: Cargo) -> tuple[int, int]:
+    """Writes the cargo into a nameless file: its descriptor, the caller's to close, and its length.
+
+    Raises:
+        FunctionTransferError: Something in it cannot be pickled.
+    """
+    try:
+        steps = flattened(cargo.plan)
+        pieces = out_of_band.dump((dataclasses.replace(cargo, plan=steps[-1]), steps), dumps)
+    except Exception as error:
+        _name_culprit(cargo.plan)
+        raise FunctionTransferError(
+            f"the pipeline cannot be sent to the loader process ({type(error).__name__}: {error}); "
+            "with isolate=True everything in it must be picklable"
+        ) from error
+    return out_of_band.write_file("asyncdata-plan", pieces), out_of_band.nbytes(pieces)
+
+
+def _name_culprit(plan: Node) -> None:
+    """Raises the error of the function, or other part of a node, that is in the way."""
+    for node in walk(plan):
+        for field in fields(node):
+            value = getattr(node, field.name)
+            if isinstance(value, Node) or (isinstance(value, tuple) and value and isinstance(value[0], Node)):
+                continue
+            try:
+                dump_program(value, LOADER)
+            except FunctionTransferError as error:
+                error.stage = label_of(node)
+                raise
+
+
+def unload(fd: int, size: int) -> Cargo:
+    """The cargo, in the loader process; its arrays view the file."""
+    cargo: Cargo
+    cargo, steps = out_of_band.load_mapped(fd, size)
+    return dataclasses.replace(cargo, plan=restored(steps))

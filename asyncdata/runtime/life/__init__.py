@@ -1,0 +1,1 @@
+"""Where the life of a Runtime and of a pipeline begins and ends: loops, threads, closing."""

@@ -1,0 +1,292 @@
+"""Event loops in threads of their own.
+
+A `LoopThread` runs one loop (uvloop) and owns every task on it through one TaskGroup: tasks are spawned into it, and
+closing it waits for them all before the thread ends. What user code left on the loop (tasks, threads of
+``asyncio.to_thread``) is ended with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import uvloop
+
+from asyncdata.runtime.life.interrupt_safe import Gate, GuardedThread
+
+T = TypeVar("T")
+
+_STACK_LIMIT: Final = 50
+_LOOP_DESCRIPTORS: Final = 8
+
+
+class LoopThread:
+    """One thread, one event loop, one TaskGroup.
+
+    The loop is made and closed in its thread, where Ctrl-C cannot come between; whoever starts the thread may be
+    interrupted at any moment, and has but to call `end`.
+
+    Args:
+        name: The thread's name.
+
+    Attributes:
+        loop: The loop, from `start` on.
+    """
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._asked_to_stop = False
+        self._failure: BaseException | None = None
+        self._stop: asyncio.Event | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._started = Gate()
+        self._after: list[Callable[[], None]] = []
+        # A daemon, so that an iterator which nobody closed cannot keep the interpreter from reaching its exit
+        # handlers; there the Runtime closes it properly.
+        self._thread = GuardedThread(self._run, name, self._fail)
+
+    def start(self) -> None:
+        """Starts the thread; returns when the loop runs.
+
+        Raises:
+            OSError: Descriptors have run out.
+            RuntimeError: Threads have.
+        """
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._started.open()
+
+    def _run(self) -> None:
+        with _standard_descriptors_in_use():
+            self._live()
+
+    def _live(self) -> None:
+        try:
+            _require_descriptors()
+            self.loop = uvloop.new_event_loop()
+        except BaseException as error:  # noqa: BLE001 -- raised by `start`
+            self._fail(error)
+            return
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._main())
+            self.loop.run_until_complete(self._end_foreign_tasks())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+            self._started.open()
+            callbacks, self._after = self._after, []
+            for callback in callbacks:
+                callback()
+
+    async def _main(self) -> None:
+        self._stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self._started.open()
+            if self._asked_to_stop:
+                self._stop.set()
+            await self._stop.wait()
+
+    async def _end_foreign_tasks(self) -> None:
+        """Tasks that user code started on the loop and did not wait for."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread."""
+        return self._thread.is_current()
+
+    def is_alive(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts a task on the loop, from the loop. The coroutine must not raise anything but CancelledError."""
+        assert self._group is not None
+        return self._group.create_task(coroutine)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Calls a function on the loop, from any thread; raises RuntimeError once the loop is closed."""
+        self.loop.call_soon_threadsafe(function)
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Runs a coroutine on the loop, from any other thread. Cancelling the future cancels the coroutine."""
+        result: concurrent.futures.Future[T] = concurrent.futures.Future()
+        running: list[asyncio.Task[None]] = []
+
+        def start() -> None:
+            if result.cancelled():
+                coroutine.close()
+            else:
+                running.append(self.spawn(_settle(coroutine, result)))
+
+        def cancel(future: concurrent.futures.Future[T]) -> None:
+            if future.cancelled():
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the coroutine
+                    self.call(lambda: running and running[0].cancel())
+
+        result.add_done_callback(cancel)
+        try:
+            self.call(start)
+        except RuntimeError:
+            coroutine.close()
+            raise
+        return result
+
+    def perform(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a coroutine function on the loop, from a thread that Ctrl-C may interrupt; returns when it has ended.
+
+        Raises:
+            RuntimeError: The loop was told to stop before.
+        """
+        ended = Gate()
+        errors: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                await function()
+            except BaseException as error:  # noqa: BLE001 -- raised below
+                errors.append(error)
+            finally:
+                ended.open()
+
+        def start() -> None:
+            if self._asked_to_stop:  # whoever waits, if anybody still does, must not wait for ever
+                errors.append(RuntimeError(f"{self.name} was stopped while it started"))
+                ended.open()
+            else:
+                self.spawn(run())
+
+        self.call(start)
+        ended.wait()
+        if errors:
+            raise errors.pop()
+
+    def after_end(self, callback: Callable[[], None]) -> None:
+        """Registers something to do in the thread when its loop is closed, just before it ends."""
+        self._after.append(callback)
+
+    def stop(self) -> None:
+        """Lets the loop end once its tasks have; from any thread, any number of times."""
+
+        def set_stop() -> None:
+            if self._stop is not None:
+                self._stop.set()
+
+        # Whoever does not see yet that the loop runs has said so before the loop looks.
+        self._asked_to_stop = True
+        if self._started.is_open and self._failure is None:
+            with contextlib.suppress(RuntimeError):  # closed already
+                self.call(set_stop)
+
+    def join(self) -> None:
+        """Waits for the thread to end, if it was started."""
+        self._thread.join()
+
+    def end(self) -> None:
+        """Stops the loop and waits for its thread, whether it was started, is being started, or has ended."""
+        self.stop()
+        self.join()
+
+    def answers(self, timeout_s: float) -> bool:
+        """Whether the loop does anything at all within a time: it may be stuck in user code. From another thread."""
+        answered = Gate()
+        try:
+            self.call(answered.open)
+        except RuntimeError:
+            return True  # it has ended
+        return answered.wait(timeout_s)
+
+    def stack(self) -> str:
+        """Where the thread is now."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- documented, despite its name
+        return "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
+
+    def descriptors(self) -> set[int]:
+        """The loop's own descriptors and those it watches; for a forked child, which must not touch the loop."""
+        poll: int = self.loop._get_backend_id()  # type: ignore[attr-defined]  # noqa: SLF001 -- uvloop's only way
+        found = {poll}
+        try:
+            text = Path(f"/proc/self/fdinfo/{poll}").read_text(encoding="ascii")
+        except OSError:
+            return found  # no procfs: what the loop watches stays open in the child
+        found.update(int(line.split()[1]) for line in text.splitlines() if line.startswith("tfd:"))
+        return found
+
+
+def _require_descriptors() -> None:
+    """Raises OSError where there are too few for a loop: libuv ends the process when it runs out of them half-way."""
+    opened: list[int] = []
+    try:
+        for _ in range(_LOOP_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 -- any may fail
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _standard_descriptors_in_use() -> Generator[None]:
+    """Keeps a loop from being given the numbers 0 to 2 in a process that was started without them.
+
+    libuv ends the process when it closes a descriptor of its own with such a number.
+    """
+    opened: list[int] = []
+    try:
+        for descriptor in range(3):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                opened.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        yield
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+async def _settle(coroutine: Coroutine[Any, Any, T], result: concurrent.futures.Future[T]) -> None:
+    """Awaits a coroutine and hands its outcome to another thread, which may have given up waiting."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        try:
+            value = await coroutine
+        except asyncio.CancelledError:
+            result.cancel()
+            raise
+        except BaseException as error:  # noqa: BLE001 -- handed to the caller through the future
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+
+def describe_tasks(loop: asyncio.AbstractEventLoop, without: set[asyncio.Task[Any]]) -> str:
+    """The tasks of a loop that wait for something, and where: one paragraph each, from any thread."""
+    paragraphs: list[str] = []
+    for task in asyncio.all_tasks(loop) - without:
+        awaited: Any = task.get_coro()
+        lines: list[str] = []
+        while awaited is not None and len(lines) < _STACK_LIMIT:
+            frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
+            if frame is not None:
+                lines += traceback.format_stack(frame, 1)
+            awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
+        paragraphs.append(f"task {task.get_name()!r}:\n{''.join(lines)}")
+    return "\n".join(paragraphs)

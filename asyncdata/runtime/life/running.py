@@ -1,0 +1,172 @@
+"""A pipeline under way, in this process or in the loader process of an isolated Runtime; what iterators hold on to."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+
+from asyncdata.errors import PipelineClosedError
+from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.plan.node import Node
+from asyncdata.planner.rules import rewrite
+from asyncdata.runtime.consumer.edge import Edge
+from asyncdata.runtime.consumer.pipeline import Pipeline
+from asyncdata.runtime.isolate.intake import Intake
+from asyncdata.runtime.isolate.plan_transfer import Cargo, load_up
+from asyncdata.runtime.life.interrupt_safe import Gate
+from asyncdata.runtime.life.runtime import Runtime, active_runtime
+from asyncdata.runtime.life.threads import in_thread
+from asyncdata.runtime.settings import settings_of
+
+
+class Running:
+    """A pipeline under way, and what must be closed after it. Outlives the iterator by a moment.
+
+    Args:
+        runtime: Where it runs.
+        owns_runtime: Whether the Runtime was made for it.
+    """
+
+    def __init__(self, runtime: Runtime, *, owns_runtime: bool) -> None:
+        self.runtime = runtime
+        self.owns_runtime = owns_runtime
+        self.edge: Edge | Intake
+
+    def start(self) -> None:
+        """Begins. Whoever calls it can be interrupted, and has registered `signal` before."""
+        raise NotImplementedError
+
+    def signal(self) -> None:
+        """Lets everything end; returns at once, from any thread, without a lock."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Returns when everything has ended."""
+        raise NotImplementedError
+
+    def stats(self) -> PipelineStats:
+        """How the pipeline stands, or stood at its end."""
+        raise NotImplementedError
+
+    @property
+    def loader_pid(self) -> int | None:
+        """The process it runs in, if that is another one."""
+        return None
+
+    async def aclose(self) -> None:
+        """As `close`, without blocking the loop. Cancelled, it goes on all the same."""
+        self.edge.close()
+        await in_thread(self.close)
+
+
+class RunningHere(Running):
+    """In this process."""
+
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
+        super().__init__(runtime, owns_runtime=owns_runtime)
+        self.edge: Edge = Edge(capacity=1)
+        self.gone = Gate()
+        self._pipeline = Pipeline(
+            runtime,
+            cargo.plan,
+            cargo.options,
+            seed=cargo.seed,
+            epoch=cargo.epoch,
+            edge=self.edge,
+            ended=self.gone.open,
+        )
+
+    def start(self) -> None:
+        """See `Running`."""
+        self.runtime.start()
+        self.runtime.run(self._pipeline.run, refused=self._refused)
+
+    def _refused(self) -> None:
+        self.edge.finish(PipelineClosedError("the Runtime was closed before the pipeline could start"))
+        self.gone.open()
+
+    def signal(self) -> None:
+        """See `Running`."""
+        self.runtime.post(self.edge.close)
+        if self.owns_runtime:
+            self.runtime.abandon()
+
+    def close(self) -> None:
+        """See `Running`."""
+        self.edge.close()
+        if self.owns_runtime:
+            if self.runtime.runs_caller():
+                self.signal()  # what follows is an error, for it cannot wait here
+            self.runtime.close()
+        else:
+            self.runtime.wait_for_pipeline(self.gone)
+
+    def stats(self) -> PipelineStats:
+        """See `Running`."""
+        return dataclasses.replace(self._pipeline.stats(), waits=self.edge.waits)
+
+
+class RunningIsolated(Running):
+    """In the loader process of an isolated Runtime."""
+
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
+        super().__init__(runtime, owns_runtime=owns_runtime)
+        rewrite(cargo.plan, cargo.options)  # what is wrong with the plan is said here, as it is without isolation
+        self._cargo = cargo
+
+    def start(self) -> None:
+        """See `Running`."""
+        fd, size = load_up(self._cargo)
+        try:
+            self.runtime.start()
+            assert self.runtime.loader is not None
+            self._loader = self.runtime.loader
+            self._loader.open(fd, size, self._keep)
+        finally:
+            os.close(fd)
+
+    def _keep(self, intake: Intake) -> None:
+        self.edge: Intake = intake
+
+    @property
+    def loader_pid(self) -> int | None:
+        """See `Running`."""
+        return self._loader.pid
+
+    def signal(self) -> None:
+        """See `Running`."""
+        if hasattr(self, "edge"):
+            self.edge.signal()
+        if self.owns_runtime:
+            self.runtime.abandon()
+
+    def close(self) -> None:
+        """See `Running`."""
+        self.edge.close()
+        try:
+            if self.owns_runtime:
+                self.runtime.close()
+            else:
+                self.edge.wait_until_put_back()
+        finally:
+            self.edge.dispose()
+
+    def stats(self) -> PipelineStats:
+        """See `Running`."""
+        known = self.edge.stats
+        if known is None:
+            known = self._loader.stats(self.edge)
+        return dataclasses.replace(known or PipelineStats(), waits=self.edge.waits, loader_pid=self.loader_pid)
+
+
+def prepare(plan: Node, epoch: int) -> Running:
+    """A plan on the Runtime around the caller, or on one of its own; to be started."""
+    shared = active_runtime()
+    options, idle = settings_of(plan, None if shared is None else shared.options)
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    runtime = shared or Runtime(options, pipelines=1)
+    runtime.idle_options.warn(idle)
+    kind = RunningIsolated if runtime.options.isolate else RunningHere
+    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch)
+    return kind(runtime, cargo, owns_runtime=shared is None)

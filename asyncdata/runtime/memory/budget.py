@@ -1,0 +1,299 @@
+"""Slabs for bytes that were granted: the async rim of the ledger.
+
+Every slab carries the ledger's ticket that pays for it; when the last holder lets the slab go, the ticket goes back,
+and whatever the ledger decides then is carried out here: waiting stages wake, read-ahead is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from asyncdata.errors import MemoryLimitError, SystemResourceError
+from asyncdata.memory.accounts import Account, Kind, LedgerSnapshot, State, Ticket
+from asyncdata.memory.arena import GRANULE, Arena
+from asyncdata.memory.ledger import Ledger
+from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.memory.spans import SpanAllocator
+from asyncdata.runtime.memory.lent import Kept
+
+_QUIET_ROUNDS: Final = 32
+"""Rounds of the loop without a change after which nobody is about to go on."""
+
+
+class ReadAhead(Protocol):
+    """Whoever holds read-ahead bytes."""
+
+    def recall(self, slab: Slab) -> None:
+        """Gives this slab back soon; it was read ahead, and is needed elsewhere."""
+
+
+class _Waiter:
+    """A queued ask and the task that waits for its answer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.answered: asyncio.Future[None] = loop.create_future()
+
+
+class Budget:
+    """One limit, one arena. Stage loop only.
+
+    Args:
+        arena: Where slabs are cut from.
+        limit_bytes: What all slabs together may take.
+        start: Where in the arena slabs may lie.
+        stop: Behind that; the whole rest of the arena unless given.
+        parts: Pipelines among which the user's limit is divided.
+    """
+
+    def __init__(
+        self, arena: Arena, limit_bytes: int, *, start: int = 0, stop: int | None = None, parts: int = 1
+    ) -> None:
+        self.limit = limit_bytes
+        self.parts = parts
+        self.ledger = Ledger(limit_bytes, deferred=True, parts=parts)
+        self._changes = 0
+        self._confirming = False
+        space = arena.nbytes if stop is None else stop
+        self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
+        self.slabs = Slabs(arena, self._allocator, self._freed)
+        self.kept = Kept()
+        self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
+        self._room: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Budget {self.slabs!r} {self.ledger!r}>"
+
+    def open(self, name: str, *, rank: int, kind: Kind, reserved_bytes: int = 0, any_order: bool = False) -> Account:
+        """An account; see `Ledger.open`."""
+        account = self.ledger.open(name, rank=rank, kind=kind, reserved_bytes=reserved_bytes, any_order=any_order)
+        self._act()
+        return account
+
+    def reserve(self, account: Account, nbytes: int) -> None:
+        """Changes what is reserved for an account."""
+        self.ledger.reserve(account, nbytes)
+        self._act()
+
+    def secure(self, account: Account, nbytes: int) -> None:
+        """Reserves for an account as much as its next task turned out to need, if that fits beside other reserves.
+
+        Or later tasks could take the memory that it waits for, and for whose results they wait themselves.
+        """
+        nbytes = self.charge(nbytes)
+        if nbytes > account.reserved and not account.closed:
+            with contextlib.suppress(MemoryLimitError):
+                self.reserve(account, nbytes)
+
+    def begin(self, account: Account) -> None:
+        """Says that a sloppy source is one of those that are read now."""
+        self.ledger.begin(account)
+
+    def close(self, account: Account) -> None:
+        """Ends an account."""
+        self.ledger.close(account)
+        self._act()
+
+    def wait(self, account: Account, waiting: bool = True) -> None:
+        """Says that an account's stage waits for input; see `Ledger.wait`."""
+        if account.waiting is not waiting and not account.closed:
+            self.ledger.wait(account, waiting)
+            self._act()
+
+    @property
+    def collected_bytes(self) -> int:
+        """What all stages that collect rows hold, and the consumer."""
+        return sum(account.used for account in self.snapshot().accounts if account.kind is Kind.ASSEMBLER)
+
+    def charge(self, nbytes: int) -> int:
+        """What a slab for so many bytes costs."""
+        return self._allocator.span_bytes(nbytes)
+
+    async def take(
+        self, account: Account, nbytes: int, *, urgency: int = 0, asked: Callable[[Ticket], None] | None = None
+    ) -> Slab:
+        """A slab held once by the caller; waits until the ledger grants it.
+
+        Args:
+            account: Who is charged.
+            nbytes: The least size.
+            urgency: 0 for what is needed next.
+            asked: Given the ticket, whose urgency may change while it waits (`hurry`).
+
+        Raises:
+            MemoryLimitError: It can never be granted.
+        """
+        waiter = _Waiter(asyncio.get_running_loop())
+        ticket = self.ledger.ask(account, self.charge(nbytes), urgency=urgency, owner=waiter)
+        if asked is not None:
+            asked(ticket)
+        self._act()
+        if ticket.state is State.QUEUED:
+            try:
+                await waiter.answered
+            except asyncio.CancelledError:
+                if ticket.state in (State.QUEUED, State.HELD):
+                    self.ledger.give(ticket)
+                    self._act()
+                raise
+        if ticket.state is State.FAILED:
+            assert ticket.error is not None
+            raise ticket.error
+        return self._cut(nbytes, ticket)
+
+    def _cut(self, nbytes: int, ticket: Ticket) -> Slab:
+        """The slab that was granted; where the system has no memory for it, the grant goes back."""
+        try:
+            return self.slabs.take(nbytes, ticket)
+        except OSError as error:
+            self.ledger.give(ticket)
+            self._act()
+            if isinstance(error, SystemResourceError):
+                error.complete(stage=ticket.account.name)
+            raise
+
+    async def charge_only(self, account: Account, nbytes: int) -> Ticket:
+        """Charges bytes that lie elsewhere than in a slab; waits until the ledger grants it. See `give`.
+
+        Raises:
+            MemoryLimitError: It can never be granted.
+        """
+        waiter = _Waiter(asyncio.get_running_loop())
+        ticket = self.ledger.ask(account, self.charge(nbytes), owner=waiter)
+        self._act()
+        if ticket.state is State.QUEUED:
+            try:
+                await waiter.answered
+            except asyncio.CancelledError:
+                if ticket.state in (State.QUEUED, State.HELD):
+                    self.give(ticket)
+                raise
+        if ticket.state is State.FAILED:
+            assert ticket.error is not None
+            raise ticket.error
+        return ticket
+
+    def give(self, ticket: Ticket) -> None:
+        """Gives back what `charge_only` was granted."""
+        self.ledger.give(ticket)
+        self._act()
+
+    def take_now(self, account: Account, nbytes: int, *, urgency: int = 1) -> Slab | None:
+        """A slab if the bytes are free at this moment, else None."""
+        ticket = self.ledger.ask(account, self.charge(nbytes), urgency=urgency)
+        if ticket.state is State.QUEUED:
+            self.ledger.give(ticket)
+            self._act()
+            return None
+        self._act()
+        return self._cut(nbytes, ticket) if ticket.state is State.HELD else None
+
+    def take_ahead(self, account: Account, nbytes: int, *, urgency: int, reader: ReadAhead) -> Slab | None:
+        """A slab to read ahead into, or None when memory is short now; it may be recalled until it is kept."""
+        ticket = self.ledger.ask_ahead(account, self.charge(nbytes), urgency=urgency)
+        if ticket is None:
+            return None
+        slab = self._cut(nbytes, ticket)
+        self._readers[ticket] = (reader, slab)
+        return slab
+
+    def keep(self, slab: Slab) -> None:
+        """Read-ahead becomes what its source needs now, and can no longer be recalled."""
+        ticket: Ticket = slab.account
+        if self.ledger.promote(ticket):
+            self._readers.pop(ticket, None)
+        self._act()
+
+    def is_kept(self, slab: Slab) -> bool:
+        """Whether a slab can no longer be recalled."""
+        return slab.account not in self._readers
+
+    def move(self, slab: Slab, account: Account) -> None:
+        """Charges a slab to another account from now on."""
+        ticket: Ticket = slab.account
+        if ticket.account is not account and not account.closed:
+            self.ledger.move(ticket, account)
+            self._act()
+
+    def adopt(self, account: Account) -> None:
+        """Charges a new consumer with what the consumers before it still hold: one share has to do for all of them.
+
+        What else is left of a pipeline before, as reads that are being stopped, is not its own and ends by itself.
+        """
+        for slab in self.slabs.by_index(list(self.kept.counts)):
+            self.move(slab, account)
+
+    def hurry(self, ticket: Ticket) -> None:
+        """What was asked for later use is needed next."""
+        if ticket.state in (State.QUEUED, State.HELD):
+            self.ledger.promote(ticket)
+            self._act()
+
+    def rest(self, ticket: Ticket, resting: bool) -> None:
+        """Says that bytes of flow wait for something else; see `Ledger.rest`."""
+        if ticket.state is State.HELD and ticket.account.kind is Kind.FLOW:
+            self.ledger.rest(ticket, resting)
+            self._act()
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Calls back, once, when read-ahead that was refused could be tried again."""
+        self._room.append(callback)
+
+    def snapshot(self) -> LedgerSnapshot:
+        """All accounts as they stand."""
+        return self.ledger.snapshot()
+
+    def end(self) -> None:
+        """The arena is given up; leases that are still out hold the mapping themselves."""
+        self._readers.clear()
+        self._room.clear()
+        self.slabs.close()
+
+    def _freed(self, slab: Slab) -> None:
+        ticket: Ticket = slab.account
+        self._readers.pop(ticket, None)
+        self.ledger.give(ticket)
+        self._act()
+
+    def _act(self) -> None:
+        self._changes += 1
+        if self.ledger.has_decisions:
+            self._carry_out()
+        if self.ledger.suspicious and not self._confirming:
+            self._confirming = True
+            self._confirm(self._changes, 0)
+
+    def _confirm(self, changes: int, rounds: int) -> None:
+        """Lets the loop go round a few times without a change before an ask is declared hopeless.
+
+        A stage that has just been given something has not run yet, and still seems to wait; whoever is ready to run
+        does so within one round of the loop, and hands on within as many as there are stages.
+        """
+        if changes != self._changes:
+            changes, rounds = self._changes, 0
+        if not self.ledger.suspicious:
+            self._confirming = False
+        elif rounds < _QUIET_ROUNDS:
+            asyncio.get_running_loop().call_soon(self._confirm, changes, rounds + 1)
+        else:
+            self._confirming = False
+            self.ledger.confirm()
+            self._act()
+
+    def _carry_out(self) -> None:
+        while self.ledger.has_decisions:
+            decided = self.ledger.decisions()
+            for ticket in (*decided.granted, *decided.failed):
+                if isinstance(ticket.owner, _Waiter) and not ticket.owner.answered.done():
+                    ticket.owner.answered.set_result(None)
+            for ticket in decided.recalled:
+                found = self._readers.pop(ticket, None)
+                if found is not None:
+                    reader, slab = found
+                    reader.recall(slab)
+            if decided.room:
+                callbacks, self._room = self._room, []
+                for callback in callbacks:
+                    callback()

@@ -1,0 +1,1 @@
+"""Bytes of objects on their way into slabs."""

@@ -1,0 +1,326 @@
+"""The bridge between the two loops: the stage loop asks for bytes, the I/O loop receives them into a slab.
+
+They meet twice per chunk, once to ask and once when it is there. A `Read` holds its slab from the asking until the I/O
+loop has let go of it, whatever happens in between: a cancelled read gives its slab back only when nothing writes into
+it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from asyncdata.errors import PipelineClosedError
+from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.options import Storage
+from asyncdata.runtime.life.loops import LoopThread
+from asyncdata.runtime.reading.handover import Handover
+from asyncdata.runtime.stage import Spawn
+from asyncdata.storage.counters import FetchStats
+from asyncdata.storage.fetch import Fetcher
+from asyncdata.storage.object_crc import ObjectChecks
+from asyncdata.types import ObjectInfo
+
+T = TypeVar("T")
+
+
+class Read:
+    """One range on its way into a slab. Used on the stage loop.
+
+    Attributes:
+        done: Whether the I/O loop has let go of the slab.
+        info: The object; known at the end when it was not before.
+        filled: Bytes that were written.
+    """
+
+    def __init__(self, slabs: Slabs, slab: Slab, loop: asyncio.AbstractEventLoop) -> None:
+        self._slabs = slabs
+        self.slab = slab
+        self.done = False
+        self.info: ObjectInfo | None = None
+        self.filled = 0
+        self._error: BaseException | None = None
+        self._event = loop.create_future()
+        self.on_cancel: Callable[[], object] | None = None
+        slabs.hold(slab)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the bytes are there."""
+        return self.done and self._error is None
+
+    def cancel(self) -> None:
+        """Stops the transfer; the slab is let go when it has stopped."""
+        if not self.done and self.on_cancel is not None:
+            self.on_cancel()
+
+    async def wait(self) -> None:
+        """Returns when the bytes are there, or raises what went wrong."""
+        if not self.done:
+            await asyncio.shield(self._event)
+        if self._error is not None:
+            raise self._error
+
+    def finish(self, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
+        """Called on the stage loop once the I/O loop has let go."""
+        self.done = True
+        self.on_cancel = None  # leads to the transfer, and back
+        self.info = info
+        self.filled = filled
+        self._error = error
+        self._slabs.drop(self.slab)
+        if not self._event.done():
+            self._event.set_result(None)
+
+
+class _Transfer:
+    """The I/O loop's half of a `Read`."""
+
+    def __init__(
+        self,
+        io: Io,
+        read: Read,
+        source: ObjectInfo | str,
+        position: int,
+        buffer: memoryview,
+        priority: tuple[int, ...],
+    ) -> None:
+        self._io = io
+        self._read = read
+        self._source = source
+        self._position = position
+        self._buffer = buffer
+        self._priority = priority
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+        self._outcome: tuple[ObjectInfo | None, int, BaseException | None] = (
+            None,
+            0,
+            PipelineClosedError("the read was cancelled"),
+        )
+        read.on_cancel = lambda: io.thread.call(self._cancel)
+
+    def start(self) -> None:
+        self._io.thread.call(self._begin)
+
+    def _begin(self) -> None:
+        if self._cancelled:
+            self._report()
+            return
+        self._task = self._io.thread.spawn(self._run())
+        # Also called for a task that is cancelled before its first step.
+        self._task.add_done_callback(lambda _task: self._report())
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        fetcher = self._io.fetcher
+        try:
+            if isinstance(self._source, str):
+                info, filled = await fetcher.open_read(self._source, self._buffer, priority=self._priority)
+                self._io.check(info, 0, self._buffer[:filled])
+                self._outcome = (info, filled, None)
+            else:
+                await fetcher.read(self._source, self._position, self._buffer, priority=self._priority)
+                self._io.check(self._source, self._position, self._buffer)
+                self._outcome = (self._source, len(self._buffer), None)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the stage that waits for the read
+            self._outcome = (None, 0, error)
+
+    def _report(self) -> None:
+        self._task = None  # a cancelled one keeps its traceback, which leads back here and to the buffer
+        self._io.stage_loop.call_soon_threadsafe(self._io.finish, self._read, *self._outcome)
+
+
+class _Copy:
+    """A `Read` that a worker process may do; what it has not at hand, a `_Transfer` does."""
+
+    def __init__(
+        self, io: Io, read: Read, request: bytes, source: ObjectInfo, length: int, transfer: Callable[[], _Transfer]
+    ) -> None:
+        self._io = io
+        self._read = read
+        self._request = request
+        self._source = source
+        self._length = length
+        self._transfer = transfer
+        self._task: asyncio.Task[None] | None = None
+        self._found = False
+        self._cancelled = False
+        read.on_cancel = self._cancel
+
+    def start(self, handover: Handover, spawn: Spawn) -> None:
+        self._task = spawn(self._run(handover))
+        # Also called for a task that is cancelled before its first step.
+        self._task.add_done_callback(self._report)
+
+    def _cancel(self) -> None:
+        self._cancelled = True  # a task that has just ended does not tell
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, handover: Handover) -> None:
+        self._found = await handover.run(self._request, self._length)
+
+    def _report(self, _task: asyncio.Task[None]) -> None:
+        self._task = None  # a cancelled one keeps its traceback, which leads back here
+        if self._cancelled:
+            self._io.finish(self._read, None, 0, PipelineClosedError("the read was cancelled"))
+        elif self._found:
+            self._io.finish(self._read, self._source, self._length, None)
+        else:
+            self._transfer().start()
+
+
+class _Reads:
+    """How many reads are under way, by whatever storage options."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.under_way = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+
+class Io:
+    """Storage, as the stage loop sees it; owned by the Runtime.
+
+    Args:
+        thread: The I/O loop.
+        stage_loop: Where results are reported.
+        fetcher: What reads; closed with this.
+        check_object_crc: Whether objects that were read as a whole are compared with the store's checksum.
+        handover: What lets worker processes read, and what starts a task on the stage loop; None leaves all reads to
+            the fetcher.
+    """
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        stage_loop: asyncio.AbstractEventLoop,
+        fetcher: Fetcher,
+        *,
+        check_object_crc: bool,
+        handover: tuple[Handover, Spawn] | None = None,
+    ) -> None:
+        self.thread = thread
+        self.stage_loop = stage_loop
+        self.fetcher = fetcher
+        self._checks = ObjectChecks() if check_object_crc else None
+        self._handover = handover
+        self._reads = _Reads()
+
+    def beside(self, storage: Storage) -> Io:
+        """The same with other storage options, and part of this: it is closed with it."""
+        other = copy.copy(self)
+        other.fetcher = self.fetcher.beside(storage)
+        other._checks = None if self._checks is None else ObjectChecks()  # noqa: SLF001 -- a copy of this
+        return other
+
+    def read(
+        self,
+        slabs: Slabs,
+        slab: Slab,
+        start: int,
+        length: int,
+        source: ObjectInfo | str,
+        position: int,
+        priority: tuple[int, ...],
+    ) -> Read:
+        """Begins to fill ``slab[start : start + length]`` with the bytes of an object from `position` on.
+
+        A `source` that is a URL is an object about which nothing is known yet; it is read from its beginning, and the
+        read tells what it is and how much there was.
+        """
+        if self._reads.closed:
+            raise PipelineClosedError("the Runtime was closed")
+        read = Read(slabs, slab, self.stage_loop)
+        buffer = slabs.arena.view[slab.offset + start : slab.offset + start + length]
+        self._reads.under_way += 1
+        self._reads.idle.clear()
+        transfer = partial(_Transfer, self, read, source, position, buffer, priority)
+        if self._handover is not None and not isinstance(source, str):
+            handover, spawn = self._handover
+            request = handover.request(source, position, slab.offset + start, length)
+            if request is not None:
+                _Copy(self, read, request, source, length, transfer).start(handover, spawn)
+                return read
+        transfer().start()
+        return read
+
+    def finish(self, read: Read, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
+        """Reports a read that the I/O loop has let go of; on the stage loop."""
+        read.finish(info, filled, error)
+        self._reads.under_way -= 1
+        if not self._reads.under_way:
+            self._reads.idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no read is under way."""
+        await self._reads.idle.wait()
+
+    async def glob(self, pattern: str) -> list[ObjectInfo]:
+        """The objects that match, sorted by URL."""
+        return await self.call(self.fetcher.glob(pattern))
+
+    async def stat(self, url: str) -> ObjectInfo:
+        """Size and version of one object."""
+        return await self.call(self.fetcher.stat(url))
+
+    async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the I/O loop; cancelling cancels it."""
+        return await asyncio.wrap_future(self.thread.submit(coroutine))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether fewer reads are under way than may be in flight, and a quarter more.
+
+        Those wait in the queue of requests: it is there that the next one begins at once when a place gets free.
+        """
+        return 4 * self._reads.under_way < 5 * self.fetcher.window
+
+    def chunks_ahead(self, in_turn: int) -> int:
+        """Chunks each of so many files that are read in turn should ask for, so that together they fill the window."""
+        return max(2, -(-self.fetcher.window // max(1, in_turn)))
+
+    def check(self, info: ObjectInfo, start: int, data: memoryview) -> None:
+        """A range is complete; on the I/O loop.
+
+        Raises:
+            CorruptObjectError: It was the object's last, and the object's checksum is another one.
+        """
+        if self._checks is not None:
+            self._checks.arrived(info, start, data)
+
+    def note_restart(self) -> None:
+        """A file is begun again, for its object was replaced."""
+        self.thread.call(self.fetcher.note_restart)
+
+    def stats(self) -> FetchStats:
+        """Counters of all reads so far."""
+        stats = self.fetcher.stats()
+        if self._handover is None:
+            return stats
+        copies = self._handover[0]
+        return dataclasses.replace(
+            stats,
+            requests=stats.requests + copies.reads,
+            bytes=stats.bytes + copies.bytes,
+            in_flight=stats.in_flight + copies.under_way,
+        )
+
+    async def aclose(self) -> None:
+        """Closes every connection. Reads must have been cancelled before."""
+        if not self._reads.closed:
+            self._reads.closed = True
+            await self.idle()
+            await self.call(self.fetcher.aclose())

@@ -1,0 +1,123 @@
+"""What a pipeline knows about its files: sizes and versions, from listings, manifest files and first reads.
+
+A file that stands here is opened without asking what it is, and read only as the version that stands here.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Final, TypeVar
+
+from asyncdata.errors import DataError, ObjectNotFoundError
+from asyncdata.redaction import redact
+from asyncdata.runtime.reading.io import Io
+from asyncdata.runtime.stage import Pause
+from asyncdata.storage.globs import has_wildcard
+from asyncdata.storage.groups import gather_bounded
+from asyncdata.storage.manifest import MAX_MANIFEST_BYTES, parse_entry
+from asyncdata.types import ObjectInfo
+
+D = TypeVar("D")
+
+_GLOBS_AT_A_TIME: Final = 16
+_LINES_PER_STEP: Final = 256
+
+
+class Manifest:
+    """One per pipeline, on the stage loop; bounded by the number of the pipeline's files.
+
+    Args:
+        io: Storage.
+    """
+
+    def __init__(self, io: Io) -> None:
+        self._io = io
+        self._objects: dict[str, ObjectInfo] = {}
+        self._listings: dict[tuple[str, ...], list[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, url: str, default: D) -> ObjectInfo | D:
+        """What is known about an object."""
+        return self._objects.get(url, default)
+
+    def __setitem__(self, url: str, info: ObjectInfo) -> None:
+        self._objects[url] = info
+
+    def forget(self, url: str) -> None:
+        """What is known about an object is not true any more."""
+        self._objects.pop(url, None)
+
+    async def matching(self, patterns: tuple[str, ...]) -> list[str]:
+        """The URLs that match, sorted; listed once.
+
+        Raises:
+            ObjectNotFoundError: A pattern matches nothing.
+        """
+        known = self._listings.get(patterns)
+        if known is not None:
+            return known
+        found: dict[str, ObjectInfo] = {}
+        groups = await gather_bounded(self._glob, patterns, min(_GLOBS_AT_A_TIME, len(patterns)))
+        for pattern, infos in zip(patterns, groups, strict=True):
+            if not infos:
+                raise await self._nothing_matches(pattern)
+            found.update((info.url, info) for info in infos)
+        self._objects.update(found)
+        self._listings[patterns] = urls = sorted(found)
+        return urls
+
+    async def _glob(self, pattern: str) -> list[ObjectInfo]:
+        """No object's name ends in a slash; over http there are no names."""
+        return [] if pattern.endswith("/") and not pattern.startswith("http") else await self._io.glob(pattern)
+
+    async def _nothing_matches(self, pattern: str) -> ObjectNotFoundError:
+        """Looks whether the pattern is a directory."""
+        inside = f"{pattern.rstrip('/')}/*"
+        if not has_wildcard(pattern) and not pattern.startswith("http") and await self._io.glob(inside):
+            return ObjectNotFoundError(
+                f"this is a directory; its files are list_files({redact(inside)!r})", url=pattern
+            )
+        return ObjectNotFoundError(
+            "no file matches the pattern; check the bucket, the spelling, and that the wildcards are where "
+            "you want them",
+            url=pattern,
+        )
+
+    async def listed_in(self, url: str) -> list[str]:
+        """The URLs in a manifest file, in its order; read once.
+
+        Raises:
+            DataError: It is not a manifest.
+        """
+        key = ("", url)  # no pattern is empty
+        known = self._listings.get(key)
+        if known is not None:
+            return known
+        data = await self._io.call(self._read_whole(url))
+        urls: list[str] = []
+        pause = Pause()
+        for number, line in enumerate(io.BytesIO(data)):
+            if number % _LINES_PER_STEP == 0:
+                await pause()
+            if not line.strip():
+                continue
+            info = parse_entry(line, number, url)
+            urls.append(info.url)
+            if info.size >= 0:
+                self._objects[info.url] = info
+        if not urls:
+            raise DataError("the manifest names no file", url=url)
+        self._listings[key] = urls
+        return urls
+
+    async def _read_whole(self, url: str) -> bytearray:
+        """On the I/O loop."""
+        fetcher = self._io.fetcher
+        info = await fetcher.stat(url)
+        if info.size > MAX_MANIFEST_BYTES:
+            raise DataError(f"a manifest of {info.size} bytes; at most {MAX_MANIFEST_BYTES} are read", url=url)
+        data = bytearray(info.size)
+        await fetcher.read(info, 0, memoryview(data))
+        return data

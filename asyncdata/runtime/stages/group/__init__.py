@@ -1,0 +1,1 @@
+"""Stages that make one element of several."""

@@ -1,0 +1,207 @@
+"""`batch`: consecutive elements stacked, leaf by leaf, into slabs.
+
+A finished batch lies in one slab, laid out by `memory.layout`: an array per leaf, or for byte strings a table of
+references whose payloads stay where they are. Several small batches share a slab; each begins on its own boundary.
+Batches of byte strings become arrays of objects when they are batched again; these are ordinary Python memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
+from asyncdata.memory.layout import plan_layout, refuse_ragged
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.structure import leaf_names
+from asyncdata.memory.wire import aligned
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.group.collecting import CollectingStage, Collector
+from asyncdata.runtime.stages.group.stacking import (
+    Kept,
+    Misfit,
+    Payloads,
+    Pieces,
+    Stack,
+    Texts,
+    has_nests,
+    stack_of,
+    structured,
+)
+
+_SLAB_TARGET: Final = 1 << 18
+"""Small batches share slabs of about this size."""
+
+_JOINED: Final = 1 << 15
+"""Byte strings are written in pieces of about so many bytes."""
+
+
+class BatchStage(CollectingStage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        size: Elements of a batch.
+        drop_remainder: Whether a last, smaller batch is left out.
+        budget: For slabs.
+        account: Charged with finished batches.
+        rows_account: Of the rows being collected.
+        sources: For naming a record that does not fit.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        size: int,
+        *,
+        drop_remainder: bool,
+        budget: Budget,
+        account: Account,
+        rows_account: Account,
+        sources: SourceTable,
+    ) -> None:
+        super().__init__(
+            label,
+            upstream,
+            Collector(upstream, size, drop_remainder=drop_remainder),
+            budget=budget,
+            account=account,
+            rows_account=rows_account,
+            sources=sources,
+        )
+        self._size = size
+
+    async def _make(self, limit: int) -> Block:
+        stacks = self._choose(limit)
+        assert self._now is not None
+        block, stops, marks = self._now
+        columns = await self._write(block, stacks, len(stops), stops[0])
+        self._now = None
+        starts = np.arange(0, stops[-1], stops[0])
+        return Block(block.structure, columns, block.origin[starts], block.advance.group(stops, marks))
+
+    # --- planning ----------------------------------------------------------------------------------------------
+
+    def _choose(self, limit: int) -> list[Stack]:
+        """Moves as many batches as are alike from `_waiting` to `_now`."""
+        waiting = self._waiting
+        assert waiting is not None
+        size = waiting.stops[0]
+        nests = has_nests(waiting.block)
+        count = 1 if nests else min(limit, len(waiting.stops))
+        stacks = None
+        block = waiting.block
+        while stacks is None:
+            try:
+                if nests:
+                    block = structured(block.split(size)[0])
+                stacks = _stacks(block, waiting.stops[count - 1], size)
+            except Misfit as misfit:
+                count = misfit.row // size
+                if not count:
+                    self._sources.locate(misfit.error, self.label, block.origin[misfit.row])
+                    raise misfit.error from misfit.error.__cause__
+        self._now, self._waiting = waiting, None
+        if count < len(waiting.stops):
+            self._now, self._waiting = waiting.split(count)
+        if nests:
+            rows = self._now.block
+            self._now = self._now._replace(block=Block(block.structure, block.columns, rows.origin, rows.advance))
+        return stacks
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def _write(self, block: Block, stacks: list[Stack], count: int, size: int) -> tuple[Column, ...]:
+        slabs = self._budget.slabs
+        stored = [stack for stack in stacks if not isinstance(stack, Texts)]
+        layout = plan_layout(block.structure, [given.leaf for given in stored])
+        step = aligned(layout.nbytes)
+        copied = [len(item) for stack in stacks if isinstance(stack, Payloads) for item in stack.items]
+        # One byte more than the payloads, so that an empty one at the end begins inside the slab too.
+        extra = sum(copied) + 1 if copied else 0
+        self._most = max(1, min(BLOCK_ROWS, _SLAB_TARGET // (step + extra // count)))
+        slab = self._slab = await self._budget.take(self._account, count * step + extra)
+        free = slab.offset + count * step
+        for given, offset in zip(stored, layout.offsets, strict=True):
+            part = _part(slabs.arena.array, slab.offset + offset, step, count, given.leaf)
+            if isinstance(given, Pieces):
+                for row, piece in enumerate(given.rows):
+                    part[row // size, row % size] = piece
+                    await self._pause()
+            elif isinstance(given, Payloads):
+                table, free = await self._write_payloads(given.items, free)
+                part[...] = table.reshape(part.shape)
+            else:
+                part[...] = (given.table if isinstance(given, Kept) else given.array).reshape(part.shape)
+        # Nothing waits or fails from here on: the holds change hands.
+        columns: list[Column] = []
+        offsets = iter(layout.offsets)
+        for column, stack in zip(block.columns, stacks, strict=True):
+            if not isinstance(stack, Kept):
+                column.release()
+            if isinstance(stack, Texts):
+                columns.append(ObjectColumn(list(stack.batches)))
+                continue
+            offset = next(offsets)
+            if isinstance(stack, Payloads):
+                slabs.hold_rows(np.full(len(stack.items), slab.offset, np.int64))
+            rows = np.empty((count, 2), np.int64)
+            rows[:, 0] = slab.offset + offset + np.arange(count) * step
+            rows[:, 1] = stack.leaf.nbytes
+            slabs.hold_rows(rows[:, 0])
+            columns.append(RefColumn(slabs, rows, stack.leaf))
+        self._slab = None
+        slabs.drop(slab)
+        return tuple(columns)
+
+    async def _write_payloads(self, items: list[bytes], at: int) -> tuple[Rows, int]:
+        view = self._budget.slabs.arena.view
+        table = np.empty((len(items), 2), np.int64)
+        table[:, 1] = list(map(len, items))
+        ends = np.cumsum(table[:, 1]) + at
+        table[:, 0] = ends - table[:, 1]
+        # Small ones are joined first: one copy more, and nothing else to do for each.
+        several = max(_JOINED * len(items) // max(int(ends[-1]) - at, 1), 1)
+        for begin in range(0, len(items), several):
+            joined = items[begin] if several == 1 else b"".join(items[begin : begin + several])
+            view[at : at + len(joined)] = joined
+            at += len(joined)
+            await self._pause()
+        return table, at
+
+
+def _stacks(block: Block, rows: int, size: int) -> list[Stack]:
+    """How the first `rows` elements are stacked, leaf by leaf."""
+    stacks = []
+    try:
+        refuse_ragged(block.structure)
+    except UnbatchableError as error:
+        raise Misfit(0, error) from error
+    for column, name in zip(block.columns, leaf_names(block.structure), strict=True):
+        try:
+            stacks.append(stack_of(column.split(rows)[0], size))
+        except Misfit as misfit:
+            misfit.error.complete(leaf=name or None)
+            raise
+    return stacks
+
+
+def _part(arena: npt.NDArray[np.uint8], offset: int, step: int, count: int, leaf: Leaf) -> npt.NDArray[Any]:
+    """One leaf of `count` batches that lie `step` bytes apart, as one array."""
+    dtype = np.dtype(np.int64) if leaf.kind == "table" else np.dtype(leaf.dtype)
+    shape = (*leaf.shape, 2) if leaf.kind == "table" else leaf.shape
+    strides = [dtype.itemsize]
+    for extent in shape[:0:-1]:
+        strides.insert(0, strides[0] * extent)
+    part: npt.NDArray[Any] = np.ndarray((count, *shape), dtype, arena, offset, (step, *strides))
+    return part

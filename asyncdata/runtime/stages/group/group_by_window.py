@@ -1,0 +1,361 @@
+"""`group_by_window`: elements are collected per key, and a full window becomes a dataset of the user's making.
+
+    input ─▶ key of each element ─▶ a group per key ─▶ full: reduce(key, window) ─▶ its elements, then the next input
+
+When the input has ended, what is left in the groups is reduced in order of the keys. Rows wait as references, charged
+to the stage; while a window is being reduced they are read where they are. A window that user code has kept becomes a
+private copy when its turn is over.
+
+The source rows that the elements of a window use up are passed on by whoever reads them; what nobody has read is used
+up behind the window's last element.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from asyncdata.errors import PipelineError
+from asyncdata.memory.accounts import Account, Foreseen
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Mark, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column, RefColumn
+from asyncdata.memory.structure import LEAF, Structure
+from asyncdata.runtime.error_policy import Guard
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.stage import MARK_EVERY, Pause, Stage, close_all
+from asyncdata.runtime.stages.group.materialized import Contents
+from asyncdata.runtime.stages.order.shuffle import Evacuate, from_history, with_history
+from asyncdata.runtime.user_code import as_int, call_rows, leave_out
+from asyncdata.types import Element
+
+_EVACUATE_EVERY = 1024
+"""Input rows between two looks at what the groups pin."""
+
+Key = Callable[[Element, Rows], int]
+"""The key of an element with this provenance."""
+
+Reduce = Callable[[int, Contents, int, Rows], Stage]
+"""``reduce(key, contents, number of the window, origin of its first element)`` makes the inner dataset's stage."""
+
+
+@dataclass
+class _Group:
+    """Rows with one key.
+
+    Attributes:
+        size: Elements of a full window.
+        parts: Rows of earlier blocks, with what they use up.
+        rows: How many.
+        fresh: Places of further rows in the block at hand.
+    """
+
+    size: int
+    parts: list[Block] = field(default_factory=list)
+    rows: int = 0
+    fresh: list[int] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows + len(self.fresh) >= self.size
+
+
+class _Window:
+    """A window that is being reduced: its rows, and the dataset made of them."""
+
+    def __init__(self, key: int, block: Block) -> None:
+        self.key = key
+        self.block = block
+        self.contents: Contents | None = Contents(block.structure, block.columns, block.origin, block.advance)
+        self.inner: Stage | None = None
+
+    async def aclose(self) -> None:
+        """Ends the dataset and gives the rows back; contents that somebody still refers to become private."""
+        if self.inner is not None:
+            await self.inner.aclose()
+            self.inner = None
+        if self.contents is not None:
+            kept = weakref.ref(self.contents)
+            self.contents = None
+            if (contents := kept()) is not None:
+                contents.detach()
+            self.block.release()
+
+
+class GroupByWindowStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        key: Gives an element's key.
+        window_size: ``window_size(key)`` is asked once per key.
+        reduce: Makes the inner dataset of a window; does not start it.
+        evacuate: Called now and then with the references in the groups.
+        budget: Told when the stage waits for input.
+        rows_account: Charged with the rows that wait.
+        guard: Decides what becomes of elements without a key; None: they are errors.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        *,
+        key: Key,
+        window_size: Callable[[int], int],
+        reduce: Reduce,
+        evacuate: Evacuate,
+        budget: Budget,
+        rows_account: Account,
+        guard: Guard | None = None,
+    ) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._key = key
+        self._window_size = window_size
+        self._reduce = reduce
+        self._evacuate = evacuate
+        self._budget = budget
+        self._rows_account = rows_account
+        self._guard = guard
+        self._sizes: dict[int, int] = {}
+        self._groups: dict[int, _Group] = {}
+        self._pending: Block | None = None
+        self._block: Block | None = None
+        self._structure: Structure = LEAF
+        self._history: list[Column] = []
+        self._keys: list[int] = []
+        self._at = 0
+        self._gone: list[int] = []
+        self._error: Exception | None = None
+        self._window: _Window | None = None
+        self._windows = 0
+        self._tail = NO_ORIGINS
+        self._late = EMPTY
+        self._ended = False
+        self._fold = Fold()
+        self._out = 0
+        self._marked = 0
+        self._mark: Mark = None
+        self._since_evacuation = 0
+        self._pause = Pause()
+        rows_account.foresee = self._foresee
+
+    def _foresee(self) -> Foreseen:
+        parts = [part for group in self._groups.values() for part in group.parts]
+        sizes = [group.size for group in self._groups.values()]
+        if self._window is not None:
+            sizes.append(len(self._window.block))
+            parts.append(self._window.block)
+        nbytes = sum(part.payload_bytes(len(part)) for part in parts)
+        return Foreseen(sum(sizes), sum(map(len, parts)), nbytes, max(sizes, default=0))
+
+    async def pull(self, limit: int) -> Block | None:
+        while True:
+            await self._pause()
+            if self._window is not None:
+                block = await self._pull_inner(limit)
+                if block is not None:
+                    return block
+            elif not await self._next_window():
+                return self._last_news()
+
+    # --- the window that is being reduced ----------------------------------------------------------------------
+
+    async def _pull_inner(self, limit: int) -> Block | None:
+        """Elements of the current window; None when it has ended."""
+        window = self._window
+        assert window is not None
+        assert window.inner is not None
+        block = await window.inner.pull(limit)
+        if block is None:
+            contents = window.contents
+            assert contents is not None
+            await window.inner.aclose()
+            history = contents.take_history()
+            del contents
+            await window.aclose()
+            self._window = None
+            if history is not None:
+                self._tail = np.concatenate((self._tail, history.used_rows))
+            return None
+        marks: tuple[tuple[int, Mark], ...] = ()
+        if len(block) and self._mark is not None:
+            marks, self._mark = ((0, self._mark),), None
+        self._out += len(block)
+        block.advance = block.advance.with_marks(marks)
+        if len(self._tail):
+            # What earlier windows used up behind their last element goes with the element that comes next.
+            block.advance = Advance.concat([Advance(0, self._tail), block.advance])
+            self._tail = NO_ORIGINS
+        return block
+
+    async def _next_window(self) -> bool:
+        """Makes the next window the current one; False at the end."""
+        while True:
+            await self._pause()
+            if self._block is not None:
+                key = self._distribute()
+                if key is not None:
+                    self._begin(key, self._fold.at(self._block.advance, self._at))
+                    return True
+                self._put_away()
+            elif self._error is not None:
+                self._leave_out(self._error)
+            elif self._pending is not None:
+                self._find_keys()
+            elif self._ended:
+                if not self._groups:
+                    return False
+                self._begin(min(self._groups), self._fold.state)
+                return True
+            else:
+                await self._read()
+
+    def _begin(self, key: int, state: object) -> None:
+        group = self._groups.pop(key)
+        parts = group.parts
+        if group.fresh:
+            parts.append(self._pick(group.fresh))
+        if self._out - self._marked >= MARK_EVERY:
+            self._marked = self._out
+            origins = {other: self._origins(waiting) for other, waiting in self._groups.items()}
+            own = np.concatenate([part.origin for part in parts])
+            self._mark = {"out": self._out, "key": key, "window": own, "groups": origins, "input": state}
+        self._window = window = _Window(key, Block.concat(parts))
+        number, self._windows = self._windows, self._windows + 1
+        assert window.contents is not None
+        window.inner = self._reduce(key, window.contents, number, window.block.origin[0])
+
+    def _origins(self, group: _Group) -> Rows:
+        parts = [part.origin for part in group.parts]
+        if group.fresh and self._block is not None:
+            parts.append(self._block.origin[group.fresh])
+        return np.concatenate(parts) if parts else NO_ORIGINS
+
+    # --- input -------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        if self._since_evacuation >= _EVACUATE_EVERY:
+            self._since_evacuation = 0
+            parts = [part for group in self._groups.values() for part in group.parts]
+            await self._evacuate([c for part in parts for c in part.columns if isinstance(c, RefColumn)])
+        # Said once: also when nobody asks for an element, the groups give nothing back by themselves.
+        self._budget.wait(self._rows_account)
+        block = await self._upstream.pull(_EVACUATE_EVERY)
+        if block is None:
+            self._ended = True
+            self._tail = np.concatenate((self._tail, self._late.used_rows))
+            self._late = EMPTY
+            return
+        advance = Advance.concat([self._late, block.advance]) if self._late.has_news else block.advance
+        block.advance, self._late = advance.split(advance.rows) if advance.has_news else (advance, EMPTY)
+        if len(block):
+            self._pending = block
+            self._since_evacuation += len(block)
+
+    def _leave_out(self, error: Exception) -> None:
+        """Goes on without the element for which the key function failed, or raises its error."""
+        assert self._pending is not None
+        head = self._pending.advance.split(1)[0]
+        gone, rest = leave_out(self._pending, error, self._guard)
+        self._error = self._pending = None
+        self._fold.feed(head)
+        used = Advance(0, gone.advance.used_rows)
+        if len(rest):
+            rest.advance = Advance.concat([used, rest.advance])
+            self._pending = rest
+        else:
+            self._late = Advance.concat([used, self._late])
+
+    def _find_keys(self) -> None:
+        """Asks for the keys of some rows that were read; an error is raised when those before it are reduced."""
+        block = self._pending
+        assert block is not None
+        keys, self._error = call_rows(self._key, block, len(block))
+        if self._guard is not None:
+            self._guard.passed(len(keys))
+        self._pending = None
+        if len(keys) < len(block):
+            block, self._pending = block.split(len(keys)) if keys else (block, block)
+        if keys:
+            self._block, self._keys, self._at, self._gone = block, keys, 0, []
+            self._structure, self._history = block.structure, with_history(block)
+
+    def _distribute(self) -> int | None:
+        """Puts rows into their groups until one is full: its key; None at the end of the block."""
+        groups, sizes = self._groups, self._sizes
+        for row in range(self._at, len(self._keys)):
+            key = self._keys[row]
+            group = groups.get(key)
+            if group is None:
+                if key not in sizes:
+                    sizes[key] = self._size_of(key)
+                group = groups[key] = _Group(sizes[key])
+            group.fresh.append(row)
+            if group.is_full:
+                self._at = row + 1
+                return key
+        self._at = len(self._keys)
+        return None
+
+    def _size_of(self, key: int) -> int:
+        size = as_int(self._window_size(key), "window_size_func")
+        if size < 1:
+            raise PipelineError(f"a window must hold at least 1 element, not {size}", stage=self.label)
+        return size
+
+    def _pick(self, rows: list[int]) -> Block:
+        """Some rows of the block at hand, which move out of it and take what they use up along."""
+        self._gone += rows
+        index = np.array(rows, np.int64)
+        return from_history(self._structure, [column.pick(index) for column in self._history], ())
+
+    def _put_away(self) -> None:
+        """The block is used up: its rows stay in their groups."""
+        assert self._block is not None
+        for group in self._groups.values():
+            if group.fresh:
+                group.parts.append(self._pick(group.fresh))
+                group.rows += len(group.fresh)
+                group.fresh = []
+        self._fold.feed(self._block.advance)
+        self._block, self._history = None, []
+
+    def _last_news(self) -> Block | None:
+        tail, self._tail = self._tail, NO_ORIGINS
+        return Block.empty(Advance(0, tail)) if len(tail) else None
+
+    @property
+    def draining(self) -> bool:
+        """When no window is left to begin, and the current one drains."""
+        if not self._ended or self._groups:
+            return False
+        return self._window is None or self._window.inner is None or self._window.inner.draining
+
+    async def aclose(self) -> None:
+        if self._pending is not None:
+            self._pending.release()
+            self._pending = None
+        if self._block is not None:
+            stay = np.ones(len(self._block), bool)
+            stay[self._gone] = False
+            for column in self._block.columns:
+                column.pick(np.flatnonzero(stay)).release()
+            self._block, self._history = None, []
+        for group in self._groups.values():
+            for part in group.parts:
+                part.release()
+        self._groups.clear()
+        window = self._window
+        try:
+            if window is not None:
+                await window.aclose()
+        finally:
+            await close_all(self.inputs)
+        self._window = None
+        self._ended = True

@@ -1,0 +1,250 @@
+"""`window`: nests of datasets, each of which holds some consecutive elements of the input.
+
+    input    0 1 2 3 4 5 6 7 8 9        size 3, shift 2:     (0 1 2) (2 3 4) (4 5 6) (6 7 8) (8 9)
+                                        and stride 2:        (0 2 4) (2 4 6) (4 6 8) (6 8) (8)
+
+Window j begins at row ``j * shift``, and there is one for each such row of the input, unless it is not full and the
+remainder is dropped. Rows wait as references, charged to the stage, until their first window is complete. Windows
+leave as private copies, so that whatever becomes of them holds no memory of the pipeline; rows that several windows
+share are copied out of the arena once. A pull makes windows of a part of the memory limit at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.memory.accounts import Account, Foreseen, Ticket
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, row_marks
+from asyncdata.runtime.stages.group.materialized import Contents, leaf_contents
+from asyncdata.runtime.stages.group.stacking import has_nests
+from asyncdata.runtime.stages.sources.arrays import block_of_elements
+
+_SHARE: Final = 16
+"""Windows of one pull take one part in so many of the memory limit, or are one."""
+
+WrapContents = Callable[[Contents], Any]
+
+
+class WindowStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        size: Elements of a window.
+        shift: From one window's beginning to the next one's.
+        stride: From one element of a window to the next.
+        drop_remainder: Whether windows that are not full are left out.
+        wrap: Makes the dataset that user code sees.
+        budget: Says how large the memory is, and is told when the stage waits for input.
+        rows_account: Charged with the rows that wait.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        *,
+        size: int,
+        shift: int,
+        stride: int,
+        drop_remainder: bool,
+        wrap: WrapContents,
+        budget: Budget,
+        rows_account: Account,
+    ) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._steps = np.arange(size, dtype=np.int64) * stride
+        self._span = int(self._steps[-1]) + 1
+        self._shift = shift
+        self._drop = drop_remainder
+        self._wrap = wrap
+        self._budget = budget
+        self._rows_account = rows_account
+        self._private: Block | None = None
+        self._fresh: deque[Block] = deque()
+        self._rows = 0
+        self._gap = 0
+        self._ended = False
+        self._fold = Fold()
+        self._out = 0
+        self._most = 1
+        self._pause = Pause()
+        self._copies: list[Ticket] = []
+        rows_account.foresee = self._foresee
+
+    def _foresee(self) -> Foreseen:
+        held = [block for block in (self._private, *self._fresh) if block is not None]
+        rows, nbytes = sum(map(len, held)), sum(block.nbytes for block in held)
+        return Foreseen(self._span, rows, nbytes, len(self._steps))
+
+    async def pull(self, limit: int) -> Block | None:
+        self._give_copies()
+        most = min(limit, self._most)
+        while not self._full_windows() and not self._ended:
+            await self._pause()
+            await self._collect(most)
+        count = min(most, self._full_windows() or self._last_windows())
+        if not count:
+            return self._last_news()
+        await self._charge_copies(self._gap + (count - 1) * self._shift + self._span)
+        return self._emit(count)
+
+    async def _charge_copies(self, rows: int) -> None:
+        """Charges the private copies that are about to be made, until the windows are on their way."""
+        nbytes = 0 if self._private is None else self._private.nbytes
+        rows -= 0 if self._private is None else len(self._private)
+        for block in self._fresh:
+            if rows > 0:
+                nbytes += block.nbytes * min(rows, len(block)) // max(len(block), 1)
+                rows -= len(block)
+        if nbytes:
+            self._copies.append(await self._budget.charge_only(self._rows_account, nbytes))
+
+    def _give_copies(self) -> None:
+        copies, self._copies = self._copies, []
+        for ticket in copies:
+            self._budget.give(ticket)
+
+    # --- input -------------------------------------------------------------------------------------------------
+
+    def _full_windows(self) -> int:
+        """Full windows that can be made of the rows at hand."""
+        missing = self._rows - self._gap - self._span
+        return 0 if missing < 0 else missing // self._shift + 1
+
+    def _last_windows(self) -> int:
+        """Windows that are not full, which there are at the end."""
+        rows = self._rows - self._gap
+        return 0 if self._drop or rows <= 0 else -(-rows // self._shift)
+
+    async def _collect(self, windows: int) -> None:
+        """Takes one block of input."""
+        want = self._gap + self._span + (windows - 1) * self._shift - self._rows
+        # Said once: also when nobody asks for a window, what is collected gives nothing back by itself.
+        self._budget.wait(self._rows_account)
+        block = await self._upstream.pull(min(max(want, 1), BLOCK_ROWS))
+        if block is None:
+            self._ended = True
+        else:
+            self._fresh.append(block)
+            self._rows += len(block)
+
+    # --- output ------------------------------------------------------------------------------------------------
+
+    def _emit(self, count: int) -> Block:
+        """The next so many windows, or fewer where elements nest differently."""
+        starts = self._gap + np.arange(count, dtype=np.int64) * self._shift
+        members = [self._steps + start for start in starts.tolist()]
+        if members[-1][-1] >= self._rows:
+            members = [rows[rows < self._rows] for rows in members]
+        held = self._make_private(min(self._rows, int(starts[-1]) + max(self._span, 1)), members)
+        if has_nests(held):
+            starts, members, count = starts[:1], members[:1], 1
+            items = held.columns[0].gather(members[0])
+            assert isinstance(items, ObjectColumn)
+            part = block_of_elements(items.items, held.origin[members[0]], EMPTY)
+            columns = tuple(ObjectColumn([self._window(column, part.origin)]) for column in part.columns)
+            structure = part.structure
+        else:
+            structure = held.structure
+            columns = tuple(
+                ObjectColumn([self._window(column.gather(rows), held.origin[rows]) for rows in members])
+                for column in held.columns
+            )
+        self._most = max(1, min(BLOCK_ROWS, self._budget.limit // _SHARE // max(_bytes_per_window(held, members), 1)))
+        return Block(structure, columns, held.origin[starts], self._consume(held, starts))
+
+    def _window(self, column: Column, origin: Rows) -> object:
+        return self._wrap(leaf_contents(column, origin))
+
+    def _consume(self, held: Block, starts: Rows) -> Advance:
+        """Drops the rows that no later window needs, up to the end of the last one; the advance of the windows."""
+        count = len(starts)
+        stops = np.minimum(starts + min(self._shift, self._span), self._rows).tolist()
+        marks = tuple(
+            (row, {"window": self._out + row, "input": self._fold.at(held.advance, int(starts[row]))})
+            for row in row_marks(self._out, count)
+        )
+        head, rest = held.split(stops[-1])
+        self._fold.feed(head.advance)
+        self._private = rest
+        self._rows -= stops[-1]
+        self._gap = max(0, self._shift - self._span)
+        self._out += count
+        return head.advance.group(stops, marks)
+
+    def _make_private(self, rows: int, members: list[Rows]) -> Block:
+        """The first so many rows, in ordinary memory; their slabs are given back.
+
+        Where windows do not overlap, rows that belong to none are not copied.
+        """
+        wanted = np.ones(rows, bool)
+        if self._shift >= self._span:
+            wanted[:] = False
+            wanted[np.concatenate(members)] = True
+        parts = [self._private] if self._private is not None else []
+        have = sum(map(len, parts))
+        while have < rows:
+            block = self._fresh.popleft()
+            if have + len(block) > rows:
+                block, rest = block.split(rows - have)
+                self._fresh.appendleft(rest)
+            columns = tuple(_taken_out(column, wanted[have : have + len(block)]) for column in block.columns)
+            parts.append(Block(block.structure, columns, block.origin, block.advance))
+            have += len(block)
+        self._private = Block.concat(parts)
+        return self._private
+
+    def _last_news(self) -> Block | None:
+        """What was used up behind the last window."""
+        rest = self._release()
+        used = Advance.concat([block.advance for block in rest]).used_rows if rest else NO_ORIGINS
+        return Block.empty(Advance(0, used)) if len(used) else None
+
+    def _release(self) -> list[Block]:
+        rest = [block for block in (self._private, *self._fresh) if block is not None]
+        self._private, self._rows = None, 0
+        self._fresh.clear()
+        for block in rest:
+            block.release()
+        return rest
+
+    @property
+    def draining(self) -> bool:
+        """When the input drains; what is at hand takes no time."""
+        return self._ended or super().draining
+
+    async def aclose(self) -> None:
+        self._release()
+        self._give_copies()
+        self._ended = True
+        await super().aclose()
+
+
+def _taken_out(column: Column, wanted: npt.NDArray[np.bool_]) -> Column:
+    """A column out of the arena; its rows are released, those that are not wanted are lost."""
+    if not isinstance(column, RefColumn):
+        return column
+    items = [column.element(row) if keep else None for row, keep in enumerate(wanted.tolist())]
+    column.release()
+    return ObjectColumn(items)
+
+
+def _bytes_per_window(held: Block, members: list[Rows]) -> int:
+    """What a window takes: rows of arrays are copied for each, objects are shared."""
+    nbytes = 0
+    for column in held.columns:
+        copies = sum(map(len, members)) if isinstance(column, ArrayColumn) else len(held)
+        nbytes += column.nbytes * copies // max(len(held), 1)
+    return nbytes // len(members)

@@ -1,0 +1,1 @@
+"""Stages that decide which element is next, or have several inputs."""

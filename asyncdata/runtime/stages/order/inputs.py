@@ -1,0 +1,163 @@
+"""One of several inputs of a stage: the rows at hand, and how far it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import RefColumn
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.memory.landing import Landing
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import Pause, Stage
+
+
+class Holder:
+    """Charges what an input has at hand, while others are waited for, to whoever gets it next.
+
+    Finished batches of one input would otherwise count as work under way, which gives memory back by itself.
+    """
+
+    def __init__(self, budget: Budget, account: Account) -> None:
+        self._budget = budget
+        self._account = account
+
+    def __call__(self, block: Block) -> None:
+        """Moves the charge of the block's slabs."""
+        slabs = self._budget.slabs
+        for column in block.columns:
+            if isinstance(column, RefColumn):
+                for index in np.unique(slabs.of_rows(column.rows[:, 0])).tolist():
+                    slab = slabs.slab(index)
+                    # What a source still reads from is its own, and what it has read is charged downstream already.
+                    if slab.account.account.kind is Kind.FLOW:
+                        self._budget.move(slab, self._account)
+
+
+class HandingOver(Stage):
+    """Passes blocks on, and charges what is in them to the stage that collects it.
+
+    Args:
+        upstream: Where they come from.
+        landing: Charges.
+        sources: For naming elements that do not fit.
+    """
+
+    def __init__(self, upstream: Stage, landing: Landing, sources: SourceTable) -> None:
+        super().__init__(upstream.label, (upstream,))
+        self._upstream = upstream
+        self._landing = landing
+        self._sources = sources
+        self._block: Block | None = None
+
+    async def pull(self, limit: int) -> Block | None:
+        self._block = await self._upstream.pull(limit)
+        if self._block is not None and len(self._block):
+            try:
+                await self._landing(self._block)
+            except MemoryLimitError as error:
+                self._sources.locate_rows(error, self.label, self._block.origin)
+                raise
+        block, self._block = self._block, None
+        return block
+
+    async def aclose(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+        self._landing.close()
+        await super().aclose()
+
+
+class Input:
+    """See the module's docstring.
+
+    Attributes:
+        stage: What is read.
+        ended: It has no more rows than those at hand.
+    """
+
+    def __init__(self, stage: Stage, hold: Holder | None) -> None:
+        self.stage = stage
+        self.ended = False
+        self._hold = hold
+        self._block: Block | None = None
+        self._fold = Fold()
+
+    @property
+    def rows(self) -> int:
+        """Rows at hand."""
+        return 0 if self._block is None else len(self._block)
+
+    async def more(self, limit: int, pause: Pause) -> bool:
+        """Makes sure that there are rows, as long as there are any; says whether."""
+        while not self.rows and not self.ended:
+            await pause()
+            block = await self.stage.pull(limit)
+            if block is None:
+                self.ended = True
+                continue
+            if self._hold is not None and len(block):
+                self._hold(block)
+            self._block = block if self._block is None else Block.concat([self._block, block])
+        return self.rows > 0
+
+    def take(self, rows: int) -> Block:
+        """The first rows; what follows the last one stays with the rows that come next."""
+        assert self._block is not None
+        if rows == len(self._block) and not self._block.advance.has_news:
+            head, self._block = self._block, None
+        else:
+            head, self._block = self._block.split(rows)
+        self._fold.feed(head.advance)
+        return head
+
+    def skip(self, rows: int) -> Rows:
+        """Takes the first rows and lets them go; the source rows that they use up."""
+        head = self.take(rows)
+        head.release()
+        return head.advance.used_rows
+
+    def at(self, row: int) -> State:
+        """The input's state after the first `row` of the rows at hand."""
+        return self._fold.state if self._block is None else self._fold.at(self._block.advance, row)
+
+    def peek(self) -> Block:
+        """The rows at hand; there must be some."""
+        assert self._block is not None
+        return self._block
+
+    def left_over(self) -> Rows:
+        """Source rows used up behind the last row, of an input that has ended."""
+        return NO_ORIGINS if self._block is None else self._block.advance.used_rows
+
+    def release(self) -> None:
+        """Gives back what is at hand."""
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+
+
+def side_by_side(advances: Sequence[Advance], marks: tuple[tuple[int, object], ...]) -> Advance:
+    """The advance when one row of each makes an output row: it uses up what all of them use up, in their order."""
+    rows = advances[0].rows
+    width = len(advances)
+    if all(advance.ends is None and len(advance.used_rows) == rows for advance in advances):
+        used = np.stack([advance.used_rows for advance in advances], axis=1).reshape(rows * width, -1)
+        return Advance(rows, used, np.arange(1, rows + 1, dtype=np.int64) * width, marks)
+    all_ends = [np.arange(1, rows + 1) if advance.ends is None else advance.ends for advance in advances]
+    total: Rows = np.stack(all_ends).sum(axis=0, dtype=np.int64)
+    used = np.empty((int(total[-1]) if rows else 0, 4), np.int64)
+    before = np.concatenate((np.zeros(1, np.int64), total[:-1]))
+    for advance, ends in zip(advances, all_ends, strict=True):
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        counts = ends - starts
+        places = np.repeat(before - starts, counts) + np.arange(counts.sum())
+        used[places] = advance.used_rows[: len(places)]
+        before = before + counts
+    return Advance(rows, used, total, marks)

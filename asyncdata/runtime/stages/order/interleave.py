@@ -1,0 +1,451 @@
+"""`interleave`: one inner dataset per input element, `cycle_length` of them read in turn.
+
+    input elements ─▶ opened ahead (reading their first bytes) ─▶ slots 0 … cycle_length-1 ─▶ rotation ─▶ output
+
+Deterministic: the rotation waits for the slot whose turn it is; the order is tf.data's, element for element. Sloppy: a
+slot that has nothing at hand is passed over; the order within an inner dataset is kept, and a pull waits only while
+no slot has anything.
+
+What is opened ahead neither changes the order nor counts for the state: an inner dataset begins when it gets its slot,
+and an error in opening it is raised when it would have got it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage, close_all, row_marks
+from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows
+from asyncdata.types import Element
+
+MakeInner = Callable[[Element, Rows], Stage]
+
+_SHORT: Final = 1 << 16
+
+_AT_HAND_BYTES: Final = 16 << 20
+"""Payload that is collected from all slots together, where it is at hand, before rows leave: longer blocks are cheaper
+by the row, and what has arrived need not be waited for."""
+
+
+class _Waiting(NamedTuple):
+    """An input element whose inner dataset has no slot yet."""
+
+    inner: Stage
+    origin: Rows
+    state: State
+
+
+class _Slot:
+    """One place in the cycle, and the inner dataset that has it."""
+
+    def __init__(self, inner: Stage, origin: Rows, most_rows: int, most_bytes: int) -> None:
+        self.inner = inner
+        self.origin = origin
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._enough = 1
+        self.block: Block | None = None
+        self.fold = Fold()
+        self.ended = False
+        self.pulling: asyncio.Task[None] | None = None
+        self.error: BaseException | None = None
+        # The input's state before it was given in advance of its turn, until its first row leaves.
+        self.early: State | None = None
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.block is None else len(self.block)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether there is no reason to ask for more rows, even if they are at hand."""
+        return self.ended or self.rows >= self._enough
+
+    def add(self, block: Block | None) -> None:
+        if block is None:
+            self.ended = True
+            return
+        if len(block):
+            mean = max(block.nbytes // len(block), 1)
+            self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
+        self.block = block if self.block is None else Block.concat([self.block, block])
+
+    def take(self, rows: int) -> Block:
+        """The first rows; what follows the last one stays with the rows that come next."""
+        assert self.block is not None
+        if rows == len(self.block) and not self.block.advance.has_news:
+            head, self.block = self.block, None
+        else:
+            head, self.block = self.block.split(rows)
+        return head
+
+    def left_over(self) -> Rows:
+        """Source rows that were used up behind the last element."""
+        return NO_ORIGINS if self.block is None else self.block.advance.used_rows
+
+    def state(self, advance: Advance | None, row: int) -> dict[str, Any]:
+        """JSON-able once origins are: which inner dataset, and how far it was read."""
+        state = self.fold.state if advance is None else self.fold.at(advance, row)
+        return {"origin": self.origin, "state": state}
+
+
+class InterleaveStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: Gives the elements that inner datasets are made of.
+        make_inner: Makes an inner dataset's last stage; does not start it.
+        cycle_length: Inner datasets read in turn.
+        block_length: Elements per turn.
+        ahead: Inner datasets prepared beyond those that have a slot.
+        ordered: Whether the order is tf.data's; otherwise it is sloppy.
+        spawn: Starts a task of the pipeline.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        make_inner: MakeInner,
+        *,
+        cycle_length: int,
+        block_length: int,
+        ahead: int,
+        ordered: bool,
+        spawn: Spawn,
+    ) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._make_inner = make_inner
+        self._block_length = block_length
+        self._ahead = ahead
+        self._ordered = ordered
+        self._spawn = spawn
+        self._slots: list[_Slot | None] = [None] * cycle_length
+        self._turn = Turn(0, 0)
+        self._elements: deque[tuple[Element, Rows, State]] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._input_ended = False
+        self._input_fold = Fold()
+        self._input_state = self._input_fold.state
+        self._out = 0
+        self._tail = NO_ORIGINS
+        self._arrived = asyncio.Event()
+        self._opening: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._pause = Pause()
+
+    # --- input -------------------------------------------------------------------------------------------------
+
+    async def _fill_slot(self, index: int) -> bool:
+        """Gives a free slot the next inner dataset; False when there is none."""
+        while not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            if not self._may_open_more:
+                return False
+            self._arrived.clear()
+            await self._open_more()
+            if not self._waiting and self._opening is not None:
+                await self._arrived.wait()
+        self._give_slot(index)
+        await self._open_more()
+        return True
+
+    def _give_slot(self, index: int) -> None:
+        found = self._waiting.popleft()
+        self._input_state = found.state
+        cycle = len(self._slots)
+        self._slots[index] = _Slot(found.inner, found.origin, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
+
+    @property
+    def _may_open_more(self) -> bool:
+        return self._failure is None and not (self._input_ended and not self._elements)
+
+    @property
+    def _missing(self) -> int:
+        """How many inner datasets are to be opened: for the free slots, and ahead."""
+        return max(0, self._slots.count(None) + self._ahead - len(self._waiting))
+
+    async def _open_more(self) -> None:
+        """Opens what input is at hand, and what is not in the background: slots that have rows wait for no input."""
+        if self._opening is None and self._missing and self._may_open_more:
+            await self._open_ahead(wait=False)
+            if self._missing and self._may_open_more:
+                self._opening = self._spawn(self._open_in_background())
+
+    async def _open_in_background(self) -> None:
+        try:
+            while self._missing and self._may_open_more:
+                await self._open_ahead(wait=True)
+                self._arrived.set()
+        finally:
+            self._opening = None
+            self._arrived.set()
+
+    async def _open_ahead(self, *, wait: bool) -> None:
+        """Prepares inner datasets, of the input that is at hand; waits for some only where there is none."""
+        try:
+            while self._missing and self._failure is None:
+                await self._pause()
+                if self._elements:
+                    element, origin, state = self._elements.popleft()
+                    self._waiting.append(_Waiting(self._make_inner(element, origin), origin, state))
+                    wait = False
+                elif self._input_ended:
+                    return
+                elif (block := self._upstream.pull_ready(max(self._missing, self._ahead))) is not None:
+                    # Elements that are at hand cost less together; their datasets are made one by one.
+                    self._take_input(block)
+                elif wait:
+                    block = await self._upstream.pull(self._missing)
+                    if block is None:
+                        self._input_ended = True
+                    else:
+                        self._take_input(block)
+                else:
+                    return
+        except Exception as error:  # noqa: BLE001 -- raised when those opened before have got their slots
+            self._failure = error
+        finally:
+            self._prepare_soon()
+
+    def _prepare_soon(self) -> None:
+        """Starts reading what will be needed soon: one waiting dataset per slot that is free, or in its last piece.
+
+        No more than that: what is read for later takes memory from what is read for now.
+        """
+        soon = sum(slot is None or slot.inner.draining for slot in self._slots)
+        for waiting in itertools.islice(self._waiting, soon):
+            waiting.inner.prepare()
+
+    def _take_input(self, block: Block) -> None:
+        states = [self._input_fold.at(block.advance, row + 1) for row in range(len(block))]
+        self._input_fold.feed(block.advance)
+        try:
+            self._elements.extend(zip(block.elements(), block.origin, states, strict=True))
+        finally:
+            block.release()
+
+    def prepare(self) -> None:
+        """Input elements are asked for at the first pull."""
+
+    @property
+    def draining(self) -> bool:
+        """Every inner dataset has a slot, and drains."""
+        if not self._input_ended or self._waiting or self._elements:
+            return False
+        return all(slot is None or slot.inner.draining for slot in self._slots)
+
+    # --- output ------------------------------------------------------------------------------------------------
+
+    async def pull(self, limit: int) -> Block | None:
+        while True:
+            filled = await self._fill_ordered() if self._ordered else await self._fill_sloppy()
+            if not filled:
+                return self._last_news()
+            self._prepare_soon()
+            block = self._emit(limit)
+            if block is not None:
+                return block
+
+    def _last_news(self) -> Block | None:
+        tail, self._tail = self._tail, NO_ORIGINS
+        return Block.empty(Advance(0, tail)) if len(tail) else None
+
+    async def _fill_ordered(self) -> bool:
+        """Makes sure that the slot whose turn it is has rows; False at the end."""
+        cycle = len(self._slots)
+        passed = 0
+        while passed < cycle:
+            index = self._turn.slot
+            if self._slots[index] is None and not await self._fill_slot(index):
+                self._turn = next_turn(self._turn, cycle)
+                passed += 1
+                continue
+            slot = self._slots[index]
+            assert slot is not None
+            passed = 0
+            await self._pull_rows(slot)
+            if slot.rows:
+                await self._fill_at_hand()
+                return True
+            await self._vacate(index)
+            self._turn = next_turn(self._turn, cycle)
+        return False
+
+    async def _fill_at_hand(self) -> None:
+        """Rows for the slots whose turns come next, as far as they are there: the longer a block, the cheaper its rows.
+
+        A free slot among them is given what it would be given at its turn.
+        """
+        cycle = len(self._slots)
+        given = False
+        for step in range(cycle):
+            index = (self._turn.slot + step) % cycle
+            slot = self._slots[index]
+            if slot is None:
+                if not self._waiting:
+                    break
+                given, before = True, self._input_state
+                self._give_slot(index)
+                slot = self._slots[index]
+                assert slot is not None
+                slot.early = before
+            await self._pull_at_hand(slot)
+            if not slot.rows:
+                break
+        if given:
+            await self._open_more()
+
+    async def _pull_at_hand(self, slot: _Slot) -> None:
+        """Rows that need not be waited for, as far as there are any and more are useful."""
+        while not slot.has_enough and (block := slot.inner.pull_ready(BLOCK_ROWS)) is not None:
+            slot.add(block)
+            await self._pause()
+
+    async def _pull_rows(self, slot: _Slot) -> None:
+        while not slot.rows and not slot.ended:
+            await self._pause()
+            slot.add(await slot.inner.pull(BLOCK_ROWS))
+
+    async def _vacate(self, index: int) -> None:
+        slot = self._slots[index]
+        assert slot is not None
+        await slot.inner.aclose()
+        self._tail = np.concatenate((self._tail, slot.left_over()))
+        self._slots[index] = None
+
+    async def _fill_sloppy(self) -> bool:
+        """Keeps every slot pulling; waits until one has rows; False at the end."""
+        while True:
+            self._arrived.clear()
+            for index, slot in enumerate(self._slots):
+                if slot is None:
+                    continue
+                if slot.error is not None:
+                    raise slot.error
+                if slot.ended and not slot.rows:
+                    await self._vacate(index)
+            await self._give_slots()
+            slots = [slot for slot in self._slots if slot is not None]
+            if any(slot.rows for slot in slots):
+                return True
+            if not slots and self._failure is not None:
+                raise self._failure
+            if not slots and self._input_ended and not self._elements:
+                return False
+            await self._arrived.wait()
+
+    async def _give_slots(self) -> None:
+        """Free slots get what was opened ahead, and all that have nothing ask for rows."""
+        await self._open_more()
+        for index in range(len(self._slots)):
+            if self._slots[index] is None and self._waiting:
+                self._give_slot(index)
+            slot = self._slots[index]
+            if slot is not None and slot.pulling is None and not slot.has_enough:
+                await self._pull_at_hand(slot)
+                if not slot.rows:
+                    slot.pulling = self._spawn(self._pull_into(slot))
+        await self._open_more()
+
+    async def _pull_into(self, slot: _Slot) -> None:
+        try:
+            await self._pull_rows(slot)
+        except Exception as error:  # noqa: BLE001 -- raised by the pull that meets this slot
+            slot.error = error
+        finally:
+            slot.pulling = None
+            self._arrived.set()
+
+    def _emit(self, limit: int) -> Block | None:
+        """Rows at hand, in the order of the rotation."""
+        slots = self._slots
+        # A sloppy rotation passes over slots without rows; an ordered one stops at them, unless they are free for
+        # good: while input may come, a free slot is one that must be asked.
+        sloppy = not self._ordered
+        idle = self._ordered and self._input_ended and not self._waiting and not self._elements
+        vacant = [(slot is None and idle) or (sloppy and not (slot and slot.rows)) for slot in slots]
+        available = [0 if slot is None else slot.rows for slot in slots]
+        turn = self._turn
+        if sloppy and vacant[turn.slot]:
+            turn = next_turn(turn, len(slots))
+        order, after = plan_rows(available, vacant, turn, self._block_length, limit)
+        if not len(order):
+            if sloppy:
+                self._turn = next_turn(turn, len(slots))
+            return None
+        counts = np.bincount(order, minlength=len(slots))
+        present = np.flatnonzero(counts).tolist()
+        marks = () if sloppy else self._marks(order, turn, available, vacant)
+        heads = []
+        for index in present:
+            slot = slots[index]
+            assert slot is not None
+            slot.early = None
+            head = slot.take(int(counts[index]))
+            slot.fold.feed(head.advance)
+            heads.append(head)
+        self._turn = after
+        self._out += len(order)
+        joined = Block.concat(heads)
+        if len(present) == 1:
+            joined.advance = joined.advance.with_marks(marks)
+        else:
+            back = np.empty(len(order), np.int64)
+            # Numbers of few bits are sorted by their digits, which is several times faster.
+            narrow = order.astype(np.uint16) if len(slots) <= _SHORT else order
+            back[np.argsort(narrow, kind="stable")] = np.arange(len(order))
+            joined = joined.reorder(back, joined.advance.reorder(back, marks))
+        if len(self._tail):
+            # What inner datasets used up behind their last element goes with the element that comes next.
+            joined.advance = Advance.concat([Advance(0, self._tail), joined.advance])
+            self._tail = NO_ORIGINS
+        return joined
+
+    def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> tuple[Any, ...]:
+        marks = []
+        for row in row_marks(self._out, len(order)):
+            before = plan_rows(available, vacant, turn, self._block_length, row).turn if row else turn
+            slot = int(order[row])
+            taken = before.taken if before.slot == slot else 0
+            counts = np.bincount(order[:row], minlength=len(self._slots)).tolist()
+            states = [
+                None if s is None else s.state(s.block.advance if s.block else None, count)
+                for s, count in zip(self._slots, counts, strict=True)
+            ]
+            input_state = self._input_state
+            for step in range(len(counts) - 1, 0, -1):
+                index = (slot + step) % len(counts)
+                other = self._slots[index]
+                if other is not None and other.early is not None and not counts[index]:
+                    # Given in advance, which must not show.
+                    states[index], input_state = None, other.early
+            marks.append((row, {"slot": slot, "taken": taken, "slots": states, "input": input_state}))
+        return tuple(marks)
+
+    async def aclose(self) -> None:
+        tasks = [slot.pulling for slot in self._slots if slot is not None and slot.pulling is not None]
+        tasks += [self._opening] if self._opening is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for slot in self._slots:
+            if slot is not None and slot.block is not None:
+                slot.block.release()
+                slot.block = None
+        inner = [slot.inner for slot in self._slots if slot is not None]
+        await close_all([*inner, *(waiting.inner for waiting in self._waiting), *self.inputs])
+        self._slots = [None] * len(self._slots)
+        self._waiting.clear()
+        self._elements.clear()

@@ -1,0 +1,298 @@
+"""`sample_from_datasets`, `choose_from_datasets`: a selector says which input each element comes from.
+
+    selector: 0 1 1 0 2 …        a stage like any other, of numbers
+    inputs:   ▒ ▒ ▒              rows at hand of each; an input is asked when a choice falls on it and it has none
+
+The order is the selector's, never that of arrival. A choice that falls on an input that has ended is passed over, or
+ends the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import PipelineError
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn
+from asyncdata.memory.structure import LEAF
+from asyncdata.runtime.randomness import fractions
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, row_marks
+from asyncdata.runtime.stages.order.inputs import Holder, Input, side_by_side
+from asyncdata.runtime.user_code import call_rows
+from asyncdata.types import Element
+
+Numbers: TypeAlias = npt.NDArray[np.float64]
+
+
+class RandomChoices(Stage):
+    """The numbers of inputs, drawn by weight without an end; they have no provenance.
+
+    Args:
+        label: The stage's name.
+        key: Of the draws.
+        weights: Of each input; at least one is above 0.
+    """
+
+    def __init__(self, label: str, key: tuple[int, int], weights: Sequence[float]) -> None:
+        super().__init__(label)
+        self._key = key
+        self._bounds = bounds(np.array([weights], np.float64))
+        self._at = 0
+
+    async def pull(self, limit: int) -> Block | None:
+        chosen = choose(self._bounds, fractions(self._key, self._at, limit))
+        origin = np.zeros((limit, 4), np.int64)
+        origin[:, 1] = np.arange(self._at, self._at + limit)
+        marks = tuple((row, {"at": self._at + row}) for row in row_marks(self._at, limit))
+        self._at += limit
+        return Block(LEAF, (ArrayColumn(chosen),), origin, Advance(limit, NO_ORIGINS, np.zeros(limit, np.int64), marks))
+
+    @property
+    def draining(self) -> bool:
+        """Draws need no preparation."""
+        return True
+
+
+class VaryingChoices(Stage):
+    """The numbers of inputs, each drawn by the weights that one element of a dataset gives.
+
+    Args:
+        label: The stage's name.
+        upstream: Gives the weights.
+        key: Of the draws.
+        count: How many inputs there are.
+    """
+
+    def __init__(self, label: str, upstream: Stage, key: tuple[int, int], count: int) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._key = key
+        self._count = count
+        self._at = 0
+        self._block: Block | None = None
+        self._error: Exception | None = None
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._error is not None:
+            raise self._error
+        if self._block is None:
+            self._block = await self._upstream.pull(limit)
+        block = self._block
+        if block is None:
+            return None
+        found, self._error = call_rows(self._bounds_of, block, limit)
+        if self._error is not None and not found:
+            raise self._error
+        if len(found) < len(block):
+            block, self._block = block.split(len(found))
+        else:
+            self._block = None
+        block.release()
+        drawn = fractions(self._key, self._at, len(block))
+        chosen = choose(np.array(found), drawn) if found else np.empty(0, np.int64)
+        self._at += len(block)
+        # Draws go by the position, so the state of the weights' dataset is not enough.
+        return Block(LEAF, (ArrayColumn(chosen),), block.origin, block.advance.with_marks(()))
+
+    def _bounds_of(self, element: Element, origin: Rows) -> Numbers:
+        del origin
+        try:
+            weights = np.asarray(element, np.float64).reshape(1, -1)
+        except (TypeError, ValueError):
+            raise PipelineError(
+                f"the dataset of weights must give arrays of {self._count} numbers, not a {type(element).__name__}",
+                stage=self.label,
+            ) from None
+        if weights.shape[1] != self._count:
+            raise PipelineError(f"{weights.shape[1]} weights for {self._count} datasets", stage=self.label)
+        row: Numbers = bounds(weights)[0]
+        return row
+
+    async def aclose(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+        await super().aclose()
+
+
+def bounds(weights: Numbers) -> Numbers:
+    """``float64[n, inputs]``: input i is chosen by a number from 0 to 1 that is below bound i and not below i - 1."""
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and (weights.sum(axis=1) > 0).all()):
+        raise ValueError("weights must be finite, not negative, and not all 0")
+    sums = np.cumsum(weights, axis=1, dtype=np.float64)
+    normalized: Numbers = sums / sums[:, -1:]
+    return normalized
+
+
+def choose(limits: Numbers, drawn: Numbers) -> Rows:
+    """The input that each number drawn chooses; `limits` has a row for each, or one for all."""
+    if len(limits) == 1:
+        return np.searchsorted(limits[0], drawn, side="right").astype(np.int64)
+    chosen: Rows = (limits <= drawn[:, None]).sum(axis=1, dtype=np.int64)
+    return chosen
+
+
+class SampleStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        selector: Gives the number of an input for each element.
+        stages: The inputs.
+        stop_on_empty: Whether a choice that falls on an input that has ended is the end.
+        hold: Told of rows that wait for those of other inputs.
+        ended: Told the number of each input that has ended and is closed.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        selector: Stage,
+        stages: Sequence[Stage],
+        *,
+        stop_on_empty: bool,
+        hold: Holder | None = None,
+        ended: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(label, (selector, *stages))
+        self._selector = Input(selector, None)
+        self._inputs = [Input(stage, hold) for stage in stages]
+        self._stop_on_empty = stop_on_empty
+        self._told = ended
+        self._choices = np.empty(0, np.int64)
+        self._tail = NO_ORIGINS
+        self._begun = False
+        self._ended = False
+        self._out = 0
+        self._pause = Pause()
+
+    async def pull(self, limit: int) -> Block | None:
+        if not self._begun:
+            self._begun = True
+            self.prepare()
+        while not self._ended:
+            if not await self._next_choices(limit):
+                return self._finish()
+            kept = self._kept()
+            if not len(kept):
+                self._pass_over(len(self._choices))
+                continue
+            number = int(self._choices[kept[0]])
+            source = self._inputs[number]
+            if source.rows:
+                return self._emit(kept[:limit])
+            self._pass_over(int(kept[0]))
+            if await source.more(BLOCK_ROWS, self._pause):
+                continue
+            # A choice has met the end of an input.
+            self._tail = np.concatenate((self._tail, source.left_over()))
+            source.release()
+            await source.stage.aclose()
+            if self._told is not None:
+                self._told(number)
+            if self._stop_on_empty or all(one.ended for one in self._inputs):
+                self._pass_over(1)
+                return self._finish()
+        return None
+
+    async def _next_choices(self, limit: int) -> bool:
+        """Makes sure that there are choices; False when there are no more."""
+        await self._pause()
+        if not len(self._choices):
+            if not await self._selector.more(limit, self._pause):
+                self._tail = np.concatenate((self._tail, self._selector.left_over()))
+                return False
+            self._choices = self._numbers(self._selector.peek())
+        return True
+
+    def _numbers(self, block: Block) -> Rows:
+        """The choices before the first one that is none."""
+        column = block.columns[0]
+        whole = isinstance(column, ArrayColumn) and block.structure is LEAF
+        chosen = column.array if whole and isinstance(column, ArrayColumn) else np.asarray(block.elements())
+        if chosen.dtype.kind not in "iu" or chosen.size != len(block):
+            raise PipelineError("the dataset of choices must give integers", stage=self.label)
+        numbers = chosen.reshape(-1).astype(np.int64, copy=False)
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= len(self._inputs)))
+        if not len(wrong):
+            return numbers
+        if not wrong[0]:
+            count = len(self._inputs)
+            raise PipelineError(
+                f"there is no dataset {numbers[0]}: there are {count}, counted from 0", stage=self.label
+            )
+        return numbers[: wrong[0]]
+
+    def _kept(self) -> Rows:
+        """Where in the choices those are that do not fall on an input that has ended."""
+        live = np.array([not source.ended or source.rows > 0 for source in self._inputs])
+        return np.flatnonzero(live[self._choices])
+
+    def _pass_over(self, count: int) -> None:
+        """Uses up choices that give no element."""
+        if count:
+            self._tail = np.concatenate((self._tail, self._selector.skip(count)))
+            self._choices = self._choices[count:]
+
+    def _emit(self, kept: Rows) -> Block:
+        """As many rows as can leave without asking an input for more."""
+        order = self._choices[kept]
+        stop = len(order)
+        present = []
+        for number in np.unique(order).tolist():
+            where = np.flatnonzero(order == number)
+            at_hand = self._inputs[number].rows
+            if len(where) > at_hand:
+                stop = min(stop, int(where[at_hand]))
+            present.append(number)
+        order, kept = order[:stop], kept[:stop]
+        counts = np.bincount(order, minlength=len(self._inputs))
+        present = [number for number in present if counts[number]]
+        marks = self._marks(order, kept)
+        choices = self._selector.take(int(kept[-1]) + 1)
+        self._choices = self._choices[int(kept[-1]) + 1 :]
+        choices = choices.select(kept)
+        joined = Block.concat([self._inputs[number].take(int(counts[number])) for number in present])
+        if len(present) > 1:
+            back = np.empty(stop, np.int64)
+            back[np.argsort(order, kind="stable")] = np.arange(stop)
+            joined = joined.reorder(back, joined.advance.reorder(back, ()))
+        choices.release()
+        advance = side_by_side([choices.advance, joined.advance], marks)
+        if len(self._tail):
+            # What is used up without an element goes with the element that comes next.
+            advance = Advance.concat([Advance(0, self._tail), advance])
+            self._tail = NO_ORIGINS
+        self._out += stop
+        return Block(joined.structure, joined.columns, joined.origin, advance)
+
+    def _marks(self, order: Rows, kept: Rows) -> tuple[tuple[int, object], ...]:
+        marks = []
+        for row in row_marks(self._out, len(order)):
+            counts = np.bincount(order[:row], minlength=len(self._inputs)).tolist()
+            states = [None if s.ended and not s.rows else s.at(n) for s, n in zip(self._inputs, counts, strict=True)]
+            marks.append((row, {"selector": self._selector.at(int(kept[row])), "inputs": states}))
+        return tuple(marks)
+
+    def _finish(self) -> Block | None:
+        self._ended = True
+        for source in (self._selector, *self._inputs):
+            source.release()
+        tail, self._tail = self._tail, NO_ORIGINS
+        return Block.empty(Advance(0, tail)) if len(tail) else None
+
+    @property
+    def draining(self) -> bool:
+        """When every input drains."""
+        return self._ended or all(source.stage.draining for source in self._inputs)
+
+    async def aclose(self) -> None:
+        self._ended = True
+        for source in (self._selector, *self._inputs):
+            source.release()
+        await super().aclose()

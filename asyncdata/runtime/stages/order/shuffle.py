@@ -1,0 +1,291 @@
+"""`shuffle`: a buffer of references from which the next element is drawn.
+
+The law is tf.data's: the buffer is filled first; then every input element takes the slot of the output element that
+was drawn uniformly from the buffer before it; when the input has ended, the rest is drawn in turn. Draw i is a pure
+function of (seed, epoch, i), so blocks may be cut anywhere.
+
+Draws are made for a whole block of inputs at once. Within the block a slot may be drawn twice; then the later output
+is the input that was put there by the earlier draw, which a stable sort by slot finds.
+
+The provenance of the rows, and the source rows they use up, travel through the buffer as columns like the others. What
+the input used up behind its last row leaves with the last row of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from asyncdata.memory.accounts import Account, Foreseen
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Fold, Mark, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
+from asyncdata.memory.structure import LEAF, Structure
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.randomness import below
+from asyncdata.runtime.stage import BLOCK_ROWS, MARK_EVERY, Pause, Stage, row_marks
+
+_EVACUATE_EVERY: Final = 128
+"""Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
+
+_EVACUATE_PART: Final = 32
+"""Of the limit: a look at once when it pins so much more than at the last one."""
+
+_SHORT: Final = 1 << 16
+
+Evacuate = Callable[[list[RefColumn]], Awaitable[None]]
+
+
+def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
+    """Resolves one block of draws.
+
+    Args:
+        slots: ``int64[n]``: the slot drawn for each input of the block.
+        size: Slots in the buffer.
+
+    Returns:
+        ``source``: ``int64[n]``, for each output its slot (below `size`), or ``size + j`` for input j of this block;
+        ``written``: the slots that change, ascending; ``last``: for each of those the input that ends up in it.
+    """
+    count = len(slots)
+    # Small numbers are sorted by their digits, which is several times faster.
+    order = np.argsort(slots.astype(np.uint16) if size <= _SHORT else slots, kind="stable")
+    ordered = slots.take(order)
+    again = np.empty(count, bool)
+    again[:1] = False
+    again[1:] = ordered[1:] == ordered[:-1]
+    sources = ordered.copy()
+    later = np.flatnonzero(again)
+    sources[later] = size + order.take(later - 1)
+    source = np.empty(count, np.int64)
+    source[order] = sources
+    ends = np.empty(count, bool)
+    ends[-1:] = True
+    ends[:-1] = ~again[1:]
+    return source, ordered[ends], order[ends]
+
+
+def with_history(block: Block) -> list[Column]:
+    """The block's columns, then its provenance, then the source rows that each row uses up.
+
+    The last is an array of one row each, or, where that is not so, objects: an array of rows each.
+    """
+    advance = block.advance
+    used: Column = ArrayColumn(advance.used_rows)
+    if advance.ends is not None:
+        used = ObjectColumn([advance.used_rows[a:b] for a, b in pairwise((0, *advance.ends.tolist()))])
+    return [*block.columns, ArrayColumn(block.origin), used]
+
+
+def from_history(structure: Structure, columns: list[Column], marks: tuple[tuple[int, Mark], ...]) -> Block:
+    """The inverse: a block of rows that have been moved about."""
+    origin, used = columns[-2:]
+    assert isinstance(origin, ArrayColumn)
+    if isinstance(used, ArrayColumn):
+        advance = Advance(len(used), used.array, None, marks)
+    else:
+        assert isinstance(used, ObjectColumn)
+        parts = [rows.reshape(-1, ORIGIN_WIDTH) for rows in used.items]
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        advance = Advance(len(parts), np.concatenate([NO_ORIGINS, *parts]), ends, marks)
+    return Block(structure, tuple(columns[:-2]), origin.array, advance)
+
+
+class ShuffleStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        buffer_size: Elements in the buffer.
+        key: Of the random draws, see `runtime.randomness`.
+        evacuate: Called now and then with the buffer's references, so that slabs which are nearly empty are freed.
+        budget: Told when the stage waits for input, on behalf of `account`.
+        account: Charged with the slabs that the buffer pins.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        buffer_size: int,
+        key: tuple[int, int],
+        evacuate: Evacuate | None = None,
+        budget: Budget | None = None,
+        account: Account | None = None,
+    ) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._size = buffer_size
+        self._key = key
+        self._evacuate = evacuate
+        self._budget = budget
+        self._account = account
+        self._since_evacuation = 0
+        self._used_before = 0
+        self._filling: list[Block] = []
+        self._structure: Structure = LEAF
+        self._columns: list[Column] = []
+        self._places: list[int] = []
+        self._tail = EMPTY
+        self._out = 0
+        self._full = False
+        self._draining = False
+        self._ended = False
+        self._fold = Fold()
+        self._mark_every = max(MARK_EVERY, buffer_size)
+        self._pause = Pause()
+        if account is not None:
+            account.foresee = self._foresee
+
+    def _foresee(self) -> Foreseen:
+        parts = [column for block in self._filling for column in block.columns] + self._columns[:-2]
+        return Foreseen(self._size, len(self), sum(column.nbytes for column in parts))
+
+    def __len__(self) -> int:
+        """Rows in the buffer, until the input has ended."""
+        return sum(len(block) for block in self._filling) + (len(self._columns[-1]) if self._columns else 0)
+
+    @property
+    def draining(self) -> bool:
+        """When the input has nothing left to begin."""
+        return self._ended or super().draining
+
+    async def pull(self, limit: int) -> Block | None:
+        if not self._full:
+            await self._fill()
+            self._full = True
+        if not self._ended:
+            await self._evacuate_now_and_then()
+            block = await self._next_input(limit)
+            if block is not None:
+                self._since_evacuation += len(block)
+                return self._swap(block) if len(block) else Block.empty(EMPTY)
+        if not self._draining:
+            self._draining = True
+            self._places = list(range(len(self)))
+        return self._drain(limit)
+
+    async def _next_input(self, limit: int) -> Block | None:
+        """The next block, whose first row uses up what was used up before it; one without rows is kept back."""
+        await self._pause()
+        if self._budget is not None and self._account is not None:
+            # Said once: also when nobody asks for a row, the buffer gives nothing back by itself.
+            self._budget.wait(self._account)
+        block = await self._upstream.pull(limit)
+        if block is None:
+            self._ended = True
+            return None
+        advance = Advance.concat([self._tail, block.advance]) if self._tail.has_news else block.advance
+        block.advance, self._tail = advance.split(advance.rows) if advance.has_news else (advance, EMPTY)
+        return block
+
+    async def _fill(self) -> None:
+        while (missing := self._size - len(self)) > 0:
+            block = await self._next_input(min(BLOCK_ROWS, missing))
+            if block is None:
+                break
+            if len(block):
+                self._fold.feed(block.advance)
+                self._filling.append(block)
+                await self._evacuate_while_filling(len(block))
+        if self._filling:
+            whole = Block.concat(self._filling)
+            self._filling = []
+            self._structure = whole.structure
+            self._columns = [column.owned() for column in with_history(whole)]
+
+    def _swap(self, block: Block) -> Block:
+        """Every input row takes the place of an output row."""
+        if block.structure != self._structure:
+            block = self._without_structure(block)
+        count = len(block)
+        size = len(self)
+        slots = below(self._key, self._out, np.full(count, size, np.int64))
+        marks = []
+        for row in row_marks(self._out, count, self._mark_every):
+            contents = self._origins().copy()
+            contents[slots[:row]] = block.origin[:row]
+            marks.append((row, self._mark(row, self._fold.at(block.advance, row), contents)))
+        source, written, last = exchange(slots, size)
+        out: list[Column] = []
+        for index, fresh in enumerate(with_history(block)):
+            held, fresh_alike = alike(self._columns[index], fresh)
+            out.append(merge(held, fresh_alike, source))
+            held.put(written, fresh_alike, last)  # type: ignore[arg-type]  # `alike` made them of one kind
+            self._columns[index] = held
+        self._fold.feed(block.advance)
+        self._out += count
+        return from_history(self._structure, out, tuple(marks))
+
+    def _without_structure(self, block: Block) -> Block:
+        """Makes bare objects of the block, and of the buffer, which differ in structure."""
+        held = from_history(self._structure, self._columns, ()).as_objects()
+        self._structure = held.structure
+        self._columns = [*held.columns, *self._columns[-2:]]
+        return block.as_objects()
+
+    def _origins(self) -> Rows:
+        column = self._columns[-2]
+        assert isinstance(column, ArrayColumn)
+        return column.array
+
+    def _drain(self, limit: int) -> Block | None:
+        """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""
+        places = self._places
+        count = min(limit, len(places))
+        if not count:
+            tail, self._tail = self._tail, EMPTY
+            return Block.empty(Advance(0, tail.used_rows)) if len(tail.used_rows) else None
+        draws = below(self._key, self._out, np.arange(len(places), len(places) - count, -1, dtype=np.int64))
+        marked = set(row_marks(self._out, count, self._mark_every))
+        marks = []
+        gone = np.empty(count, np.int64)
+        for row, slot in enumerate(draws.tolist()):
+            if row in marked:
+                marks.append((row, self._mark(row, self._fold.state, self._origins()[places])))
+            gone[row] = places[slot]
+            places[slot] = places[-1]
+            places.pop()
+        self._out += count
+        return from_history(self._structure, [column.pick(gone) for column in self._columns], tuple(marks))
+
+    def _mark(self, row: int, state: object, contents: Rows) -> Mark:
+        return {"drawn": self._out + row, "input": state, "buffer": contents}
+
+    def _is_time_to_evacuate(self) -> bool:
+        """Whether enough rows, or bytes, have come since the last time."""
+        if self._since_evacuation < max(_EVACUATE_EVERY, self._size // 8):
+            if self._budget is None or self._account is None:
+                return False
+            if self._account.used - self._used_before < self._budget.limit // _EVACUATE_PART:
+                return False
+        self._since_evacuation = 0
+        return True
+
+    async def _evacuate_while_filling(self, rows: int) -> None:
+        self._since_evacuation += rows
+        if self._evacuate is not None and self._is_time_to_evacuate():
+            refs = [column for block in self._filling for column in block.columns if isinstance(column, RefColumn)]
+            await self._evacuate(refs)
+            self._note_used()
+
+    async def _evacuate_now_and_then(self) -> None:
+        if self._evacuate is not None and self._is_time_to_evacuate():
+            await self._evacuate([column for column in self._columns if isinstance(column, RefColumn)])
+            self._note_used()
+
+    def _note_used(self) -> None:
+        self._used_before = 0 if self._account is None else self._account.used
+
+    async def aclose(self) -> None:
+        for block in self._filling:
+            block.release()
+        for column in self._columns:
+            (column.pick(np.array(self._places, np.int64)) if self._draining else column).release()
+        self._filling, self._columns, self._places = [], [], []
+        self._full = self._draining = self._ended = True
+        await super().aclose()

@@ -1,0 +1,80 @@
+"""`zip`: one element of every input makes an element, until one of the inputs ends.
+
+Inputs are asked in their order. When one has ended, so has the stage: those before it have given one element more by
+then, and those behind it are asked for one, so that all inputs are read equally far and a cache in front of one is
+completed. These elements are used up and go nowhere. An error behind the end is nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from asyncdata.memory.advance import Advance
+from asyncdata.memory.block import Block
+from asyncdata.memory.structure import Structure, graft
+from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stages.order.inputs import Holder, Input, side_by_side
+
+
+class ZipStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        stages: The inputs.
+        structure: How they nest; a leaf for each.
+        hold: Told of rows that wait for those of other inputs.
+    """
+
+    def __init__(self, label: str, stages: Sequence[Stage], structure: Structure, hold: Holder | None = None) -> None:
+        super().__init__(label, tuple(stages))
+        self._structure = structure
+        self._inputs = [Input(stage, hold) for stage in stages]
+        self._begun = False
+        self._ended = False
+        self._out = 0
+        self._pause = Pause()
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._ended:
+            return None
+        if not self._begun:
+            self._begun = True
+            self.prepare()
+        for number, source in enumerate(self._inputs):
+            if not await source.more(limit, self._pause):
+                return await self._finish(number)
+        rows = min(limit, *(source.rows for source in self._inputs))
+        marks = tuple(
+            (row, {"inputs": [source.at(row) for source in self._inputs]}) for row in row_marks(self._out, rows)
+        )
+        heads = [source.take(rows) for source in self._inputs]
+        self._out += rows
+        structure = graft(self._structure, iter([head.structure for head in heads]))
+        columns = tuple(column for head in heads for column in head.columns)
+        advance = side_by_side([head.advance for head in heads], marks)
+        return Block(structure, columns, heads[0].origin, advance)
+
+    async def _finish(self, ended: int) -> Block | None:
+        for source in self._inputs[ended + 1 :]:
+            with contextlib.suppress(Exception):
+                await source.more(1, self._pause)
+        self._ended = True
+        used = [source.skip(1) if source.rows else source.left_over() for source in self._inputs]
+        for source in self._inputs:
+            source.release()
+        tail = np.concatenate(used)
+        return Block.empty(Advance(0, tail)) if len(tail) else None
+
+    @property
+    def draining(self) -> bool:
+        """When one of the inputs has nothing left to begin: the others will not be read much further."""
+        return self._ended or any(source.stage.draining for source in self._inputs)
+
+    async def aclose(self) -> None:
+        for source in self._inputs:
+            source.release()
+        await super().aclose()

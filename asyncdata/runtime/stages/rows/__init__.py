@@ -1,0 +1,1 @@
+"""Stages that look at one element after the other."""

@@ -1,0 +1,270 @@
+"""`unbatch`: the rows of every element's leaves, one after the other.
+
+| leaf of a batch            | becomes                                                                      |
+|----------------------------|------------------------------------------------------------------------------|
+| array                      | its rows: side by side where they are small, else references into the batch  |
+| `BytesArray`               | references to its items, which stay where they are                           |
+| `RaggedArray` of one level | an array per row                                                             |
+| `RaggedArray` of more      | a RaggedArray of one level less                                              |
+
+Batches that are alike are taken apart together. A row's provenance is its batch's, told apart by the sub-index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.memory.advance import EMPTY, Advance
+from asyncdata.memory.block import Block
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
+from asyncdata.memory.leaf import BYTES, STR, Leaf
+from asyncdata.memory.ragged import RaggedArray
+from asyncdata.memory.structure import (
+    LEAF,
+    DictOf,
+    RaggedOf,
+    RecordOf,
+    Structure,
+    TupleOf,
+    flatten,
+    is_ragged,
+    leaf_names,
+)
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import Pause, Stage
+
+_SMALL_ROW: Final = 64
+"""Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""
+
+_SUB_FACTOR: Final = 1_000_003
+"""Keeps the sub-indices of batches of batches apart."""
+
+
+class UnbatchStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: Gives batches.
+        sources: For naming a batch that cannot be taken apart.
+    """
+
+    def __init__(self, label: str, upstream: Stage, sources: SourceTable) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._sources = sources
+        self._batches: Block | None = None
+        self._rows: Block | None = None
+        self._tail = EMPTY
+        self._rows_per_batch = 1
+        self._pause = Pause()
+
+    async def pull(self, limit: int) -> Block | None:
+        while self._rows is None:
+            await self._pause()
+            if self._batches is None:
+                self._batches = await self._upstream.pull(max(1, limit // self._rows_per_batch))
+                if self._batches is None:
+                    return self._last_news()
+                self._join_tail(self._batches)
+            self._spread()
+        rows, self._rows = self._rows, None
+        if len(rows) > limit:
+            rows, self._rows = rows.split(limit)
+        return rows
+
+    def _join_tail(self, block: Block) -> None:
+        """What was used up before a block's first batch goes with that batch, that is with the last of its rows."""
+        advance = Advance.concat([self._tail, block.advance]) if self._tail.has_news else block.advance
+        block.advance, self._tail = advance.split(advance.rows) if advance.has_news else (advance, EMPTY)
+
+    def _last_news(self) -> Block | None:
+        tail, self._tail = self._tail, EMPTY
+        return Block.empty(tail) if tail.has_news else None
+
+    def _spread(self) -> None:
+        """Takes batches that are alike apart; an error comes after the rows before it."""
+        batches = self._batches
+        assert batches is not None
+        if not len(batches):
+            self._batches = None
+            return
+        rest = None
+        if len(batches) > 1 and not _alike(batches):
+            batches, rest = batches.split(1)
+        self._batches = batches
+        try:
+            self._rows = spread(batches)
+        except UnbatchableError as error:
+            self._sources.locate(error, self.label, batches.origin[0])
+            if rest is not None:
+                rest.release()
+            raise
+        self._rows_per_batch = max(1, len(self._rows) // len(batches))
+        self._batches = rest
+
+    @property
+    def draining(self) -> bool:
+        """When nothing is left over, and the input drains."""
+        return self._batches is None and self._rows is None and super().draining
+
+    async def aclose(self) -> None:
+        for block in (self._batches, self._rows):
+            if block is not None:
+                block.release()
+        self._batches = self._rows = None
+        await super().aclose()
+
+
+def _alike(block: Block) -> bool:
+    """Whether all batches can be taken apart at once: no leaf differs, none is ragged."""
+    return not is_ragged(block.structure) and all(
+        isinstance(column, ArrayColumn)
+        or (isinstance(column, RefColumn) and column.leaf is not None and column.leaf.kind in ("array", "table"))
+        for column in block.columns
+    )
+
+
+def spread(block: Block) -> Block:
+    """The rows of batches that are alike, or of one batch; releases them.
+
+    Raises:
+        UnbatchableError: A leaf has no rows, or not as many as the others. The block is not released.
+    """
+    structure, columns = block.structure, block.columns
+    if structure is LEAF and isinstance(columns[0], ObjectColumn) and len(block) == 1:
+        leaves, structure = flatten(columns[0].items[0])
+        columns = tuple(ObjectColumn([leaf]) for leaf in leaves)
+    lengths = _lengths(structure, columns)
+    if not lengths:
+        raise UnbatchableError("an element without leaves has no rows to unbatch")
+    if len(set(lengths.values())) != 1:
+        shown = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise UnbatchableError(f"the leaves of one element have different numbers of rows: {shown}")
+    count = next(iter(lengths.values()))
+    taken = iter(columns)
+    structure, parts = _apart(structure, taken)
+    counts = np.full(len(block), count, np.int64)
+    origin = np.repeat(block.origin, counts, axis=0)
+    origin[:, 2] = (origin[:, 2] * _SUB_FACTOR + np.tile(np.arange(count), len(block))) & 0x7FFF_FFFF_FFFF_FFFF
+    return Block(structure, tuple(parts), origin, block.advance.expand(counts))
+
+
+# --- how many rows a batch has -------------------------------------------------------------------------------------
+
+
+def _lengths(structure: Structure, columns: tuple[Column, ...]) -> dict[str, int]:
+    """Rows of a batch by the name of the leaf; of a RaggedArray, by its outermost splits."""
+    names = leaf_names(structure)
+    position = 0
+    found = {}
+    for levels in _levels(structure):
+        column = columns[position if not levels else position + 1]
+        try:
+            found[names[position]] = _length(column) - (1 if levels else 0)
+        except UnbatchableError as error:
+            error.complete(leaf=names[position] or None)
+            raise
+        position += 1 + levels
+    return found
+
+
+def _levels(structure: Structure) -> list[int]:
+    """Ragged levels of every leaf."""
+    if isinstance(structure, TupleOf | DictOf | RecordOf):
+        return [levels for child in structure.children for levels in _levels(child)]
+    return [structure.levels if isinstance(structure, RaggedOf) else 0]
+
+
+def _length(column: Column) -> int:
+    if isinstance(column, ArrayColumn):
+        shape: tuple[int, ...] = column.array.shape[1:]
+    elif isinstance(column, RefColumn) and column.leaf_at(0).kind in ("array", "table"):
+        shape = column.leaf_at(0).shape
+    else:
+        value = column.element(0)
+        if isinstance(value, BytesArray):
+            return len(value)
+        try:
+            shape = np.shape(value) if not isinstance(value, bytes | str) else ()
+        except ValueError as error:
+            raise UnbatchableError(f"a {type(value).__name__} that is no regular array has no rows: {error}") from error
+    if not shape:
+        raise UnbatchableError("a scalar has no rows; unbatch takes elements whose leaves have a first axis")
+    return shape[0]
+
+
+# --- taking apart --------------------------------------------------------------------------------------------------
+
+
+def _apart(structure: Structure, columns: Any) -> tuple[Structure, list[Column]]:
+    """The structure and the columns of the rows."""
+    if isinstance(structure, TupleOf | DictOf | RecordOf):
+        children = [_apart(child, columns) for child in structure.children]
+        nest = dataclasses.replace(structure, children=tuple(s for s, _ in children))
+        return nest, [column for _, part in children for column in part]
+    if isinstance(structure, RaggedOf):
+        return _ragged_apart([next(columns) for _ in range(1 + structure.levels)])
+    return LEAF, [_column_apart(next(columns))]
+
+
+def _column_apart(column: Column) -> Column:
+    if isinstance(column, ArrayColumn):
+        batches, rows, *shape = column.array.shape
+        return _array(column.array.reshape(batches * rows, *shape))
+    if isinstance(column, RefColumn) and column.leaf_at(0).kind in ("array", "table"):
+        return _refs_apart(column, column.leaf_at(0))
+    value = column.element(0)
+    column.release()
+    return ObjectColumn(value.tolist()) if isinstance(value, BytesArray) else _array(np.asarray(value), value)
+
+
+def _array(array: Any, items: Any = None) -> Column:
+    if array.dtype.kind in "OUSV":
+        return ObjectColumn(list(array if items is None else items))
+    return ArrayColumn(array)
+
+
+def _refs_apart(column: RefColumn, leaf: Leaf) -> Column:
+    arena = column.slabs.arena.array
+    if leaf.kind == "table":
+        # The items' holds become those of the rows.
+        tables = [read_table(arena, at, leaf.shape[0]).copy() for at in column.rows[:, 0].tolist()]
+        column.slabs.drop_rows(column.rows[:, 0])
+        return RefColumn(column.slabs, np.concatenate(tables), STR if leaf.text else BYTES)
+    count, shape = leaf.shape[0], leaf.shape[1:]
+    row = Leaf("array", leaf.dtype, shape)
+    if row.nbytes <= _SMALL_ROW:
+        parts = [arena[at : at + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape) for at in column.rows[:, 0].tolist()]
+        array = np.concatenate(parts)
+        column.release()
+        return ArrayColumn(array)
+    rows = np.empty((len(column), count, 2), np.int64)
+    rows[:, :, 0] = column.rows[:, :1] + np.arange(count) * row.nbytes
+    rows[:, :, 1] = row.nbytes
+    fresh = RefColumn(column.slabs, rows.reshape(-1, 2), row)
+    fresh.hold()
+    column.release()
+    return fresh
+
+
+def _ragged_apart(columns: list[Column]) -> tuple[Structure, list[Column]]:
+    """The rows of one RaggedArray."""
+    values, *splits = [column.element(0) for column in columns]
+    ragged = RaggedArray.from_nested_row_splits(values, splits)
+    for column in columns:
+        column.release()
+    rows = list(ragged)
+    if len(splits) == 1:
+        return LEAF, [ObjectColumn(rows)]
+    structure = RaggedOf(len(splits) - 1)
+    parts: list[list[Any]] = [[] for _ in range(len(splits))]
+    for row in rows:
+        for leaf, part in zip((row.flat_values, *row.nested_row_splits), parts, strict=True):
+            part.append(leaf)
+    return structure, [ObjectColumn(part) for part in parts]

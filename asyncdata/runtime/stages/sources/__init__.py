@@ -1,0 +1,1 @@
+"""Stages that elements come from: files, listings, arrays, generators."""

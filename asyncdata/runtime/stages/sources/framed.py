@@ -1,0 +1,315 @@
+"""The records of one object of any framed format, as references into the slabs they were received into.
+
+    chunks ──▶ Contiguous ──▶ Framer.frame(arena, start, stop) ──▶ columns of a block
+
+Framing goes on block by block, so that a chunk of a million small records does not hold the loop; formats that do more
+per record than look for its end are framed in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from asyncdata.errors import AsyncdataError, BrokenFrameError, CompressionError, DataError, MemoryLimitError
+from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Advance, Mark, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.memory.slabs import Slab
+from asyncdata.runtime.error_policy import Guard
+from asyncdata.runtime.life.threads import Offload
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.chunks import Chunks
+from asyncdata.runtime.reading.contiguous import Contiguous, truncated
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.workers.failure import annotate
+
+
+class FramedStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        url: The object.
+        path: The stage's place in the plan and the element that opened it, for the source's number.
+        chunks: Its bytes.
+        framer: Of its format.
+        compressed: Whether `chunks` decompresses, so that the size of its bytes is not known.
+        budget: For slabs of large records.
+        account: The source's account.
+        reserve_bytes: What the account needs while the object is being read.
+        any_order: Whether the stage below takes rows of this object and its like as they come.
+        downstream: The account that framed slabs are charged to.
+        sources: Where the object is entered.
+        threads: Where framers run that take long.
+        guard: Says whether a record that is wrong by itself may be left out; None lets none.
+        at_once: The object is one record: where it is known to be larger than a chunk, it is received in one piece.
+        holds: Says of values that are still to be verified, by the memory and their rows, whether all of them hold;
+            None leaves all of them to whoever comes later.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        url: str,
+        path: tuple[int | str, ...],
+        chunks: Chunks,
+        framer: Framer,
+        *,
+        compressed: bool,
+        budget: Budget,
+        account: Account,
+        reserve_bytes: int,
+        any_order: bool,
+        downstream: Account,
+        sources: SourceTable,
+        threads: Offload,
+        guard: Guard | None = None,
+        at_once: bool = False,
+        holds: Callable[[memoryview, Rows], bool] | None = None,
+    ) -> None:
+        super().__init__(label)
+        self.url = url
+        self._path = path
+        self._bytes = Contiguous(chunks, budget, account, downstream, compressed=compressed, at_once=at_once)
+        self._framer = framer
+        self._budget = budget
+        self._account = account
+        self._reserve_bytes = reserve_bytes
+        self._any_order = any_order
+        self._sources = sources
+        self._threads = threads
+        self._guard = guard
+        self._holds = holds
+        self._doubtful: Slab | None = None
+        self._number: int | None = None
+        self._ready: Block | None = None
+        self._error: DataError | None = None
+        self._behind_error: tuple[int, int] | None = None
+        self._index = 0
+        self._line = 1
+        self._counts_lines = False
+        self._ended = False
+        self._started = False
+        self._closed = False
+        self._pause = Pause()
+
+    def prepare(self) -> None:
+        """Asks for the first chunk as read-ahead."""
+        self._bytes.prepare()
+
+    @property
+    def draining(self) -> bool:
+        """Whether the last bytes have been asked for."""
+        return self._closed or self._bytes.draining
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._closed:
+            return None
+        block = self.pull_ready(limit)
+        if block is not None:
+            return block
+        self._budget.wait(self._account)
+        try:
+            return await self._next_block(limit)
+        except AsyncdataError as error:
+            if isinstance(error, MemoryLimitError | BrokenFrameError | CompressionError) and error.record is None:
+                error.record = self._index
+            if isinstance(error, MemoryLimitError) and self._counts_lines:
+                text = "in CSV a quote that is never closed makes one record of all that follows"
+                annotate(error, f"the record that begins on line {self._line} does not fit; {text}")
+            error.url = error.url or self.url
+            error.stage = error.stage or self.label
+            raise
+        finally:
+            self._budget.wait(self._account, False)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        """Records of chunks that have arrived, of formats that are framed on the loop."""
+        if self._closed:
+            return None
+        self._begin()
+        while True:
+            block = self._next_ready(limit)
+            if block is not None or self._error is not None or self._ended or self._framer.in_thread:
+                return block
+            if not self._bytes.is_short:
+                self._accept_frames(self._framing(limit)())
+            elif self._bytes.take_ready():
+                self._enter_source()
+            else:
+                return None
+
+    def _begin(self) -> None:
+        if not self._started:
+            self._started = True
+            self._budget.reserve(self._account, self._reserve_bytes)
+            if self._any_order:
+                self._budget.begin(self._account)
+
+    async def _next_block(self, limit: int) -> Block | None:
+        while True:
+            block = self._next_ready(limit)
+            if block is not None:
+                return block
+            if self._error is not None:
+                return self._leave_out(self._error)
+            if self._ended:
+                return None
+            await self._pause()
+            if self._bytes.is_short:
+                await self._bytes.take()
+                self._enter_source()
+            else:
+                framing = self._framing(limit)
+                self._accept_frames(await self._threads.run(framing) if self._framer.in_thread else framing())
+
+    def _framing(self, limit: int) -> Callable[[], Frames]:
+        """Frames the bytes that are here, or says that there are no more."""
+        run = self._bytes
+        start, stop = run.bounds
+        remaining = run.remaining
+        run.last = run.last or remaining == stop - start
+        return partial(
+            self._framer.frame,
+            run.view,
+            start,
+            stop,
+            limit=limit,
+            remaining=remaining,
+            last=run.last,
+            place=self._place(),
+        )
+
+    def _accept_frames(self, frames: Frames) -> None:
+        """Takes over what was framed, and notes what comes next: more of it, an error, the end, or more bytes."""
+        run = self._bytes
+        start, stop = run.bounds
+        self._error = frames.error
+        self._ended = frames.ended or (run.last and frames.stop == stop)
+        self._accept(frames, start)
+        self._line = frames.next_line
+        self._counts_lines = frames.lines is not None
+        run.use(frames.stop)
+        if frames.ended:
+            run.stop()
+        if frames.error is not None and frames.resume >= 0 and self._guard is not None:
+            self._behind_error = frames.resume, frames.resume_line
+        elif self._ended or frames.error is not None:
+            run.leave()
+        elif frames.stop < stop and (frames.short or not len(frames.starts)):
+            run.cut_off(frames.need)
+            if run.last:
+                self._error = self._truncated(frames.need)
+
+    def _leave_out(self, error: DataError) -> Block:
+        """Goes on behind a record that is wrong by itself, if it may be left out; raises the error if not."""
+        if self._guard is None or self._behind_error is None:
+            raise error
+        (behind, line), self._behind_error = self._behind_error, None
+        error.stage = error.stage or self.label
+        origin = self._origin(np.array([self._bytes.offset], np.int64))
+        over = self._guard.skip(error, origin[0])
+        if over is not None:
+            raise over
+        self._error = None
+        self._line = line
+        self._index += 1
+        _, stop = self._bytes.bounds
+        self._ended = self._bytes.last and behind == stop
+        self._bytes.use(behind)
+        return Block.empty(Advance(0, origin))
+
+    def _enter_source(self) -> None:
+        if self._number is None:
+            info = self._bytes.info
+            version = info.version if info is not None else None
+            self._number = self._sources.add(self._path, self.url, version, is_file=True)
+
+    def _place(self) -> Place:
+        info = self._bytes.info
+        return Place(
+            url=self.url,
+            version=info.version if info is not None else None,
+            offset=self._bytes.offset,
+            record=self._index,
+            line=self._line,
+        )
+
+    # --- output ------------------------------------------------------------------------------------------------
+
+    def _accept(self, frames: Frames, start: int) -> None:
+        """Takes over the records in the chunk, which begin at ``start`` and after it."""
+        count = len(frames.starts)
+        if not count:
+            return
+        origin = self._origin(frames.starts + (self._bytes.offset - start))
+        marks = self._marks(origin, frames.lines)
+        columns = tuple(self._column(values) for values in frames.values)
+        self._index += count
+        self._ready = Block(self._framer.structure, columns, origin, Advance(count, origin, None, marks))
+
+    def _next_ready(self, limit: int) -> Block | None:
+        """The records that were accepted and not delivered yet: at most ``limit``, which they were framed for."""
+        del limit
+        ready, self._ready = self._ready, None
+        return ready
+
+    def _origin(self, offsets: Rows) -> Rows:
+        """Provenance of the next records, which begin at these offsets in the object."""
+        assert self._number is not None
+        origin = np.zeros((len(offsets), 4), np.int64)
+        origin[:, 0] = self._number
+        origin[:, 1] = np.arange(self._index, self._index + len(offsets))
+        origin[:, 3] = offsets
+        return origin
+
+    def _marks(self, origin: Rows, lines: Rows | None) -> tuple[tuple[int, Mark], ...]:
+        """Where reading can begin again: at the byte, with the numbers, of these records."""
+        marks = []
+        for row in row_marks(self._index, len(origin)):
+            mark = {"record": self._index + row, "offset": int(origin[row, 3])}
+            if lines is not None:
+                mark["line"] = int(lines[row])
+            marks.append((row, mark))
+        return tuple(marks)
+
+    def _column(self, values: Values) -> Column:
+        if isinstance(values, Refs):
+            column = RefColumn(self._budget.slabs, values.rows, values.leaf)
+            column.hold()
+            if values.leaf.unchecked and self._holds is not None:
+                self._vouch(values.rows, self._holds)
+            return column
+        return ArrayColumn(values) if isinstance(values, np.ndarray) else ObjectColumn(values)
+
+    def _vouch(self, rows: Rows, holds: Callable[[memoryview, Rows], bool]) -> None:
+        """Verifies these rows together; a slab with one that does not hold is not vouched for from then on."""
+        slab = self._bytes.slab
+        if slab is self._doubtful:
+            return
+        good = holds(self._bytes.view, rows)
+        self._budget.slabs.vouch(slab, good)
+        if not good:
+            self._doubtful = slab
+
+    def _truncated(self, need: int) -> BrokenFrameError:
+        start, stop = self._bytes.bounds
+        error = truncated(self._bytes.info, self._bytes.offset, need - (stop - start) if need else 0)
+        error.url, error.record = self.url, self._index
+        return error
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._ready is not None:
+            self._ready.release()
+            self._ready = None
+        self._bytes.close()
+        self._budget.close(self._account)

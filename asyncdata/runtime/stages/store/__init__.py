@@ -1,0 +1,1 @@
+"""Stages that keep elements for later: `cache` and `snapshot`."""

@@ -1,0 +1,125 @@
+"""`cache`: passes the first run of its input on and keeps it; later runs read what was kept.
+
+Only a run that came to the input's end is kept, as in tf.data; until then every run reads the input again. Elements are
+copied into images of about a megabyte. Read back, they have the provenance that they had, so random numbers keyed by
+it do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncdata.memory.advance import Fold
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stages.sources.arrays import source_advance
+from asyncdata.runtime.stages.store.recording import Recorder
+from asyncdata.runtime.stages.store.stored import Store
+
+
+class CacheStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        store: Where elements are kept.
+        make_input: Makes the input's last stage; called when it is needed.
+        image_bytes: Size at which an image is complete.
+    """
+
+    def __init__(self, label: str, store: Store, make_input: Callable[[], Stage], *, image_bytes: int) -> None:
+        super().__init__(label)
+        self._store = store
+        self._make_input = make_input
+        self._image_bytes = image_bytes
+        self._images: int | None = None
+        self._opened = False
+        self._next = 0
+        self._rest: Block | None = None
+        self._upstream: Stage | None = None
+        self._recorder: Recorder | None = None
+        self._passing: Block | None = None
+        self._fold = Fold()
+        self._out = 0
+        self._ended = False
+        self._pause = Pause()
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._ended:
+            return None
+        if not self._opened:
+            self._images = await self._store.open()
+            self._opened = True
+            if self._images is None:
+                self._upstream = self._make_input()
+                self._recorder = Recorder(self._store.fill(), self._image_bytes)
+        return await (self._read(limit) if self._images is not None else self._pass_on(limit))
+
+    # --- the first run -----------------------------------------------------------------------------------------
+
+    async def _pass_on(self, limit: int) -> Block | None:
+        assert self._upstream is not None
+        assert self._recorder is not None
+        block = await self._upstream.pull(limit)
+        if block is None:
+            await self._recorder.finish()
+            self._recorder = None
+            self._ended = True
+            return None
+        self._passing = block
+        if len(block):
+            await self._recorder.keep(block)
+        marks = tuple(
+            (row, {"at": self._out + row, "input": self._fold.at(block.advance, row)})
+            for row in row_marks(self._out, len(block))
+        )
+        self._fold.feed(block.advance)
+        block.advance = block.advance.with_marks(marks)
+        self._out += len(block)
+        self._passing = None
+        return block
+
+    # --- later runs --------------------------------------------------------------------------------------------
+
+    async def _read(self, limit: int) -> Block | None:
+        assert self._images is not None
+        while self._rest is None:
+            await self._pause()
+            if self._next == self._images:
+                self._ended = True
+                return None
+            block = await self._store.load(self._next)
+            block.advance = source_advance(block.origin, self._out)
+            self._next += 1
+            self._rest = block if len(block) else None
+        block, self._rest = self._rest, None
+        if len(block) > limit:
+            block, self._rest = block.split(limit)
+        self._out += len(block)
+        return block
+
+    # --- the rest ----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Whether the input is needed is known at the first pull."""
+
+    @property
+    def draining(self) -> bool:
+        """When the last image was begun, or the input drains."""
+        if self._upstream is not None:
+            return self._ended or self._upstream.draining
+        return self._images is not None and self._next == self._images
+
+    async def aclose(self) -> None:
+        for block in (self._rest, self._passing):
+            if block is not None:
+                block.release()
+        self._rest = self._passing = None
+        self._ended = True
+        try:
+            if self._recorder is not None:
+                await self._recorder.discard()
+                self._recorder = None
+        finally:
+            if self._upstream is not None:
+                await self._upstream.aclose()

@@ -1,0 +1,181 @@
+"""Whether kept elements are those that would be made now: same steps, functions and files as when they were written.
+
+    written   {"python": "cpython-311", "steps": [...], "listed": {url: [size, version]}, "read": {...}}
+    used      the steps are compared, the listings made again, every other file that was read is looked at again
+
+The first difference is an error. What cannot be compared (see `planner.digests`), also because the run that wrote the
+elements changed it, is warned of. Nothing that was stored is executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from typing import Any, Final
+
+from asyncdata.errors import DataError, ObjectNotFoundError, StaleDataError
+from asyncdata.plan.node import walk
+from asyncdata.plan.sources import ListFiles, ManifestFile
+from asyncdata.planner.recipe import PYTHON, Recipe, Step, first_difference, settled, uncompared
+from asyncdata.redaction import redact
+from asyncdata.runtime.life.threads import Offload
+from asyncdata.runtime.reading.io import Io
+from asyncdata.runtime.reading.manifest import Manifest
+from asyncdata.storage.groups import gather_bounded
+from asyncdata.types import Json
+
+_VERSION: Final = 1
+_LOOKS_AT_A_TIME: Final = 64
+_MOST_LISTED: Final = 10_000
+"""Longer listings are kept as a number and a digest of files per folder."""
+
+Files = dict[str, Any]
+
+
+class Freshness:
+    """Of one snapshot, or cache in a file, in one epoch. Stage loop only.
+
+    Args:
+        recipe: What is compared.
+        label: The stage's name.
+        cure: What the user can do about a difference.
+        manifest: Lists files.
+        io: Looks at files.
+        threads: Compute digests.
+        outer: Collects the files for a snapshot or cache that comes after this one.
+
+    Attributes:
+        reads: The URLs of the files that were read; filled while the input is lowered.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        label: str,
+        cure: str,
+        *,
+        manifest: Manifest,
+        io: Io,
+        threads: Offload,
+        outer: set[str] | None,
+    ) -> None:
+        self._recipe = recipe
+        self._label = label
+        self._cure = cure
+        self._manifest = manifest
+        self._io = io
+        self._threads = threads
+        self._outer = outer
+        self._steps: list[Step] = []
+        self.reads: set[str] = set()
+
+    async def begin(self) -> None:
+        """Nothing is kept yet: from here on the input runs."""
+        self._steps = await self._threads.run(self._recipe.steps)
+
+    async def finish(self) -> Json:
+        """The input has ended: what its elements were made of."""
+        steps = settled(self._steps, await self._threads.run(self._recipe.steps))
+        self._warn(uncompared(steps))
+        listed = await self._listed()
+        read = await self._read(sorted(self.reads - listed.keys()))
+        self._pass_on()
+        return {"version": _VERSION, "python": PYTHON, "steps": steps, "listed": _folded(listed), "read": read}
+
+    async def check(self, made_of: Any) -> None:
+        """Something is kept.
+
+        Args:
+            made_of: What `finish` returned then.
+
+        Raises:
+            StaleDataError: It was made of something else.
+            DataError: What it says cannot be read.
+        """
+        if made_of is None:
+            raise self._stale(
+                "it was written by an earlier version of asyncdata, which did not note what it was made of"
+            )
+        now = await self._threads.run(self._recipe.steps)
+        try:
+            if made_of["version"] != _VERSION:
+                raise self._stale("it was written by another version of asyncdata")
+            was, same = made_of["steps"], made_of["python"] == PYTHON
+            difference = first_difference(was, now, functions=same)
+            unknown = uncompared(was, now) if same else [f"the functions, because {made_of['python']} wrote it"]
+            listed, read = dict(made_of["listed"]), dict(made_of["read"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError("what the elements were made of cannot be read", stage=self._label) from error
+        difference = difference or _other_file(listed, _folded(await self._listed()))
+        difference = difference or _other_file(read, await self._read(sorted(read)))
+        if difference is not None:
+            raise self._stale(difference)
+        self._warn(unknown)
+        self.reads.update(read)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._outer is not None:
+            self._outer |= self.reads
+
+    def _stale(self, why: str) -> StaleDataError:
+        return StaleDataError(
+            f"what is kept was made by another pipeline: {why}. To have it made anew, {self._cure}", stage=self._label
+        )
+
+    def _warn(self, names: list[str]) -> None:
+        if names:
+            warnings.warn(
+                f"{self._label} cannot notice changes of {', '.join(names)}. After a change {self._cure}", stacklevel=1
+            )
+
+    async def _listed(self) -> Files:
+        """What is listed for the plan now."""
+        found: Files = {}
+        for node in walk(self._recipe.node):
+            if isinstance(node, ListFiles):
+                urls = await self._manifest.matching(node.patterns)
+            elif isinstance(node, ManifestFile):
+                urls = await self._manifest.listed_in(node.url)
+            else:
+                continue
+            for url in urls:
+                info = self._manifest.get(url, None)
+                found[redact(url)] = None if info is None else [info.size, info.version]
+        return found
+
+    async def _read(self, urls: list[str]) -> Files:
+        """What these files are now; of a URL with a secret in it nothing is kept."""
+        urls = [url for url in urls if redact(url) == url]
+        return dict(zip(urls, await gather_bounded(self._look, urls, min(_LOOKS_AT_A_TIME, len(urls))), strict=True))
+
+    async def _look(self, url: str) -> Json:
+        info = self._manifest.get(url, None)
+        try:
+            info = info or await self._io.stat(url)
+        except ObjectNotFoundError:
+            return None
+        self._manifest[url] = info
+        return [info.size, info.version]
+
+
+def _other_file(was: Files, now: Files) -> str | None:
+    for url in sorted({*was, *now}):
+        if url not in now or (now[url] is None and was.get(url) is not None):
+            return f"{url} is gone"
+        if url not in was:
+            return f"{url} is new"
+        if was[url] != now[url]:
+            return f"{url} has changed"
+    return None
+
+
+def _folded(listed: Files) -> Files:
+    if len(listed) <= _MOST_LISTED:
+        return listed
+    folders: dict[str, Any] = {}
+    for url in sorted(listed):
+        folders.setdefault(url.rpartition("/")[0] + "/", []).append((url, listed[url]))
+    return {
+        name: [len(files), hashlib.blake2b(repr(files).encode()).hexdigest()[:32]] for name, files in folders.items()
+    }

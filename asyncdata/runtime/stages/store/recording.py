@@ -1,0 +1,59 @@
+"""Copies the rows of passing blocks into a store, image by image."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from asyncdata.formats.block_image import ImageBuilder
+from asyncdata.memory.advance import EMPTY
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause
+from asyncdata.runtime.stages.group.materialized import rows_of
+from asyncdata.runtime.stages.store.stored import Filling
+
+IMAGE_BYTES: Final = 1 << 20
+"""An image is complete when it is so large, or holds `BLOCK_ROWS` rows."""
+
+
+class Recorder:
+    """See the module's docstring.
+
+    Args:
+        filling: Takes the images.
+        image_bytes: Size at which an image is complete.
+    """
+
+    def __init__(self, filling: Filling, image_bytes: int) -> None:
+        self._filling = filling
+        self._image_bytes = image_bytes
+        self._builder = ImageBuilder()
+        self._pause = Pause()
+
+    async def keep(self, block: Block) -> None:
+        """Copies the rows of a block, so many at a time that no image becomes much too large."""
+        if not self._builder.takes(block):
+            await self._flush()
+        rows = max(1, len(block) * self._image_bytes // (block.nbytes + 48 * len(block)))
+        for start in range(0, len(block), rows):
+            some = slice(start, min(start + rows, len(block)))
+            columns = tuple(rows_of(column, some) for column in block.columns)
+            part = Block(block.structure, columns, block.origin[some], EMPTY)
+            if not self._builder.takes(part):
+                await self._flush()
+            self._builder.add(part)
+            if self._builder.nbytes >= self._image_bytes or self._builder.rows >= BLOCK_ROWS:
+                await self._flush()
+            await self._pause()
+
+    async def finish(self) -> None:
+        """The last row was kept."""
+        await self._flush()
+        await self._filling.finish()
+
+    async def discard(self) -> None:
+        """Gives everything up."""
+        await self._filling.discard()
+
+    async def _flush(self) -> None:
+        if self._builder.rows:
+            await self._filling.add(self._builder.finish())

@@ -1,0 +1,236 @@
+"""`snapshot`: what the first complete run of the input delivered, in a directory of shards.
+
+    path/snapshot.json                the shards and what they are made of, written last: a directory without it holds
+                                      no snapshot
+    path/shard-0-3f2a91c0.blocks      elements of shard 0, as `formats.block_file` has them
+
+The first run passes the input's elements on and writes each to the shard that the user's function names. Later runs
+read what the user's function makes of a dataset of the shards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata.errors import DataError, refused
+from asyncdata.memory.advance import EMPTY, Fold, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
+from asyncdata.runtime.life.threads import Offload
+from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stages.store.freshness import Freshness
+from asyncdata.runtime.stages.store.recording import Recorder
+from asyncdata.runtime.stages.store.stored import FileFilling
+from asyncdata.runtime.user_code import call_rows
+from asyncdata.types import Element, Json
+
+MANIFEST: Final = "snapshot.json"
+_VERSIONS: Final = (1, 2)
+"""The first one does not say what the elements are made of."""
+
+ShardOf = Callable[[Element, Rows], int]
+
+
+class SnapshotStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        path: The directory.
+        shard_of: Names the shard of an element; None puts all into one.
+        make_input: Makes the input's last stage; called when it is needed.
+        make_reader: Makes the stage that reads the files of a complete snapshot.
+        threads: For files.
+        image_bytes: Size of the pieces that are written.
+        codec: What they are packed by, or None.
+        freshness: Compares what they are made of; None for what no plan was made of.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        path: str,
+        shard_of: ShardOf | None,
+        make_input: Callable[[], Stage],
+        make_reader: Callable[[list[str]], Stage],
+        threads: Offload,
+        image_bytes: int,
+        codec: str | None = None,
+        freshness: Freshness | None = None,
+    ) -> None:
+        super().__init__(label)
+        self._codec = codec
+        self._freshness = freshness
+        self._path = Path(path)
+        self._shard_of = shard_of
+        self._make_input = make_input
+        self._make_reader = make_reader
+        self._threads = threads
+        self._image_bytes = image_bytes
+        self._run = secrets.token_hex(4)
+        self._reader: Stage | None = None
+        self._upstream: Stage | None = None
+        self._shards: dict[int, Recorder] = {}
+        self._files: dict[int, str] = {}
+        self._block: Block | None = None
+        self._error: Exception | None = None
+        self._fold = Fold()
+        self._out = 0
+        self._ended = False
+        self._pause = Pause()
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._ended:
+            return None
+        if self._reader is None and self._upstream is None:
+            try:
+                files, made_of = await self._threads.run(read_manifest, self._path)
+            except OSError as error:
+                raise refused("the snapshot cannot be read", error, url=str(self._path), stage=self.label) from error
+            if self._freshness is not None:
+                await (self._freshness.begin() if files is None else self._freshness.check(made_of))
+            if files is None:
+                self._upstream = self._make_input()
+            else:
+                self._reader = self._make_reader([str(self._path / file) for file in files])
+        if self._reader is not None:
+            return await self._reader.pull(limit)
+        return await self._pass_on(limit)
+
+    async def _pass_on(self, limit: int) -> Block | None:
+        assert self._upstream is not None
+        if self._error is not None:
+            raise self._error
+        await self._pause()
+        if self._block is None:
+            self._block = await self._upstream.pull(limit)
+        block = self._block
+        if block is None:
+            await self._finish()
+            return None
+        if len(block):
+            block = await self._write(block, limit)
+        else:
+            self._block = None
+        # From here on the block is in no attribute where it would be found: nothing waits any more.
+        marks = tuple(
+            (row, {"at": self._out + row, "input": self._fold.at(block.advance, row)})
+            for row in row_marks(self._out, len(block))
+        )
+        self._fold.feed(block.advance)
+        block.advance = block.advance.with_marks(marks)
+        self._out += len(block)
+        return block
+
+    async def _write(self, block: Block, limit: int) -> Block:
+        """Writes the first rows of a block to their shards, and gives them on."""
+        shards = [0] * min(len(block), limit)
+        if self._shard_of is not None:
+            shards, self._error = call_rows(self._shard_of, block, limit)
+            if not shards:
+                assert self._error is not None
+                raise self._error
+        numbers = np.array(shards, np.int64)
+        for number in np.unique(numbers).tolist():
+            rows = np.flatnonzero(numbers == number)
+            columns = tuple(_some(column, rows) for column in block.columns)
+            await self._recorder(number).keep(Block(block.structure, columns, block.origin[rows], EMPTY))
+        self._block = None
+        if len(shards) < len(block):
+            block, self._block = block.split(len(shards))
+        return block
+
+    def _recorder(self, number: int) -> Recorder:
+        recorder = self._shards.get(number)
+        if recorder is None:
+            name = f"shard-{number}-{self._run}.blocks"
+            filling = FileFilling(self._path / name, self.label, self._threads, self._codec)
+            recorder = self._shards[number] = Recorder(filling, self._image_bytes)
+            self._files[number] = name
+        return recorder
+
+    async def _finish(self) -> None:
+        made_of = None if self._freshness is None else await self._freshness.finish()
+        for recorder in self._shards.values():
+            await recorder.finish()
+        self._shards = {}
+        files = [self._files[number] for number in sorted(self._files)]
+        try:
+            await self._threads.run(write_manifest, self._path, files, made_of)
+        except OSError as error:
+            raise refused("the snapshot cannot be written", error, url=str(self._path), stage=self.label) from error
+        self._ended = True
+
+    def prepare(self) -> None:
+        """Whether the input is needed is known at the first pull."""
+
+    @property
+    def draining(self) -> bool:
+        """When what is read drains."""
+        source = self._reader or self._upstream
+        return self._ended or (source is not None and self._block is None and source.draining)
+
+    async def aclose(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+        self._ended = True
+        for recorder in self._shards.values():
+            await recorder.discard()
+        self._shards = {}
+        for stage in (self._reader, self._upstream):
+            if stage is not None:
+                await stage.aclose()
+
+
+def _some(column: Column, rows: Rows) -> Column:
+    """Some rows, which still belong to the block."""
+    if isinstance(column, RefColumn):
+        return column.pick(rows)
+    if isinstance(column, ArrayColumn):
+        return ArrayColumn(column.array[rows])
+    return ObjectColumn([column.items[row] for row in rows.tolist()])
+
+
+def read_manifest(path: Path) -> tuple[list[str] | None, Any]:
+    """The files of a complete snapshot, in order of shard, None when there is none; and what they are made of.
+
+    Raises:
+        DataError: There is something else in its place.
+    """
+    try:
+        text = (path / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return None, None
+    try:
+        names = json.loads(text)
+        files = [str(file) for file in names["files"]]
+        known = names["version"] in _VERSIONS
+        made_of = names.get("made_of")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError("the list of a snapshot's shards cannot be read", url=str(path / MANIFEST)) from error
+    if not known or any("/" in file or file in ("", ".", "..") for file in files):
+        raise DataError("the list of a snapshot's shards is none of ours", url=str(path / MANIFEST))
+    return files, made_of
+
+
+def write_manifest(path: Path, files: list[str], made_of: Json) -> None:
+    """Says that a snapshot is complete. Of two runs that write at the same time the later one stands."""
+    path.mkdir(parents=True, exist_ok=True)
+    partial = path / f".{MANIFEST}.{secrets.token_hex(4)}.partial"
+    try:
+        with partial.open("xb") as file:
+            file.write(json.dumps({"version": _VERSIONS[-1], "files": files, "made_of": made_of}).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path / MANIFEST)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,432 @@
+"""Where kept elements lie: in memory or in a file; how images get there, and come back as blocks.
+
+An image in memory lies outside of the arena and is charged to the pipeline that uses it, as bytes without a slab, until
+the pipeline ends; the next pipeline that reads it is charged anew. Both kinds are read into a slab, image by image,
+which is charged as a finished batch is: the block's references point there.
+
+A store is filled by a `Filling`, which ends as a whole: nothing can be read before `finish`, and what is given up
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from asyncdata.errors import (
+    BrokenFrameError,
+    DataError,
+    ObjectNotFoundError,
+    PipelineError,
+    SystemResourceError,
+    refused,
+)
+from asyncdata.formats.block_file import (
+    MAGIC,
+    TRAILER_BYTES,
+    Place,
+    UnwritableError,
+    frame,
+    index,
+    read_image,
+    read_index,
+    read_trailer,
+)
+from asyncdata.formats.block_image import Image, check_image, load
+from asyncdata.memory.accounts import Account, Foreseen, Ticket
+from asyncdata.memory.block import Block
+from asyncdata.runtime.life.threads import Offload
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.io import Io
+from asyncdata.runtime.stages.store.freshness import Freshness
+from asyncdata.types import Json, ObjectInfo
+
+
+class Filling(Protocol):
+    """Elements on their way into a store."""
+
+    async def add(self, image: Image) -> None:
+        """Takes an image over."""
+
+    async def finish(self) -> None:
+        """That was all: from now on the store can be read."""
+
+    async def discard(self) -> None:
+        """Gives everything up. Idempotent; nothing after `finish`."""
+
+
+class Store(Protocol):
+    """See the module's docstring."""
+
+    async def open(self) -> int | None:
+        """How many images there are; None while the store is not complete."""
+
+    def fill(self) -> Filling:
+        """Begins to fill it."""
+
+    async def load(self, number: int) -> Block:
+        """The elements of one image; without an advance."""
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+class MemoryCell:
+    """What `cache()` keeps in memory: shared by all runs of one dataset, and gone with it. Pickled, it is empty.
+
+    Attributes:
+        images: The elements; None until a run was complete.
+    """
+
+    def __init__(self) -> None:
+        self.images: list[Image] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryCell, ()
+
+
+class Charges:
+    """What one pipeline is charged with for one cell.
+
+    Attributes:
+        tickets: Held until the pipeline ends.
+        lock: Held while they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self.lock = asyncio.Lock()
+
+    def give(self, budget: Budget) -> None:
+        """The pipeline ends."""
+        tickets, self.tickets = self.tickets, []
+        for ticket in tickets:
+            budget.give(ticket)
+
+
+class MemoryStore:
+    """A cell, as one pipeline sees it.
+
+    Args:
+        cell: What is kept.
+        charges: Of this pipeline for the cell.
+        budget: For slabs, and the bytes of the cell.
+        account: Charged with the cell.
+        blocks_account: Charged with blocks made of it.
+        elements: How many there will be; negative where that is not known.
+    """
+
+    def __init__(
+        self,
+        cell: MemoryCell,
+        charges: Charges,
+        budget: Budget,
+        account: Account,
+        blocks_account: Account,
+        elements: int,
+    ) -> None:
+        self._elements = elements
+        self._cell = cell
+        self._charges = charges
+        self._budget = budget
+        self._account = account
+        self._blocks_account = blocks_account
+
+    async def open(self) -> int | None:
+        """See `Store`; charges the pipeline if it was not yet."""
+        images = self._cell.images
+        if images is None:
+            return None
+        async with self._charges.lock:
+            if not self._charges.tickets:
+                nbytes = sum(image.nbytes for image in images)
+                self._charges.tickets.append(await self.charge(max(nbytes, 1)))
+        return len(images)
+
+    async def charge(self, nbytes: int) -> Ticket:
+        """Charges the cell's account, which rests otherwise."""
+        ticket = await self._budget.charge_only(self._account, nbytes)
+        self._budget.wait(self._account)
+        return ticket
+
+    def fill(self) -> Filling:
+        """See `Store`."""
+        filling = _MemoryFilling(self, self._cell, self._charges, self._budget)
+        self._account.foresee = lambda: filling.foresee(self._elements)
+        return filling
+
+    async def load(self, number: int) -> Block:
+        """See `Store`."""
+        images = self._cell.images
+        assert images is not None
+        image = images[number]
+        assert image.body is not None
+        if not image.has_references:
+            return load(image, image.body, 0, None)
+        slabs = self._budget.slabs
+        slab = await self._budget.take(self._blocks_account, image.nbytes)
+        try:
+            slabs.arena.array[slab.offset : slab.offset + image.nbytes] = image.body
+            return load(image, slabs.arena.array, slab.offset, slabs)
+        finally:
+            slabs.drop(slab)
+
+
+class _MemoryFilling:
+    def __init__(self, store: MemoryStore, cell: MemoryCell, charges: Charges, budget: Budget) -> None:
+        self._store = store
+        self._cell = cell
+        self._charges = charges
+        self._budget = budget
+        self._images: list[Image] = []
+        self._tickets: list[Ticket] = []
+
+    def foresee(self, elements: int) -> Foreseen:
+        """What the whole cell is going to take; twice as much as there is where nobody knows."""
+        rows = sum(image.rows for image in self._images)
+        nbytes = sum(image.nbytes for image in self._images)
+        return Foreseen(elements if elements >= 0 else 2 * rows, rows, nbytes)
+
+    async def add(self, image: Image) -> None:
+        self._tickets.append(await self._store.charge(image.nbytes))
+        self._images.append(image)
+
+    async def finish(self) -> None:
+        if self._cell.images is None:
+            self._cell.images = self._images
+            self._charges.tickets += self._tickets
+            self._tickets = []
+        await self.discard()
+
+    async def discard(self) -> None:
+        tickets, self._tickets = self._tickets, []
+        self._images = []
+        for ticket in tickets:
+            self._budget.give(ticket)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+class FileStore:
+    """One file on a local file system.
+
+    Args:
+        path: The file; its directory is made when it is filled.
+        label: The stage's name, for errors.
+        io: Reads it.
+        threads: Writes it, and looks at checksums.
+        budget: For slabs.
+        blocks_account: Charged with blocks made of it.
+        order: Place among the sources, for the order of reads.
+        freshness: Of a cache: compares what the file is made of. None: somebody else does.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        label: str,
+        io: Io,
+        threads: Offload,
+        budget: Budget,
+        blocks_account: Account,
+        order: int,
+        freshness: Freshness | None = None,
+    ) -> None:
+        self._path = path
+        self._label = label
+        self._io = io
+        self._threads = threads
+        self._budget = budget
+        self._account = blocks_account
+        self._order = order
+        self._freshness = freshness
+        self._info: ObjectInfo | None = None
+        self._places: list[Place] = []
+
+    async def open(self) -> int | None:
+        """See `Store`.
+
+        Raises:
+            DataError: There is a file, but it is none of ours, or damaged.
+            StaleDataError: It was made of something else than it would be now.
+        """
+        try:
+            self._info = await self._io.stat(self._path)
+        except ObjectNotFoundError:
+            if self._freshness is not None:
+                await self._freshness.begin()
+            return None
+        try:
+            self._places, made_of = await self._read_places(self._info)
+        except DataError as error:
+            error.complete(url=self._path, stage=self._label)
+            raise
+        if self._freshness is not None:
+            await self._freshness.check(made_of)
+        return len(self._places)
+
+    async def _read_places(self, info: ObjectInfo) -> tuple[list[Place], Any]:
+        if info.size < len(MAGIC) + TRAILER_BYTES:
+            raise BrokenFrameError("the file is too short to be one of ours")
+        trailer = await self._read(info, info.size - TRAILER_BYTES, TRAILER_BYTES, _as_bytes)
+        offset, length, crc = read_trailer(trailer, info.size)
+        entries = await self._read(info, offset, length, _as_bytes) if length else b""
+        return read_index(entries, crc, offset)
+
+    async def _read(self, info: ObjectInfo, position: int, length: int, use: Callable[[Any], Any]) -> Any:
+        """Reads a range into a slab and makes something of it in a thread."""
+        slabs = self._budget.slabs
+        slab = await self._budget.take(self._account, max(length, 1))
+        try:
+            read = self._io.read(slabs, slab, 0, length, info, position, (self._order, position))
+            try:
+                await read.wait()
+            except asyncio.CancelledError:
+                read.cancel()
+                raise
+            return await self._threads.run(use, slabs.arena.array[slab.offset : slab.offset + length])
+        finally:
+            slabs.drop(slab)
+
+    def fill(self) -> Filling:
+        """See `Store`."""
+        return FileFilling(Path(self._path), self._label, self._threads, freshness=self._freshness)
+
+    async def load(self, number: int) -> Block:
+        """See `Store`."""
+        info = self._info
+        assert info is not None
+        place = self._places[number]
+        slabs = self._budget.slabs
+        slab = await self._budget.take(self._account, place.nbytes)
+        try:
+            read = self._io.read(slabs, slab, 0, place.nbytes, info, place.offset, (self._order, place.offset))
+            try:
+                await read.wait()
+            except asyncio.CancelledError:
+                read.cancel()
+                raise
+            memory = slabs.arena.array[slab.offset : slab.offset + place.nbytes]
+            try:
+                image, start = await self._threads.run(_checked, memory, place, self._budget.limit)
+            except DataError as error:
+                error.complete(url=self._path, offset=place.offset, stage=self._label)
+                raise
+            if image.body is None:
+                return load(image, slabs.arena.array, slab.offset + start, slabs)
+        finally:
+            slabs.drop(slab)
+        # Unpacked outside of the arena: nothing waits here for one slab while it holds another.
+        slab = await self._budget.take(self._account, max(image.nbytes, 1))
+        try:
+            slabs.arena.array[slab.offset : slab.offset + image.nbytes] = image.body
+            return load(image, slabs.arena.array, slab.offset, slabs)
+        finally:
+            slabs.drop(slab)
+
+
+def _as_bytes(memory: Any) -> bytes:
+    data: bytes = memory.tobytes()
+    return data
+
+
+def _checked(memory: Any, place: Place, most: int) -> tuple[Image, int]:
+    image, start = read_image(memory, place, most)
+    check_image(image, memory if image.body is None else image.body, start)
+    return image, start
+
+
+class FileFilling:
+    """Writes a file beside its place, and puts it there when it is complete.
+
+    Args:
+        path: Where it goes.
+        label: The stage's name, for errors.
+        threads: Writes.
+        codec: What images are packed by, or None.
+        freshness: Says what the elements are made of; None leaves that out.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        label: str,
+        threads: Offload,
+        codec: str | None = None,
+        freshness: Freshness | None = None,
+    ) -> None:
+        self._path = path
+        self._codec = codec
+        self._freshness = freshness
+        self._label = label
+        self._threads = threads
+        self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        self._file: BinaryIO | None = None
+        self._places: list[Place] = []
+        self._at = len(MAGIC)
+
+    async def add(self, image: Image) -> None:
+        """See `Filling`.
+
+        Raises:
+            PipelineError: It holds Python objects that cannot be written.
+        """
+        try:
+            await self._threads.run(self._write, image)
+        except UnwritableError as error:
+            raise PipelineError(str(error), stage=self._label) from error
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _write(self, image: Image) -> None:
+        pieces = frame(image, self._codec)
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        for piece in pieces:
+            self._file.write(piece)
+        nbytes = sum(map(len, pieces))
+        self._places.append(Place(self._at, nbytes, image.rows))
+        self._at += nbytes
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._partial.open("xb")
+        self._file.write(MAGIC)
+
+    async def finish(self) -> None:
+        """See `Filling`."""
+        made_of = None if self._freshness is None else await self._freshness.finish()
+        try:
+            await self._threads.run(self._finish, made_of)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> SystemResourceError:
+        return refused("the file cannot be written", error, url=str(self._path), stage=self._label)
+
+    def _finish(self, made_of: Json) -> None:
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        self._file.write(index(self._places, self._at, made_of))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._partial.replace(self._path)
+        self._file = None
+
+    async def discard(self) -> None:
+        """See `Filling`."""
+        if self._file is not None:
+            # Not in a thread: called when everything ends, and quick.
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):  # what is left to write may not be written any more
+                file.close()
+            self._partial.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Stages whose functions run in worker processes or threads."""

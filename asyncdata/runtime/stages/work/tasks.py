@@ -1,0 +1,496 @@
+"""One job of a worker stage: some rows, the tasks that work on them, and the slabs the results lie in.
+
+    rows ─▶ packed into a scratch slab ─▶ task(s) in workers ─▶ one slab of results (+ payload slabs) ─▶ a block
+
+A job is the unit that is delivered: one batch, or one block of mapped rows. Its tasks write disjoint rows of one slab.
+When a worker dies the pool runs the task again from the start; what was granted to it is granted anew. When a function
+does not return in time, the task runs again without that row.
+
+What becomes of a job may be known before all its tasks have ended: a batch fails with its first bad row, whatever the
+tasks behind that row still do. Such a job keeps its memory until they have let go of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
+from asyncdata.memory.accounts import Account, State, Ticket
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
+from asyncdata.memory.layout import Layout, mismatch, same_places, structure_mismatch
+from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.slabs import Slab
+from asyncdata.memory.structure import Structure, leaf_names
+from asyncdata.memory.unverified import verified
+from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stages.group.materialized import rows_of
+from asyncdata.runtime.stages.group.stacking import Misfit, batch_of
+from asyncdata.runtime.stages.work.failed import Failed, error_of
+from asyncdata.workers.call import OverdueError
+from asyncdata.workers.failure import annotate
+from asyncdata.workers.tasks import (
+    NO_SPAN,
+    RAGGED,
+    RaggedRows,
+    Reply,
+    Task,
+    decode_failed,
+    decode_layout,
+    encode_shape,
+    kind_of,
+)
+
+
+class Executor(Protocol):
+    """Runs one task: in a worker process, or in a thread of this one."""
+
+    async def run(
+        self, payload: bytes, grant: Callable[[int], asyncio.Future[tuple[int, int]]], restart: Callable[[], None]
+    ) -> bytes:
+        """See `workers.pool.WorkerPool.run`."""
+
+
+class _Part:
+    """One task: its rows, what it was granted, what became of it."""
+
+    __slots__ = ("calls", "count", "ended", "error", "payloads", "reply", "scratch", "start")
+
+    def __init__(self, start: int, count: int) -> None:
+        self.start = start
+        self.count = count
+        self.calls = 0
+        self.scratch: Slab | None = None
+        self.payloads: Slab | None = None
+        self.ended = False
+        self.reply: Reply | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether a row has no result."""
+        return self.error is not None or (self.reply is not None and self.reply.failed != b"")
+
+
+class Job:
+    """See the module's docstring.
+
+    Args:
+        block: The rows; owned by the job until it is finished or abandoned.
+        number: Its place in the order of jobs.
+        budget: For slabs.
+        account: Charged with results.
+        inputs_account: Charged with packed rows.
+        label: The stage's name.
+        sources: For naming a record that failed.
+        keys: Key of the random generators.
+        with_origin: Whether the tasks need the rows' provenance, for generators.
+        changed: Told by how much the numbers of running tasks, and of those that wait for memory, change.
+        most_bytes: Of the results of a task, unless they are one row's; 0: no limit.
+
+    Attributes:
+        input_bytes: What the rows take.
+        result_bytes: What results took so far.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        number: int,
+        *,
+        budget: Budget,
+        account: Account,
+        inputs_account: Account,
+        label: str,
+        sources: SourceTable,
+        keys: tuple[int, int],
+        with_origin: bool,
+        changed: Callable[[Job, int, int], None],
+        most_bytes: int,
+    ) -> None:
+        self.block = block
+        self.number = number
+        self.input_bytes = block.payload_bytes(len(block))
+        self.result_bytes = 0
+        self.seconds = 0.0
+        self.done = asyncio.Event()
+        self.bad = False
+        self.soonest = False
+        self.blocked = 0
+        self._budget = budget
+        self._account = account
+        self._inputs_account = inputs_account
+        self._label = label
+        self._sources = sources
+        self._keys = keys
+        self._with_origin = with_origin
+        self._changed = changed
+        self._most_bytes = most_bytes
+        self._results: Slab | None = None
+        self._results_nbytes = 0
+        self._needed = 0
+        self._making: asyncio.Future[None] | None = None
+        self._payloads: list[Slab] = []
+        self._tickets: list[Ticket] = []
+        self._parts: list[_Part] = []
+        self._left = 0
+        self._hung: dict[int, OverdueError] = {}
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """The job is the next one to be delivered."""
+        if not self.soonest:
+            self.soonest = True
+            for ticket in self._tickets:
+                self._budget.hurry(ticket)
+
+    async def run(self, executor: Executor, rows_per_task: int, spawn: Callable[..., asyncio.Task[None]]) -> None:
+        """Runs every task; `done` is set when all have ended."""
+        count = len(self.block)
+        self._parts = [_Part(start, min(rows_per_task, count - start)) for start in range(0, count, rows_per_task)]
+        self._left = len(self._parts)
+        shape = encode_shape(shape_of(self.block.structure, self.block.columns))
+        for part in self._parts[1:]:
+            spawn(self._run_task(executor, part, shape))
+        await self._run_task(executor, self._parts[0], shape)
+
+    async def _run_task(self, executor: Executor, part: _Part, shape: bytes) -> None:
+        self._changed(self, 1, 0)
+        try:
+            if not self.bad or not any(earlier.bad for earlier in self._parts[: self._parts.index(part)]):
+                part.reply = await self._call(executor, part, shape)
+                self.seconds += part.reply.seconds
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
+            if isinstance(error, WorkerDiedError):
+                error.stage = self._label
+            if isinstance(error, WorkerDiedError | MemoryLimitError):
+                rows = self.block.origin[part.start : part.start + part.count]
+                self._sources.locate_rows(error, self._label, rows)
+            part.error = error
+        finally:
+            part.ended = True
+            self.bad = self.bad or part.bad
+            self._left -= 1
+            if not self._left:
+                self.done.set()
+            self._changed(self, -1, 0)
+
+    def split_off(self) -> Block | None:
+        """The rows that its only task has left for another job, once it is done."""
+        part = self._parts[0]
+        if part.reply is None or part.reply.used >= part.count:
+            return None
+        part.count = part.reply.used
+        self.block, rest = self.block.split(part.count)
+        return rest
+
+    def is_decided(self, *, ordered: bool) -> bool:
+        """Whether it is known what becomes of the job.
+
+        That is so when all tasks have ended; or when one has failed, and with it the job, and in order also all tasks
+        before it have ended, so that it is known which failed first.
+        """
+        if self.done.is_set() or not self.bad:
+            return self.done.is_set()
+        if not ordered:
+            return True
+        for part in self._parts:
+            if part.bad or not part.ended:
+                return part.ended
+        return False
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why a task has no results at all: the first of them, in the order of the rows."""
+        return next((part.error for part in self._parts if part.error is not None), None)
+
+    def failed(self) -> list[Failed]:
+        """The rows without a result, ascending."""
+        if not self.bad:
+            return []
+        return [
+            Failed(part.start + row, self._failure(blob, part.start + row))
+            for part in self._parts
+            if part.reply is not None
+            for row, blob in decode_failed(part.reply.failed)
+        ]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the last row that failed ended its task, although others were behind it."""
+        part = self._parts[0]
+        assert part.reply is not None
+        return part.reply.count + len(decode_failed(part.reply.failed)) < part.count
+
+    def first_error(self) -> BaseException | None:
+        """Why the first row without a result has none."""
+        for part in self._parts:
+            if part.error is not None:
+                return part.error
+            if part.reply is not None and part.reply.failed:
+                row, blob = decode_failed(part.reply.failed)[0]
+                return self._failure(blob, part.start + row)
+        return None
+
+    async def _call(self, executor: Executor, part: _Part, shape: bytes) -> Reply:
+        start, count = part.start, part.count
+        columns: list[Column] = list(self.block.columns)
+        origin = self.block.origin if self._with_origin else None
+        if count < len(self.block):
+            rows = slice(start, start + count)
+            columns = [rows_of(column, rows) for column in columns]
+            origin = None if origin is None else origin[rows]
+        parts = pack(tuple(columns), origin)
+        size = packed_bytes(parts)
+        offset, inline = NO_SPAN, b""
+        if size + len(shape) <= _INLINE_BYTES:
+            packed = np.empty(size, np.uint8)
+            write(packed, 0, parts)
+            inline = packed.tobytes()
+        else:
+            part.scratch = await self._input_slab(size)
+            offset = part.scratch.offset
+            write(self._budget.slabs.arena.array, offset, parts)
+        whole, most = len(self.block), self._most_bytes
+        task = Task(offset, count, whole, start, self._keys, self._with_origin, shape, inline, most_bytes=most)
+
+        async def grant(nbytes: int) -> tuple[int, int]:
+            return await self._grant(part, nbytes)
+
+        def restart() -> None:
+            part.calls = 0
+            if part.payloads is not None:
+                self._payloads.remove(part.payloads)
+                self._budget.slabs.drop(part.payloads)
+                self._needed -= part.payloads.nbytes
+                part.payloads = None
+
+        try:
+            while True:
+                try:
+                    return Reply.decode(await executor.run(task.encode(), grant, restart))  # type: ignore[arg-type]  # a coroutine function
+                except OverdueError as overdue:
+                    restart()
+                    self._hung[start + overdue.hang.row] = overdue
+                    task = dataclasses.replace(task, hung=(*task.hung, overdue.hang.row))
+        finally:
+            if part.scratch is not None:
+                self._budget.slabs.drop(part.scratch)
+
+    async def _input_slab(self, nbytes: int) -> Slab:
+        """Memory for what a task is given; one that has to wait for it is not at work."""
+        waits = False
+
+        def asked(ticket: Ticket) -> None:
+            nonlocal waits
+            waits = ticket.state is State.QUEUED
+            if waits:
+                self._changed(self, -1, 0)
+
+        try:
+            return await self._budget.take(self._inputs_account, nbytes, asked=asked)
+        finally:
+            if waits:
+                self._changed(self, 1, 0)
+
+    async def _take(self, nbytes: int) -> Slab:
+        self.result_bytes += nbytes
+        self._needed += self._budget.charge(nbytes)
+        self._budget.secure(self._account, self._needed)
+        return await self._budget.take(
+            self._account, nbytes, urgency=0 if self.soonest else self.number + 1, asked=self._tickets.append
+        )
+
+    async def _grant(self, part: _Part, nbytes: int) -> tuple[int, int]:
+        """The first call of a task is for the results, the second for its payloads."""
+        part.calls += 1
+        self._changed(self, 0, 1)
+        if part.scratch is not None:
+            self._budget.rest(part.scratch.account, True)
+        try:
+            slab = await self._results_slab(nbytes)
+            # Results of another size do not fit the batch: `_differing` finds out in what, from all the layouts.
+            if part.calls > 1 or nbytes != self._results_nbytes:
+                slab = part.payloads = await self._take(nbytes)
+                self._payloads.append(slab)
+        finally:
+            self._changed(self, 0, -1)
+            if part.scratch is not None:
+                self._budget.rest(part.scratch.account, False)
+        return slab.offset, slab.nbytes
+
+    async def _results_slab(self, nbytes: int) -> Slab:
+        while self._results is None:
+            if self._making is None:
+                self._making = asyncio.get_running_loop().create_future()
+                try:
+                    self._results = await self._take(nbytes)
+                    self._results_nbytes = nbytes
+                finally:
+                    self._making.set_result(None)
+                    self._making = None
+            else:
+                await asyncio.shield(self._making)
+        return self._results
+
+    def _failure(self, blob: bytes, row: int) -> BaseException:
+        origin = self.block.origin[row]
+        return error_of(blob, self._hung.get(row), label=self._label, sources=self._sources, origin=origin)
+
+    # --- results -----------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """The job is done, and waits for an earlier one."""
+        for ticket in self._tickets:
+            self._budget.rest(ticket, True)
+
+    def passed(self) -> Block:
+        """The rows themselves: they were only checked."""
+        self.block.columns = tuple(map(verified, self.block.columns))
+        return self.block
+
+    def batch(self) -> tuple[Structure, tuple[Column, ...]]:
+        """One batch: a column of one row per leaf. Releases the input rows."""
+        if any(part.reply is not None and part.reply.status == RAGGED for part in self._parts):
+            return self._stacked()
+        layout = self._layout()
+        results = self._results
+        assert results is not None
+        columns = []
+        for leaf, offset in zip(layout.leaves, layout.offsets, strict=True):
+            rows = np.array([[results.offset + offset, leaf.nbytes]], np.int64)
+            columns.append(RefColumn(self._budget.slabs, rows, leaf))
+        return layout.structure, self._hand_over(tuple(columns))
+
+    def rows(self) -> tuple[Structure, tuple[Column, ...]]:
+        """The rows that have results, as a block's columns; there must be some. Releases the input rows."""
+        reply = self._parts[0].reply
+        assert reply is not None
+        count = reply.count
+        if reply.status == RAGGED:
+            tables_at, ragged = pickle.loads(reply.body)  # noqa: S301 -- from a worker process of this pipeline
+            return self._ragged(tables_at, ragged, count)
+        layout = self._layout()
+        results = self._results
+        assert results is not None
+        arena = self._budget.slabs.arena.array
+        columns: list[Column] = []
+        for leaf, offset in zip(layout.leaves, layout.offsets, strict=True):
+            at = results.offset + offset
+            if leaf.kind == "table":
+                table = read_table(arena, at, count).copy()
+                columns.append(RefColumn(self._budget.slabs, table, Leaf("str" if leaf.text else "bytes")))
+                continue
+            nbytes = leaf.nbytes // leaf.shape[0]
+            if nbytes <= _SMALL_ROW:
+                array = arena[at : at + nbytes * count].view(leaf.dtype).reshape((count, *leaf.shape[1:]))
+                columns.append(ArrayColumn(array.copy()))
+                continue
+            rows = np.empty((count, 2), np.int64)
+            rows[:, 0] = at + np.arange(count) * nbytes
+            rows[:, 1] = nbytes
+            columns.append(RefColumn(self._budget.slabs, rows, Leaf("array", leaf.dtype, leaf.shape[1:])))
+        return layout.structure, self._hand_over(tuple(columns))
+
+    def _ragged(self, tables_at: int, ragged: RaggedRows, count: int) -> tuple[Structure, tuple[Column, ...]]:
+        arena = self._budget.slabs.arena.array
+        step = aligned(16 * count)
+        columns: list[Column] = []
+        for index, leaves in enumerate(ragged.leaves):
+            table = read_table(arena, tables_at + index * step, count).copy()
+            kinds = np.empty(count, object)
+            kinds[:] = leaves
+            columns.append(RefColumn(self._budget.slabs, table, None, kinds))
+        if ragged.nests:
+            # As an inline map gives them: what batches and windows them takes them apart.
+            columns = [ObjectColumn([column.element(row) for row in range(count)]) for column in columns]
+        return ragged.structure, self._hand_over(tuple(columns))
+
+    def _stacked(self) -> tuple[Structure, tuple[Column, ...]]:
+        """One batch of results that workers could not write into one place."""
+        arena = self._budget.slabs.arena.array
+        structures: list[Structure] = []
+        values: list[list[Any]] = []
+        for part in self._parts:
+            assert part.reply is not None
+            if part.reply.status != RAGGED:
+                raise self._differing()
+            tables_at, ragged = pickle.loads(part.reply.body)  # noqa: S301 -- from a worker process of this pipeline
+            structures.append(ragged.structure)
+            values = values or [[] for _ in ragged.leaves]
+            if structures[-1] != structures[0]:
+                raise self._differing()
+            step = aligned(16 * part.reply.count)
+            for index, (items, leaves) in enumerate(zip(values, ragged.leaves, strict=True)):
+                table = read_table(arena, tables_at + index * step, part.reply.count).tolist()
+                items += [read_leaf(arena, at, size, leaf) for (at, size), leaf in zip(table, leaves, strict=True)]
+        columns: list[Column] = []
+        try:
+            for leaf in values:
+                columns.append(batch_of(leaf))  # noqa: PERF401 -- the error says at which leaf it was
+        except Misfit as misfit:
+            misfit.error.complete(stage=self._label, leaf=leaf_names(structures[0])[len(columns)] or None)
+            annotate(misfit.error, f"in {self._label}, {self._sources.name_element(self.block.origin[misfit.row])}")
+            raise misfit.error from misfit.error.__cause__
+        return structures[0], self._hand_over(tuple(columns))
+
+    def _differing(self) -> UnbatchableError:
+        """Names what differs between the first part and another one."""
+        (_, first), *others = [(part.start, kind_of(part.reply)) for part in self._parts if part.reply is not None]
+        start, other = next((start, other) for start, other in others if other != first)
+        if first[0] != other[0]:
+            error = structure_mismatch(first[0], other[0], start)
+        else:
+            error = mismatch(first[0], first[1], other[1], start)
+        error.complete(stage=self._label)
+        return error
+
+    def _layout(self) -> Layout:
+        bodies = dict.fromkeys(part.reply.body for part in self._parts if part.reply is not None)
+        first, *others = map(decode_layout, bodies)
+        if not all(same_places(first, other) for other in others):
+            raise self._differing()
+        return first
+
+    def _hand_over(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The results are held by their rows from now on, no longer by the job."""
+        refs = [column for column in columns if isinstance(column, RefColumn)]
+        offsets = [column.rows[:, 0] for column in refs]
+        offsets += [table[:, 0] for column in refs for table in column.tables()]
+        if offsets:
+            # All at once: they lie in a slab or two.
+            self._budget.slabs.hold_rows(np.concatenate(offsets))
+        self.release()
+        return columns
+
+    def release(self) -> None:
+        """Gives back the input rows and whatever the job still holds."""
+        self.block.release()
+        self.block = Block.empty(self.block.advance)
+        if self._results is not None:
+            self._budget.slabs.drop(self._results)
+            self._results = None
+        for slab in self._payloads:
+            self._budget.slabs.drop(slab)
+        self._payloads = []
+
+
+_INLINE_BYTES = 3072
+"""Packed rows of up to so many bytes travel in the message."""
+
+_SMALL_ROW = 64
+"""Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""

@@ -1,0 +1,490 @@
+"""`map`, `map` + `batch` in one step, and payload checks, carried out by worker processes or threads.
+
+A feeder task collects rows and starts jobs ahead of the consumer, as many tasks at a time as the stage's parallelism
+allows; `pull` hands the results out, in order or as they are ready. A job is cut into tasks of about twenty
+milliseconds, by what earlier tasks cost.
+
+The elements before one that fails are delivered, whatever the cuts: of mapped or checked rows all of them, of batches
+the whole ones. Then the error is raised, of the first element that failed; nothing behind it is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from asyncdata.errors import UnbatchableError
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import EMPTY, Mark, Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import RefColumn
+from asyncdata.memory.unverified import unverified_rows
+from asyncdata.runtime.error_policy import Guard
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.group.collecting import Collected, Collector
+from asyncdata.runtime.stages.work.failed import Failed
+from asyncdata.runtime.stages.work.occupancy import Occupancy
+from asyncdata.runtime.stages.work.tasks import Executor, Job
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+Outcome: TypeAlias = Literal["rows", "batch", "checked"]
+
+_TASK_SECONDS: Final = 0.020
+_AHEAD_PART: Final = 16
+"""Of the limit: with more rows than that in jobs under way, no further one begins."""
+_CHECK_BYTES: Final = 32 << 20
+_FIRST_ROWS: Final = 8
+
+
+class _Pace:
+    """How many rows make a task of about twenty milliseconds, by a moving average of what rows cost.
+
+    Fewer, if their results would take more than a part of the memory that is reserved for one.
+
+    Args:
+        first_rows: Rows of a task before anything is known.
+        most_bytes: Of the results of a task.
+    """
+
+    def __init__(self, first_rows: int, most_bytes: int) -> None:
+        self._first = first_rows
+        self.most_bytes = most_bytes
+        self._seconds: float | None = None
+        self._bytes = 0.0
+
+    def learn(self, seconds: float, nbytes: int, rows: int) -> None:
+        if not rows:
+            return
+        if self._seconds is None:
+            self._seconds, self._bytes = seconds / rows, nbytes / rows
+        else:
+            self._seconds += 0.2 * (seconds / rows - self._seconds)
+            self._bytes += 0.2 * (nbytes / rows - self._bytes)
+
+    @property
+    def rows(self) -> int:
+        if self._seconds is None:
+            return self._first
+        by_time = _TASK_SECONDS / max(self._seconds, 1e-9)
+        by_bytes = self.most_bytes / max(self._bytes, 1.0)
+        return max(1, int(min(by_time, by_bytes)))
+
+
+class WorkerStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        label: The stage's name.
+        upstream: The input.
+        executor: Runs tasks.
+        outcome: What a job becomes: mapped ``rows``, one ``batch``, or the input rows ``checked``.
+        parallelism: Tasks under way at a time.
+        ordered: Whether results leave in the order of the input.
+        budget: For slabs.
+        account: Charged with results.
+        inputs_account: Charged with rows that are packed for a task.
+        rows_account: Of the rows being collected.
+        sources: For naming records.
+        keys: Key of the random generators.
+        with_origin: Whether a function takes a generator.
+        spawn: Starts a task of the pipeline.
+        occupancy: Of the workers; by default there are as many as tasks under way.
+        collector: Of batches; None otherwise.
+        least_rows: Of a batch. One of fewer is left out once the functions were called, so that an element that fails
+            is an error as it would be in a step of its own.
+        first_rows: Rows of a task before anything is known about their cost.
+        guard: Says whether an element may fail, and is left out then; None lets none. Not for batches, whose elements
+            must all be there. Goes with a program that skips.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        upstream: Stage,
+        *,
+        executor: Executor,
+        outcome: Outcome,
+        parallelism: int,
+        ordered: bool,
+        budget: Budget,
+        account: Account,
+        inputs_account: Account,
+        rows_account: Account,
+        sources: SourceTable,
+        keys: tuple[int, int],
+        with_origin: bool,
+        spawn: Spawn,
+        occupancy: Occupancy | None = None,
+        collector: Collector | None = None,
+        least_rows: int = 0,
+        first_rows: int = _FIRST_ROWS,
+        guard: Guard | None = None,
+    ) -> None:
+        super().__init__(label, (upstream,))
+        self._upstream = upstream
+        self._executor = executor
+        self._outcome = outcome
+        self._parallelism = parallelism
+        self._ordered = ordered
+        self._budget = budget
+        self._account = account
+        self._inputs_account = inputs_account
+        self._rows_account = rows_account
+        self._sources = sources
+        self._keys = keys
+        self._with_origin = with_origin
+        self._spawn_task = spawn
+        self._occupancy = occupancy if occupancy is not None else Occupancy(parallelism)
+        self._occupancy.watch(self._tell)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._collector = collector
+        self._least_rows = least_rows
+        if collector is not None:
+            rows_account.foresee = collector.foresee
+        self._guard = guard
+        self._pace = _Pace(first_rows, max(account.reserved // 4, 1 << 16))
+        self._input_bytes = 0
+        self._most_ahead = budget.limit // _AHEAD_PART
+        self._jobs: deque[Job] = deque()
+        self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
+        self._started = 0
+        self._under_way = 0
+        self._closed = False
+        self._running = 0
+        self._blocked = 0
+        self._feeder: asyncio.Task[None] | None = None
+        self._fed: Block | None = None
+        self._error: BaseException | None = None
+        self._failure: BaseException | None = None
+        self._failed_jobs: list[Job] = []
+        self._ended = False
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._out: Block | None = None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of the pipeline that this stage ends when it is closed."""
+        task = self._spawn_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- feeding -----------------------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        try:
+            while True:
+                await self._wait_for_room()
+                block = await self._collect()
+                if block is None:
+                    break
+                self._begin(block)
+                if self._error is not None:
+                    break
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- raised by the pull that reaches this point
+            self._error = error
+        finally:
+            self._ended = True
+            self._news.set()
+
+    async def _wait_for_room(self) -> None:
+        # What has been collected is given back by jobs alone: for the ledger this is waiting too.
+        self._budget.wait(self._rows_account)
+        try:
+            while (
+                self._under_way >= self._parallelism
+                or len(self._jobs) > self._parallelism
+                or (self._jobs and self._input_bytes > self._most_ahead)
+            ):
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._budget.wait(self._rows_account, False)
+
+    async def _collect(self) -> Block | None:
+        self._budget.wait(self._rows_account)
+        try:
+            if self._collector is not None:
+                return await self._collect_batch(self._collector)
+            if self._outcome == "rows":
+                return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
+            return await self._collect_checked()
+        finally:
+            self._budget.wait(self._rows_account, False)
+
+    async def _collect_batch(self, collector: Collector) -> Block | None:
+        try:
+            found = await collector.collect(1)
+        except Exception as error:
+            # The functions are called for the rows in front all the same: one may fail before that.
+            rest = collector.rest()
+            if not len(rest):
+                rest.release()
+                raise
+            self._error, self._least_rows = error, max(self._least_rows, len(rest) + 1)
+            found = Collected(rest, [len(rest)], ())
+        if found is None:
+            return None
+        block, stops, marks = found
+        self._marks[self._started] = (stops, marks)
+        return block
+
+    async def _collect_checked(self) -> Block | None:
+        fed, self._fed = self._fed, None
+        block = fed if fed is not None else await self._upstream.pull(BLOCK_ROWS)
+        if block is not None and len(block) > (rows := check_rows(block)):
+            block, self._fed = block.split(rows)
+        return block
+
+    def _begin(self, block: Block) -> None:
+        job = self._job(block, self._started)
+        self._started += 1
+        self._jobs.append(job)
+        if self._jobs[0] is job:
+            job.hurry()
+        if not len(block) or (self._outcome == "checked" and not _is_unchecked(block)):
+            job.done.set()
+            self._news.set()
+            self._tell()
+            return
+        self._start(job)
+
+    def _job(self, block: Block, number: int) -> Job:
+        return Job(
+            block,
+            number,
+            budget=self._budget,
+            account=self._account,
+            inputs_account=self._inputs_account,
+            label=self.label,
+            sources=self._sources,
+            keys=self._keys,
+            with_origin=self._with_origin,
+            changed=self._changed,
+            most_bytes=self._pace.most_bytes if self._outcome == "rows" else 0,
+        )
+
+    def _start(self, job: Job) -> None:
+        self._under_way += 1
+        self._input_bytes += job.input_bytes
+        self._spawn(self._run(job))
+
+    async def _run(self, job: Job) -> None:
+        count = len(job)
+        if self._outcome == "batch":
+            rows = min(count, self._pace.rows)
+            # Parts of equal size, so that none of them is a short straggler.
+            rows = -(-count // -(-count // rows))
+        else:
+            rows = count
+        try:
+            await job.run(self._executor, rows, self._spawn)
+            await job.done.wait()
+            if self._outcome == "rows" and (left := job.split_off()) is not None:
+                rest = self._job(left, job.number)
+                self._jobs.insert(self._jobs.index(job) + 1, rest)
+                self._start(rest)
+        finally:
+            self._under_way -= 1
+            self._input_bytes -= job.input_bytes
+            self._pace.learn(job.seconds, job.result_bytes, len(job))
+            if self._jobs and self._jobs[0] is not job and self._ordered:
+                job.rest()
+            self._news.set()
+            self._room.set()
+
+    def _changed(self, job: Job, running: int, blocked: int) -> None:
+        """Counts tasks that run, and those of them that wait for memory; the ledger is told whether any goes on."""
+        self._running += running
+        self._blocked += blocked
+        if running < 0 and job.bad:
+            self._news.set()
+        if blocked:
+            self._occupancy.change(job, blocked)
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        runs = self._running > self._blocked and not self._occupancy.is_full
+        at_work = runs or self._deliverable() is not None
+        self._budget.wait(self._account, not at_work)
+
+    # --- delivering --------------------------------------------------------------------------------------------
+
+    async def pull(self, limit: int) -> Block | None:
+        if self._out is not None:
+            return self._cut(self._out, limit)
+        if self._failure is not None:
+            raise self._failure
+        if self._feeder is None:
+            self._feeder = self._spawn(self._feed())
+        while True:
+            job = self._ready()
+            if job is not None:
+                self._room.set()
+                block = self._finish(job)
+                if not len(block) and self._failure is not None:
+                    raise self._failure
+                return self._cut(block, limit)
+            if self._ended and not self._jobs:
+                if self._error is not None:
+                    raise self._error
+                return None
+            self._tell()
+            self._news.clear()
+            await self._news.wait()
+
+    def _deliverable(self) -> Job | None:
+        """The next job to deliver, if it is known what becomes of it."""
+        if self._ordered:
+            return self._jobs[0] if self._jobs and self._jobs[0].is_decided(ordered=True) else None
+        decided = [job for job in self._jobs if job.is_decided(ordered=False)]
+        return next((job for job in decided if not job.bad), decided[0] if decided else None)
+
+    def _ready(self) -> Job | None:
+        """The next job to deliver, taken out of the list."""
+        job = self._deliverable()
+        if job is not None:
+            self._jobs.remove(job)
+            if self._jobs:
+                self._jobs[0].hurry()
+        return job
+
+    def _finish(self, job: Job) -> Block:
+        block = job.block
+        if not len(block):
+            return block
+        if self._outcome == "batch" or job.error is not None:
+            self._failure = job.first_error()
+            if self._is_left_out(job) and isinstance(self._failure, UnbatchableError):
+                self._failure = None
+            if self._failure is not None:
+                # Other tasks of it may be running: its memory is theirs until they have ended.
+                self._failed_jobs.append(job)
+                return Block.empty(EMPTY)
+        try:
+            return self._batch(job) if self._outcome == "batch" else self._rows(job)
+        except BaseException:
+            job.release()
+            raise
+
+    def _batch(self, job: Job) -> Block:
+        origin, advance = job.block.origin, job.block.advance
+        stops, marks = self._marks.pop(job.number)
+        if self._is_left_out(job):
+            job.release()
+            return Block.empty(advance.select(np.empty(0, np.int64)))
+        structure, columns = job.batch()
+        return Block(structure, columns, origin[:1], advance.group(stops, marks))
+
+    def _is_left_out(self, job: Job) -> bool:
+        return len(job) < self._least_rows
+
+    def _rows(self, job: Job) -> Block:
+        """The rows that have results, up to the first that may not fail; notes why no more."""
+        failed = job.failed()
+        if not failed:
+            if self._guard is not None:
+                self._guard.passed(len(job))
+            return self._result(job, None)
+        count = len(job)
+        end, skipped = self._judge(job, failed)
+        kept = np.delete(np.arange(count), skipped)
+        good = int(np.searchsorted(kept, end))
+        advance = job.block.advance if end == count else job.block.advance.split(end)[0]
+        # What was left out is used up all the same.
+        advance = advance.select(kept[:good])
+        if not good:
+            job.release()
+            return Block.empty(advance)
+        block = self._result(job, kept)
+        if end < count:
+            block, rest = block.split(good)
+            rest.release()
+            block.advance = advance
+        return block
+
+    def _judge(self, job: Job, failed: list[Failed]) -> tuple[int, list[int]]:
+        """Where the job's output ends, and which rows have no results."""
+        end, rows = len(job), [row for row, _ in failed]
+        before = 0
+        for index, (row, error) in enumerate(failed):
+            over: BaseException | None = error
+            if self._guard is not None and not (job.stopped and index == len(failed) - 1):
+                self._guard.passed(row - before)
+                over = self._guard.skip(error, job.block.origin[row])
+            if over is not None:
+                self._failure, end = over, row
+                break
+            before = row + 1
+        else:
+            if self._guard is not None:
+                self._guard.passed(len(job) - before)
+        if self._guard is None or job.stopped:
+            # Behind the last of them there is nothing.
+            rows += range(failed[-1].row + 1, len(job))
+        return end, rows
+
+    def _result(self, job: Job, kept: Rows | None) -> Block:
+        """The rows that have results: those `kept`, or all."""
+        if self._outcome == "checked":
+            block = job.passed()
+            return block if kept is None else block.select(kept)
+        origin, advance = job.block.origin, job.block.advance
+        structure, columns = job.rows()
+        if kept is None:
+            return Block(structure, columns, origin, advance)
+        return Block(structure, columns, origin[kept], advance.select(kept))
+
+    def _cut(self, block: Block, limit: int) -> Block:
+        if len(block) <= limit:
+            self._out = None
+            return block
+        head, self._out = block.split(limit)
+        return head
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._occupancy.forget(self._tell)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        # A call of the pool returns only when no worker uses its memory any more.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for job in (*self._jobs, *self._failed_jobs):
+            job.release()
+        self._jobs.clear()
+        self._failed_jobs.clear()
+        if self._collector is not None:
+            self._collector.release()
+        if self._fed is not None:
+            self._fed.release()
+            self._fed = None
+        if self._out is not None:
+            self._out.release()
+            self._out = None
+        await super().aclose()
+
+
+def _is_unchecked(block: Block) -> bool:
+    return any(len(unverified_rows(column)) for column in block.columns)
+
+
+def check_rows(block: Block) -> int:
+    """How many rows make a check task of a few MiB."""
+    column = block.columns[0] if block.columns else None
+    if not isinstance(column, RefColumn):
+        return max(1, len(block))
+    if column.nbytes <= _CHECK_BYTES:
+        return len(block)
+    total = np.cumsum(column.rows[:, 1])
+    return max(1, int(np.searchsorted(total, _CHECK_BYTES)))

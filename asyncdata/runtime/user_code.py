@@ -1,0 +1,137 @@
+"""Calling functions that users wrote, and saying which element they failed on."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
+from asyncdata.runtime.error_policy import Guard
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S
+from asyncdata.types import Element
+from asyncdata.workers.calling import explain_call, no_coroutine
+from asyncdata.workers.failure import as_raisable
+from asyncdata.workers.program import generator
+
+T = TypeVar("T")
+
+
+class UserFunction:
+    """A function of one element, called where the pipeline runs.
+
+    A tuple is unpacked into the arguments, a namedtuple is one. An exception keeps its type and traceback and gains a
+    note with the stage and the element's provenance.
+
+    Args:
+        function: The user's function.
+        label: The stage's name.
+        sources: For naming the record.
+        keys: Key of the random generators, when the function takes one.
+        depth: Of the function's step in the plan; sets its random numbers apart from those of other steps.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        label: str,
+        sources: SourceTable,
+        keys: tuple[int, int] | None = None,
+        depth: int = 0,
+    ) -> None:
+        self._function = function
+        self._label = label
+        self._sources = sources
+        self._keys = keys
+        self._depth = depth
+
+    def __call__(self, element: Element, origin: Rows) -> Any:
+        """What the function returns."""
+        return self._call(element, origin, None)
+
+    def holds(self, element: Element, origin: Rows) -> bool:
+        """Whether the function's answer is true."""
+        answer: bool = self._call(element, origin, bool)
+        return answer
+
+    def _call(self, element: Element, origin: Rows, convert: Callable[[Any], Any] | None) -> Any:
+        arguments = element if type(element) is tuple else (element,)
+        try:
+            if self._keys is None:
+                value = self._function(*arguments)
+            else:
+                value = self._function(*arguments, rng=generator(self._keys, origin, self._depth))
+            no_coroutine(value)
+            return value if convert is None else convert(value)
+        except BaseException as error:
+            explain_call(error, self._function, arguments, {} if self._keys is None else {"rng": None})
+            raised = as_raisable(error)
+            self._sources.locate(raised, self._label, origin)
+            if raised is error:
+                raise
+            raise raised from raised.__cause__
+
+
+def as_int(value: Any, what: str) -> int:
+    """What a function returned: an integer, or an array of one."""
+    try:
+        return operator.index(value.item() if isinstance(value, np.ndarray | np.generic) else value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must return an integer, not {type(value).__name__}") from None
+
+
+def element_bytes(element: Any) -> int:
+    """What the arrays, byte strings and texts of an element take, as far as it nests tuples and dicts."""
+    kind = type(element)
+    if kind is bytes or kind is str:
+        return len(element)
+    if kind is tuple:
+        return sum(map(element_bytes, element))
+    if kind is dict:
+        return sum(map(element_bytes, element.values()))
+    return getattr(element, "nbytes", 0) if kind is not int and kind is not float else 0
+
+
+def call_rows(
+    call: Callable[[Element, Rows], T], block: Block, limit: int, most_bytes: int = BLOCK_BYTES
+) -> tuple[list[T], Exception | None]:
+    """Calls a function for row after row, until `limit` are done, one fails, or 2 ms have passed.
+
+    Or until what it returned takes `most_bytes`, so that whoever collects it is charged before there is more.
+
+    Returns:
+        What it returned, and the exception of the row after these, if that was the reason to stop. See `leave_out`.
+    """
+    results: list[T] = []
+    nbytes = 0
+    until = time.monotonic() + LONG_STEP_S
+    try:
+        for row in range(min(len(block), limit)):
+            results.append(result := call(block.element(row), block.origin[row]))
+            nbytes += element_bytes(result)
+            if nbytes >= most_bytes or time.monotonic() >= until:
+                break
+    except Exception as error:  # noqa: BLE001 -- raised once the rows before it are delivered
+        return results, error
+    return results, None
+
+
+def leave_out(block: Block, error: Exception, guard: Guard | None) -> tuple[Block, Block]:
+    """Takes the first row, for which a function failed, out of a block.
+
+    Returns:
+        A block without rows that says that it is used up, and the others.
+
+    Raises:
+        Exception: That error, or that it was one too many.
+    """
+    over = error if guard is None else guard.skip(error, block.origin[0])
+    if over is not None:
+        raise over
+    bad, rest = block.split(1)
+    return bad.select(np.empty(0, np.int64)), rest

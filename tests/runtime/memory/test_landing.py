@@ -1,0 +1,100 @@
+"""Rows that are collected lie in slabs that they fill, are charged as what they are, and are the same as before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncdata.memory.accounts import Kind
+from asyncdata.memory.advance import EMPTY
+from asyncdata.memory.arena import GRANULE
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ObjectColumn, RefColumn
+from asyncdata.memory.leaf import Leaf
+from asyncdata.runtime.memory.landing import Landing, LandingAhead, NoRoomError
+from asyncdata.runtime.stages.sources.arrays import block_of_elements, source_origin
+from tests.runtime.stages.laws import LIMIT_BYTES, Bench
+from tests.samples import samples
+
+
+def _value(draw: random.Random, kind: str) -> Any:
+    size = draw.choice([0, 1, 3, 70, 5000, 70_000])
+    if kind == "bytes":
+        return draw.randbytes(size)
+    if kind == "str":
+        return "é" * size
+    if kind == "array":
+        return np.frombuffer(draw.randbytes(24), np.int64).reshape(3, 1)
+    if kind == "unlike":
+        return np.frombuffer(draw.randbytes(size), np.uint8)
+    return draw.choice([7, None, "a\udc80", np.float32(3), np.array("x"), b"y"])
+
+
+@pytest.mark.parametrize("seed", range(samples(20, 500)))
+async def test_elements_are_the_same_and_everything_is_given_back(seed: int) -> None:
+    """Whatever their leaves are, and however many slabs they take."""
+    draw = random.Random(seed)
+    bench = Bench()
+    landing = Landing(bench.budget, bench.rows)
+    kinds = draw.choices(["bytes", "str", "array", "unlike", "other"], k=draw.randrange(1, 4))
+    for _ in range(5):
+        count = draw.randrange(1, 12)
+        elements = [tuple(_value(draw, kind) for kind in kinds) for _ in range(count)]
+        block = block_of_elements(list(elements), source_origin(0, 0, count), EMPTY)
+        await landing(block)
+        for column, kind in zip(block.columns, kinds, strict=True):
+            assert kind == "other" or isinstance(column, RefColumn)
+        assert repr(block.elements()) == repr(elements)
+        block.release()
+    landing.close()
+    assert not bench.rows.used
+    await bench.put_back(None)
+
+
+async def test_small_results_share_slabs() -> None:
+    """Each alone in a slab of its own, a thousand rows of 100 bytes end up in two or three."""
+    bench = Bench()
+    landing = Landing(bench.budget, bench.rows)
+    blocks = []
+    for row in range(1000):
+        slab = await bench.budget.take(bench.tasks, 100)
+        bench.arena.array[slab.offset : slab.offset + 100] = row % 251
+        column = RefColumn(bench.budget.slabs, np.array([[slab.offset, 100]]), Leaf("array", "|u1", (100,)))
+        column.hold()
+        bench.budget.slabs.drop(slab)
+        block = Block(None, (column,), source_origin(0, row, 1), EMPTY)
+        await landing(block)
+        blocks.append(block)
+    assert bench.rows.used <= 3 * GRANULE
+    assert not bench.tasks.used
+    assert [int(block.element(0)[99]) for block in blocks] == [row % 251 for row in range(1000)]
+    for block in blocks:
+        block.release()
+    landing.close()
+    assert not bench.rows.used
+    await bench.put_back(None)
+
+
+async def test_what_is_ahead_stays_within_its_reserve() -> None:
+    """Beyond it elements stay what they are, nobody waits, and nothing is taken from others."""
+    bench = Bench()
+    account = bench.budget.open("ahead", rank=1, kind=Kind.FLOW)
+    landing = LandingAhead(bench.budget, account)
+    landed = []
+    for row in range(100):
+        block = block_of_elements([np.zeros(LIMIT_BYTES // 100, np.uint8)], source_origin(0, row, 1), EMPTY)
+        with contextlib.suppress(NoRoomError):
+            await asyncio.wait_for(landing(block), 10)
+        landed.append(block)
+    assert {type(block.columns[0]) for block in landed} == {ObjectColumn, RefColumn}
+    assert 0 < account.used <= account.reserved == LIMIT_BYTES // 16
+    for block in landed:
+        block.release()
+    landing.close()
+    assert not account.used
+    await bench.put_back(None)

@@ -1,0 +1,95 @@
+"""Chunks of one object arrive in order and without a gap, whatever is recalled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from asyncdata.memory.accounts import Kind
+from asyncdata.memory.arena import Arena
+from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.chunks import ChunkReader
+from asyncdata.runtime.reading.io import Read
+from asyncdata.types import ObjectInfo
+
+CHUNK = 1 << 16
+
+
+class Storage:
+    """Reads end at once, or when they are cancelled."""
+
+    def read(self, slabs: Slabs, slab: Slab, _start: int, length: int, source: Any, *_rest: Any) -> Read:
+        """One range."""
+        read = Read(slabs, slab, asyncio.get_running_loop())
+        read.finish(source, length, None)
+        return read
+
+
+async def test_recalled_chunks_leave_no_gap() -> None:
+    """Memory that a recalled chunk gives back may be used at once to read ahead again: from the first one recalled."""
+    arena = Arena(64 * CHUNK)
+    budget = Budget(arena, 12 * CHUNK)
+    account = budget.open("source", rank=1, kind=Kind.SOURCE, reserved_bytes=CHUNK)
+    info = ObjectInfo(url="memory://b/x", size=200 * CHUNK)
+    reader = ChunkReader(
+        Storage(),  # type: ignore[arg-type]  # only `read` is used
+        budget,
+        account,
+        info,
+        slab_bytes=CHUNK,
+        window=lambda: 40,
+        order=0,
+        opened=lambda _info: None,
+    )
+    position = 0
+    for round_ in range(12):
+        budget.wait(account)
+        chunk = await reader.next()
+        assert chunk is not None
+        assert chunk.position == position
+        position += chunk.stop - chunk.start
+        budget.slabs.drop(chunk.slab)
+        ahead = [slab for slab in budget.slabs.alive() if not budget.is_kept(slab)]
+        assert ahead, "nothing was read ahead"
+        reader.recall(ahead[round_ % len(ahead)])
+        await asyncio.sleep(0)
+    reader.close()
+    assert not budget.slabs.alive()
+    budget.close(account)
+    budget.end()
+    arena.close()
+
+
+async def test_the_first_chunk_may_be_a_small_one() -> None:
+    """Chunks follow one another without a gap, the first one being no larger than wished."""
+    arena = Arena(64 * CHUNK)
+    budget = Budget(arena, 12 * CHUNK)
+    account = budget.open("source", rank=1, kind=Kind.SOURCE, reserved_bytes=CHUNK)
+    reader = ChunkReader(
+        Storage(),  # type: ignore[arg-type]  # only `read` is used
+        budget,
+        account,
+        ObjectInfo(url="memory://b/x", size=3 * CHUNK),
+        slab_bytes=CHUNK,
+        window=lambda: 2,
+        order=0,
+        opened=lambda _info: None,
+        first_bytes=1000,
+    )
+    reader.prepare()
+    found = []
+    while (chunk := await reader.next()) is not None:
+        found.append((chunk.position, chunk.stop - chunk.start))
+        budget.slabs.drop(chunk.slab)
+    assert found[0] == (0, 1000)
+    assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(found))
+    assert sum(found[-1]) == 3 * CHUNK
+    sizes = [size for _, size in found[1:]]
+    assert max(sizes) <= reader.data_bytes
+    assert max(sizes) - min(sizes) <= len(sizes)
+    reader.close()
+    budget.close(account)
+    budget.end()
+    arena.close()

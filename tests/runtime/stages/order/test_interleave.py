@@ -1,0 +1,343 @@
+"""`interleave`: tf.data's order when deterministic, no waiting for the slow when not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.order.interleave import InterleaveStage
+from asyncdata.runtime.stages.sources.arrays import ItemsStage
+from asyncdata.types import Element
+from tests.runtime.stages import oracle
+from tests.runtime.stages.laws import Bench, Make, Scripted, check_any_blocking, whole
+from tests.samples import samples
+
+
+def items(bench: Bench, values: Sequence[Any]) -> ItemsStage:
+    """A source of these elements."""
+    return ItemsStage("items", bench.sources.add(("items",), "items"), tuple(values))
+
+
+def interleaved(
+    lengths: Sequence[int], cycle: int, block: int, *, sloppy: bool = False, ahead: int = 2
+) -> Callable[[Bench], Stage]:
+    """Input element i makes a dataset of ``lengths[i]`` elements: 100 i, 100 i + 1 and so on."""
+
+    def make(bench: Bench) -> Stage:
+        def make_inner(element: Element, origin: Rows) -> Stage:
+            return Scripted(bench, [("row", 100 * element + j) for j in range(lengths[element])])
+
+        return InterleaveStage(
+            "interleave",
+            items(bench, range(len(lengths))),
+            make_inner,
+            cycle_length=cycle,
+            block_length=block,
+            ahead=ahead,
+            ordered=not sloppy,
+            spawn=bench.spawn,
+        )
+
+    return make
+
+
+def expected(lengths: Sequence[int], cycle: int, block: int) -> list[int]:
+    return oracle.interleave(range(len(lengths)), lambda i: [100 * i + j for j in range(lengths[i])], cycle, block)
+
+
+def test_the_oracle_knows_the_example_of_tf_data() -> None:
+    """The example in tf.data's documentation: range(1, 6), six of each, cycle_length=2, block_length=4."""
+    ones_to_fives = [1] * 4 + [2] * 4 + [1] * 2 + [2] * 2 + [3] * 4 + [4] * 4 + [3] * 2 + [4] * 2 + [5] * 6
+    assert oracle.interleave(range(1, 6), lambda x: [x] * 6, 2, 4) == ones_to_fives
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cycle", "block", "order"),
+    [
+        ([2, 2], 2, 1, [0, 100, 1, 101]),
+        ([3, 1], 2, 1, [0, 100, 1, 2]),
+        ([3, 1, 2], 2, 1, [0, 100, 1, 2, 200, 201]),
+        ([0, 2], 2, 1, [100, 101]),
+        ([1, 0, 2, 2], 2, 1, [0, 200, 300, 201, 301]),
+        ([3, 3], 2, 2, [0, 1, 100, 101, 2, 102]),
+        ([3, 3], 1, 2, [0, 1, 2, 100, 101, 102]),
+        ([2, 2, 2], 5, 1, [0, 100, 200, 1, 101, 201]),
+        ([0, 0, 0], 2, 3, []),
+        ([], 4, 1, []),
+        ([5, 1, 1, 1], 2, 4, [0, 1, 2, 3, 100, 4, 200, 300]),
+    ],
+)
+def test_orders(lengths: list[int], cycle: int, block: int, order: list[int]) -> None:
+    """Orders worked out by hand from tf.data's documentation."""
+    assert expected(lengths, cycle, block) == order
+    assert whole(interleaved(lengths, cycle, block)).elements == order
+
+
+@given(
+    st.lists(st.integers(0, 7), max_size=12),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(0, 5),
+    st.one_of(st.none(), st.integers(0, 1000)),
+)
+def test_the_order_is_tf_datas(lengths: list[int], cycle: int, block: int, ahead: int, seed: int | None) -> None:
+    """Whatever the lengths, the blocks and how much is opened ahead, the order is the oracle's."""
+    cuts = None if seed is None else random.Random(seed)
+    trace = asyncio.run(Bench(cuts).observe(interleaved(lengths, cycle, block, ahead=ahead)))
+    assert trace.elements == expected(lengths, cycle, block)
+
+
+@given(st.lists(st.integers(0, 7), max_size=12), st.integers(1, 6), st.integers(1, 5), st.integers(0, 1000))
+def test_sloppy_loses_and_doubles_nothing(lengths: list[int], cycle: int, block: int, seed: int) -> None:
+    """Any order: every element once, and those of one inner dataset in their order."""
+    trace = asyncio.run(Bench(random.Random(seed)).observe(interleaved(lengths, cycle, block, sloppy=True)))
+    assert sorted(trace.elements) == sorted(expected(lengths, cycle, block))
+    for i, length in enumerate(lengths):
+        assert [x for x in trace.elements if x // 100 == i] == [100 * i + j for j in range(length)]
+
+
+class Gated(Stage):
+    """An inner dataset whose elements come when the test lets them."""
+
+    def __init__(self, inner: Stage, gate: asyncio.Event) -> None:
+        super().__init__("gated", (inner,))
+        self._gate = gate
+
+    async def pull(self, limit: int) -> Block | None:
+        await self._gate.wait()
+        return await self.inputs[0].pull(limit)
+
+
+async def _drain(stage: Stage, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        block = await stage.pull(BLOCK_ROWS)
+        if block is None:
+            break
+        found += block.elements()
+        block.release()
+    return found
+
+
+def test_sloppy_does_not_wait_for_a_slow_dataset() -> None:
+    """While one inner dataset has nothing, everything the others have is delivered; it follows when it comes."""
+
+    def make(bench: Bench) -> Stage:
+        gate = asyncio.Event()
+
+        def make_inner(element: Element, origin: Rows) -> Stage:
+            inner = Scripted(bench, [("row", 100 * element + j) for j in range(4)])
+            return Gated(inner, gate) if element == 1 else inner
+
+        stage = InterleaveStage(
+            "interleave",
+            items(bench, range(6)),
+            make_inner,
+            cycle_length=3,
+            block_length=2,
+            ahead=1,
+            ordered=False,
+            spawn=bench.spawn,
+        )
+
+        async def others_then_all(limit: int) -> Block | None:
+            if not gate.is_set():
+                seen = await _drain(stage, 20)
+                assert sorted(x // 100 for x in seen) == [i for i in (0, 2, 3, 4, 5) for _ in range(4)]
+                gate.set()
+                assert await _drain(stage, 4) == [100, 101, 102, 103]
+            return await pull(limit)
+
+        pull = stage.pull
+        stage.pull = others_then_all  # type: ignore[method-assign]  # looks at what passes
+        return stage
+
+    assert whole(make).elements == []
+
+
+class Unready(Stage):
+    """An input about which nobody knows what it has at hand."""
+
+    def __init__(self, upstream: Stage) -> None:
+        super().__init__("unready", (upstream,))
+
+    async def pull(self, limit: int) -> Block | None:
+        await asyncio.sleep(0)
+        return await self.inputs[0].pull(limit)
+
+
+@pytest.mark.parametrize("unready", [False, True])
+@pytest.mark.parametrize("sloppy", [False, True])
+@pytest.mark.parametrize(("cycle", "ahead"), [(1, 1), (4, 4), (3, 5)])
+def test_as_many_as_asked_for_are_always_opened_ahead(cycle: int, ahead: int, sloppy: bool, unready: bool) -> None:
+    """When a dataset ends the next one was opened long before, wherever in the cycle that is."""
+    count, rows = 40, 6
+
+    def make(bench: Bench) -> Stage:
+        opened: list[int] = []
+
+        def make_inner(element: Element, origin: Rows) -> Stage:
+            opened.append(element)
+            return Scripted(bench, [("row", 100 * element + j) for j in range(rows)])
+
+        upstream: Stage = items(bench, range(count))
+        stage = InterleaveStage(
+            "interleave",
+            Unready(upstream) if unready else upstream,
+            make_inner,
+            cycle_length=cycle,
+            block_length=1,
+            ahead=ahead,
+            ordered=not sloppy,
+            spawn=bench.spawn,
+        )
+        pull = stage.pull
+        left = [0] * count
+
+        async def watched(limit: int) -> Block | None:
+            block = await pull(limit)
+            if block is not None:
+                for element in block.elements():
+                    left[element // 100] += 1
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                begun = sum(taken > 0 for taken in left)
+                assert len(opened) >= min(count, begun + ahead), (begun, opened)
+                assert len(opened) <= sum(taken == rows for taken in left) + cycle + ahead
+            return block
+
+        stage.pull = watched  # type: ignore[method-assign]  # looks at what passes
+        return stage
+
+    trace = whole(make)
+    assert trace.error is None
+    assert sorted(trace.elements) == [100 * i + j for i in range(count) for j in range(rows)]
+
+
+def failing_at(bad: int, *, sloppy: bool, in_inner: bool) -> Make:
+    """Opening, or reading, the dataset of element `bad` fails; every dataset has three elements."""
+
+    def make(bench: Bench) -> Stage:
+        def make_inner(element: Element, origin: Rows) -> Stage:
+            if element == bad and not in_inner:
+                raise ValueError("cannot be opened")
+            fail = element == bad and in_inner
+            return Scripted(bench, [("row", 100 * element + j) for j in range(3)], "refs", fail=fail)
+
+        return InterleaveStage(
+            "interleave",
+            items(bench, range(9)),
+            make_inner,
+            cycle_length=2,
+            block_length=1,
+            ahead=4,
+            ordered=not sloppy,
+            spawn=bench.spawn,
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("in_inner", [False, True])
+@pytest.mark.parametrize("bad", [0, 1, 4, 8])
+def test_an_error_comes_in_its_turn(bad: int, in_inner: bool) -> None:
+    """What is opened ahead fails no earlier than its elements would have been delivered."""
+    trace = whole(failing_at(bad, sloppy=False, in_inner=in_inner))
+    poison = -1
+
+    def inner(i: int) -> list[int]:
+        rows = [100 * i + j for j in range(3)]
+        return rows if i != bad else [*rows, poison] if in_inner else [poison]
+
+    order = oracle.interleave(range(9), inner, 2, 1)
+    assert [row[1] for row in trace.origins] == order[: order.index(poison)]
+    assert trace.error is not None
+
+
+@pytest.mark.parametrize("in_inner", [False, True])
+def test_an_error_of_a_sloppy_dataset_is_raised(in_inner: bool) -> None:
+    """Also without order an error ends the stage, and everything is given back."""
+    trace = whole(failing_at(4, sloppy=True, in_inner=in_inner))
+    assert trace.error is not None
+    assert trace.error.startswith("ValueError")
+
+
+@pytest.mark.parametrize(("cycle", "block"), [(7, 3), (16, 1), (40, 2)])
+def test_what_is_at_hand_early_shows_in_no_state(cycle: int, block: int) -> None:
+    """Datasets that get their slots, and rows, before their turn: states are as if each had waited for its turn."""
+    for seed in range(samples(2, 30)):
+        draw = random.Random(seed)
+        lengths = [draw.choice([0, 1, 30, draw.randint(1, 120)]) for _ in range(60)]
+        trace = check_any_blocking(interleaved(lengths, cycle, block), seeds=range(seed, seed + 2))
+        assert trace.elements == expected(lengths, cycle, block)
+
+
+class InPieces(Stage):
+    """Numbers in blocks of so many, all of which are at hand."""
+
+    def __init__(self, bench: Bench, numbers: range, piece: int) -> None:
+        super().__init__("in pieces")
+        self._parts = [items(bench, numbers[at : at + piece]) for at in range(0, len(numbers), piece)]
+
+    async def pull(self, limit: int) -> Block | None:
+        return self.pull_ready(limit)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        while self._parts:
+            try:
+                self._parts[0].pull(limit).send(None)
+            except StopIteration as stop:
+                if stop.value is not None:
+                    block: Block = stop.value
+                    return block
+            self._parts.pop(0)
+        return None
+
+
+@pytest.mark.parametrize("sloppy", [False, True])
+async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
+    """Inner datasets whose pieces end at different places do not cut the output there, while more is at hand."""
+    bench = Bench()
+
+    def make(bench: Bench) -> Stage:
+        def make_inner(element: Element, origin: Rows) -> Stage:
+            return InPieces(bench, range(1000 * element, 1000 * element + 900), 30 + element)
+
+        return InterleaveStage(
+            "interleave",
+            items(bench, range(8)),
+            make_inner,
+            cycle_length=4,
+            block_length=1,
+            ahead=2,
+            ordered=not sloppy,
+            spawn=bench.spawn,
+        )
+
+    lengths = []
+
+    def measured(bench: Bench) -> Stage:
+        stage = make(bench)
+        emit = stage._emit  # type: ignore[attr-defined]  # stages that rotate
+
+        def watched(limit: int) -> Block | None:
+            block: Block | None = emit(limit)
+            lengths.append(len(block) if block is not None else 0)
+            return block
+
+        stage._emit = watched  # type: ignore[attr-defined]  # see above
+        return stage
+
+    trace = await bench.observe(measured)
+    assert sorted(trace.elements) == [1000 * i + j for i in range(8) for j in range(900)]
+    # Two cycles of four datasets whose rows are at hand; cut where a piece ends, there would be many more.
+    assert len([length for length in lengths if length]) <= 16

@@ -1,0 +1,166 @@
+"""`repeat`, `take`, `skip`, `prefetch`: edges, epochs and what is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.order.prefetch import PrefetchStage
+from asyncdata.runtime.stages.order.repeat import RepeatStage
+from asyncdata.runtime.stages.order.shuffle import ShuffleStage
+from asyncdata.runtime.stages.rows.selection import SkipStage, TakeStage
+from asyncdata.runtime.stages.sources.arrays import RangeStage
+from tests.runtime.stages import oracle
+from tests.runtime.stages.laws import Bench, Make, Scripted, script, whole
+
+
+class Watched(Stage):
+    """A stage that notes what is asked of it, and when it is prepared and closed."""
+
+    def __init__(self, inner: Stage, events: list[Any], name: Any) -> None:
+        super().__init__("watched", (inner,))
+        self._events = events
+        self._name = name
+
+    def prepare(self) -> None:
+        self._events.append(("prepare", self._name))
+
+    async def pull(self, limit: int) -> Block | None:
+        self._events.append(("pull", self._name, limit))
+        return await self.inputs[0].pull(limit)
+
+    async def aclose(self) -> None:
+        self._events.append(("close", self._name))
+        await super().aclose()
+
+
+def numbers(bench: Bench, count: int) -> RangeStage:
+    return RangeStage("range", bench.sources.add((), "range"), range(count), "<i8")
+
+
+def repeated(count: int | None, length: int, events: list[Any] | None = None) -> Make:
+    def make(bench: Bench) -> Stage:
+        noted = [] if events is None else events
+        return RepeatStage("repeat", lambda epoch: Watched(numbers(bench, length), noted, epoch), count)
+
+    return make
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_so_many_epochs(count: int, length: int) -> None:
+    """The input so many times over; no time at all is nothing."""
+    assert whole(repeated(count, length)).elements == list(range(length)) * count
+
+
+def test_for_ever_ends_with_an_empty_input_only() -> None:
+    """Repeating nothing for ever is nothing; repeating something does not end."""
+    assert whole(repeated(None, 0)).elements == []
+    trace = asyncio.run(Bench().observe(repeated(None, 3), pulls=50))
+    assert trace.elements == [0, 1, 2] * 50
+
+
+def test_the_next_epoch_is_prepared_before_this_one_ends() -> None:
+    """The next input is made and prepared while the last elements of this one are read; each is closed once."""
+    events: list[Any] = []
+    whole(repeated(2, 2, events))
+    assert [event[:2] for event in events] == [
+        ("pull", 0),
+        ("prepare", 1),
+        ("pull", 0),
+        ("close", 0),
+        ("pull", 1),
+        ("pull", 1),
+        ("close", 1),
+    ]
+
+
+def test_shuffling_before_and_after_repeating() -> None:
+    """Before: every epoch is whole, in an order of its own. After: epochs mix."""
+
+    def before(bench: Bench) -> Stage:
+        return RepeatStage("repeat", lambda e: ShuffleStage("shuffle", numbers(bench, 20), 20, (9, e)), 3)
+
+    def after(bench: Bench) -> Stage:
+        repeat = RepeatStage("repeat", lambda _: numbers(bench, 20), 3)
+        return ShuffleStage("shuffle", repeat, 20, (9, 0))
+
+    found = whole(before).elements
+    epochs = [found[i : i + 20] for i in (0, 20, 40)]
+    assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    mixed = whole(after).elements
+    assert sorted(mixed) == sorted(list(range(20)) * 3)
+    assert sorted(mixed[:20]) != list(range(20))
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 100])
+def test_take_and_skip(count: int) -> None:
+    """Edges: nothing, less than there is, all of it, more than there is."""
+    values = list(range(5))
+    assert whole(lambda b: TakeStage("take", numbers(b, 5), count)).elements == oracle.take(values, count)
+    assert whole(lambda b: SkipStage("skip", numbers(b, 5), count)).elements == oracle.skip(values, count)
+
+
+def test_take_asks_for_no_more_than_it_needs() -> None:
+    """The input is asked for what is left to take, and never again after that."""
+    events: list[Any] = []
+
+    def make(bench: Bench) -> Stage:
+        return TakeStage("take", Watched(Scripted(bench, script(9, drops=False)), events, "in"), 4)
+
+    assert len(whole(make).elements) == 4
+    assert [limit for what, _, *limit in events if what == "pull"] == [[4]]
+
+
+def test_draining_is_known_from_what_is_left() -> None:
+    """A stage that needs nothing more from its sources says so, for the next epoch to begin."""
+
+    async def run() -> None:
+        bench = Bench()
+        source = Scripted(bench, script(5, drops=False))
+        stage = TakeStage("take", source, 3)
+        assert not stage.draining
+        await stage.pull(BLOCK_ROWS)
+        assert stage.draining
+        assert not source.draining
+        await stage.aclose()
+        bench._check()
+
+    asyncio.run(run())
+
+
+def test_prefetch_works_ahead_up_to_its_size() -> None:
+    """Without being asked it holds so many elements and no more; being asked makes room."""
+    pulled = 0
+
+    class Counting(RangeStage):
+        async def pull(self, limit: int) -> Block | None:
+            nonlocal pulled
+            block = await super().pull(min(limit, 2))
+            pulled += 0 if block is None else len(block)
+            return block
+
+    def make(bench: Bench) -> Stage:
+        source = Counting("range", bench.sources.add((), "range"), range(40), "<i8")
+        stage = PrefetchStage("prefetch", source, 5, bench.spawn)
+        pull = stage.pull
+        seen = 0
+
+        async def look(limit: int) -> Block | None:
+            nonlocal seen
+            block = await pull(1)
+            seen += 0 if block is None else len(block)
+            for _ in range(30):
+                await asyncio.sleep(0)
+            assert pulled == min(seen + 5, 40)
+            return block
+
+        stage.pull = look  # type: ignore[method-assign]  # looks at what passes
+        return stage
+
+    assert whole(make).elements == list(range(40))

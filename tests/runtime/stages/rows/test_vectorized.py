@@ -1,0 +1,61 @@
+"""`map` of a vectorized function: any blocking, any kind of column, and errors that say what is expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
+from tests.runtime.stages.laws import Bench, Kinds, Scripted, check_any_blocking, check_closing, script
+from tests.samples import samples
+
+
+@pytest.mark.parametrize("kind", ["array", "refs", "twice", "nests"])
+def test_any_blocking_gives_the_same(kind: Kinds) -> None:
+    """Elements and state do not depend on how many rows a call gets, and nothing stays held."""
+
+    def make(bench: Bench) -> VectorizedMapStage:
+        source = Scripted(bench, script(40), kind)
+        return VectorizedMapStage("map", source, lambda *parts: (parts[0], parts[-1]), bench.sources)
+
+    check_any_blocking(make, seeds=range(samples(3, 60)))
+    check_closing(make)
+
+
+def test_leaves_arrive_as_arrays_of_rows_and_leave_as_elements() -> None:
+    """Numbers as read-only arrays, byte strings and texts as BytesArray; results nest as they like."""
+    seen: list[Any] = []
+
+    def function(element: dict[str, Any]) -> Any:
+        seen.append((type(element["n"]), element["n"].flags.writeable, type(element["s"]), element["t"][0]))
+        return element["n"] * 2, {"s": element["s"], "v": np.stack([element["n"], element["n"]], 1)}
+
+    ds = ad.Dataset.from_tensor_slices({"n": [1, 2, 3], "s": [b"a", b"", b"ccc"], "t": ["x", "y", "z"]})
+    found = list(ds.map(function, vectorized=True))
+    assert [(int(n), rest["s"], rest["v"].tolist()) for n, rest in found] == [
+        (2, b"a", [1, 1]),
+        (4, b"", [2, 2]),
+        (6, b"ccc", [3, 3]),
+    ]
+    assert seen == [(np.ndarray, False, BytesArray, first) for first in "xy"]  # one element, then the others
+
+
+@pytest.mark.parametrize("result", [3, [1, 2, 3], np.arange(2), np.int64(5)])
+def test_what_is_no_array_of_rows_is_refused(result: Any) -> None:
+    """The message says how many rows were expected; the stage and the elements are named."""
+    with pytest.raises(TypeError, match="arrays of 1 rows") as caught:
+        list(ad.Dataset.range(3).map(lambda _: result, vectorized=True))
+    assert any("called for 1 elements" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"num_parallel_calls": 2}, {"executor": "process"}, {"rng": True}, {"zero_copy": True}]
+)
+def test_what_goes_element_by_element_does_not_go_with_it(arguments: Any) -> None:
+    """Such arguments are refused at once."""
+    with pytest.raises(ValueError, match=r"vectorized|others'"):
+        ad.Dataset.range(3).map(lambda x: x, vectorized=True, **arguments)

@@ -1,0 +1,391 @@
+"""Kept elements are read again by the pipeline that made them, in any process, and refused to every other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from asyncdata.planner.recipe import Recipe
+from asyncdata.runtime.stages.store import freshness
+from fake_gcs import FakeGCS
+from tests.integration.shards import BUCKET, gs_storage, put_shards
+from tests.patience import LIMIT_S
+
+D = ad.Dataset
+INLINE = ad.Options(num_workers=0)
+
+PROGRAM = """
+import dataclasses
+import functools
+import json
+import re
+import sys
+
+import numpy as np
+
+import asyncdata as ad
+import settings
+
+D = ad.Dataset
+folder = sys.argv[1]
+RATE = 2
+SIZES = {"width": 3, "names": {"a", "b", "c"}}
+TABLE = np.arange(5)
+
+
+def helper(x):
+    return x * RATE
+
+
+def uses_helper(x, offset=1, *, more=0):
+    def inner(y):
+        return helper(y) + offset + more
+    return inner(int(x))
+
+
+def closing_over(value):
+    return lambda x: int(x) + value
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def call(x):
+        return function(x)
+    return call
+
+
+@decorated
+def wrapped(x):
+    return int(x) + 10
+
+
+@functools.lru_cache
+def remembered(x):
+    return x + 20
+
+
+class Decoder:
+    factor = 30
+
+    def __init__(self, bias):
+        self.bias = bias
+
+    def __call__(self, x):
+        return self.apply(int(x))
+
+    def apply(self, x):
+        return x * self.factor + self.bias
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    depth: int = 40
+    pattern: re.Pattern = re.compile("a+")
+
+
+CONFIG = Config()
+rng = np.random.default_rng()
+numbers = D.range(4)
+shuffled = D.range(4).shuffle(4, reshuffle_each_iteration=False)
+
+CASES = {
+    "constant": lambda: numbers.map(lambda x: int(x) + 100),
+    "in a set": lambda: numbers.map(lambda x: str(int(x)) in {"1", "2", "0"}),
+    "global": lambda: numbers.map(helper),
+    "function of a function": lambda: numbers.map(uses_helper),
+    "container": lambda: numbers.map(lambda x: int(x) + SIZES["width"] + len(SIZES["names"])),
+    "array": lambda: numbers.map(lambda x: int(TABLE[x])),
+    "module": lambda: numbers.map(lambda x: int(x) + settings.SIZE + len(settings.NAMES)),
+    "closure": lambda: numbers.map(closing_over(50)),
+    "partial": lambda: numbers.map(functools.partial(uses_helper, more=60)),
+    "decorated": lambda: numbers.map(wrapped),
+    "lru_cache": lambda: numbers.map(lambda x: remembered(int(x))),
+    "object": lambda: numbers.map(Decoder(70)),
+    "bound method": lambda: numbers.map(Decoder(80).apply),
+    "dataclass": lambda: numbers.map(lambda x: int(x) + CONFIG.depth + len(CONFIG.pattern.pattern)),
+    "random": lambda: numbers.map(lambda x: int(x) + int(rng.integers(1))),
+    "ufunc": lambda: numbers.map(np.square),
+    "builtin": lambda: numbers.map(abs),
+    "filter": lambda: numbers.filter(lambda x: x < 3),
+    "generator": lambda: D.from_generator(lambda: iter([1, 2, 3]), output_types=np.int32),
+    "inner": lambda: numbers.flat_map(lambda x: D.range(int(x)).map(lambda y: y + 90)),
+    "window": lambda: numbers.group_by_window(lambda x: x % 2, lambda key, w: w.batch(2), 2).map(lambda x: x.sum()),
+    "source": lambda: D.from_tensor_slices([1, 2, 3, 4]),
+    "setting": lambda: numbers.batch(2).map(lambda x: x.sum()),
+    "parser": lambda: D.from_tensors(ad.serialize_example({"a": 1, "b": 5})).map(
+        ad.parse_example({"a": ad.FixedLenFeature((), np.int64)})).map(lambda x: sum(x.values())),
+    "unseeded": lambda: numbers.shuffle(4).map(lambda x: int(x) * 0),
+    "dataset in a function": lambda: D.range(1).flat_map(lambda _: shuffled).map(lambda x: int(x) * 0),
+    "steps": lambda: numbers.take(3),
+    "nothing": lambda: numbers.map(lambda x: (x, str(x))[0]),
+}
+
+
+def answer(ds):
+    try:
+        return [int(x) for x in ds]
+    except ad.StaleDataError as error:
+        return str(error)
+
+
+if __name__ == "__main__":
+    with ad.Runtime(ad.Options(num_workers=0)):
+        answers = {name: answer(make().snapshot(folder + "/" + name)) for name, make in CASES.items()}
+        cached = {name: answer(make().cache(folder + "/" + name + ".cache")) for name, make in CASES.items()}
+    assert [str(a)[:7] for a in answers.values()] == [str(a)[:7] for a in cached.values()], (answers, cached)
+    print(json.dumps(answers))
+"""
+
+SETTINGS = "SIZE = 7\nNAMES = {'x', 'y', 'z'}\n"
+
+CHANGES: dict[str, tuple[str, str, str]] = {
+    "constant": ("+ 100", "+ 101", "code of <lambda> has changed in step 2, map"),
+    "in a set": ('{"1", "2", "0"}', '{"1", "2", "9"}', "code of <lambda>"),
+    "global": ("RATE = 2", "RATE = 3", "RATE in helper has changed in step 2, map"),
+    "function of a function": ("RATE = 2", "RATE = 3", "RATE in helper"),
+    "container": ('"width": 3', '"width": 4', "SIZES in <lambda>"),
+    "array": ("np.arange(5)", "np.arange(5) * 2", "TABLE in <lambda>"),
+    "module": ("", "", "settings.SIZE in <lambda>"),
+    "closure": ("closing_over(50)", "closing_over(51)", "value in <lambda>"),
+    "partial": ("more=60", "more=61", "function has changed"),
+    "decorated": ("+ 10\n", "+ 11\n", "code of wrapped"),
+    "lru_cache": ("x + 20", "x + 21", "code of remembered"),
+    "object": ("factor = 30", "factor = 31", "factor of Decoder"),
+    "bound method": ("Decoder(80)", "Decoder(81)", "function has changed"),
+    "dataclass": ("depth: int = 40", "depth: int = 41", "CONFIG.depth in <lambda>"),
+    "ufunc": ("np.square", "np.negative", "function has changed"),
+    "builtin": ("map(abs)", "map(int)", "function has changed"),
+    "filter": ("x < 3", "x < 2", "step 2, filter"),
+    "generator": ("[1, 2, 3])", "[1, 2, 4])", "step 1, from_generator"),
+    "inner": ("y + 90", "y + 91", "code of <lambda>"),
+    "window": ("w.batch(2), 2", "w.batch(2), 3", "step 2, group_by_window"),
+    "source": ("[1, 2, 3, 4]", "[1, 2, 3, 5]", "arrays has changed in step 1, from_tensor_slices"),
+    "setting": ("batch(2).map", "batch(3).map", "size of step 2, batch was 2 and is 3"),
+    "parser": ('{"a": ad.', '{"b": ad.', "step 2, map"),
+    "steps": ("numbers.take(3)", "numbers.skip(3)", "step 2 was take and is skip"),
+}
+"""By case what is replaced, and the difference that is named."""
+
+
+def run(program: str, settings: str, where: Path, kept: Path, hash_seed: int) -> dict[str, Any]:
+    """What another process answers."""
+    where.mkdir()
+    (where / "program.py").write_text(program)
+    (where / "settings.py").write_text(settings)
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": f"{root}:{where}"}
+    command = [sys.executable, "-W", "error", str(where / "program.py"), str(kept)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_other_processes(tmp_path: Path) -> None:
+    """The same program reads what it kept, also with other lines, folders and hash seeds; a changed one is refused."""
+    kept = tmp_path / "kept"
+    first = run(PROGRAM, SETTINGS, tmp_path / "one", kept, 1)
+    assert all(isinstance(elements, list) for elements in first.values()), first
+    moved = "# A line more.\n" + PROGRAM.replace("\n\n\ndef ", "\n\n\n\n\ndef ").replace("D.range(4)", "D . range( 4 )")
+    assert run(moved, SETTINGS, tmp_path / "two", kept, 2) == first
+    changed = PROGRAM
+    for old, new, _ in CHANGES.values():
+        assert not old or old in PROGRAM, old
+        changed = changed.replace(old, new) if old else changed
+    third = run(changed, SETTINGS.replace("7", "8"), tmp_path / "three", kept, 3)
+    for name, elements in first.items():
+        if name in CHANGES:
+            assert CHANGES[name][2] in third[name], name
+            assert "delete the directory" in third[name]
+        else:
+            assert third[name] == elements, name
+
+
+def kept_by(ds: ad.Dataset, path: Path) -> list[Any]:
+    """The elements, by way of a snapshot and of a cache in a file."""
+    found = [list(ds.snapshot(path / "snapshot")), list(ds.cache(path / "cache"))]
+    assert np.array_equal(found[0], found[1])
+    return found[0]
+
+
+def test_what_changes_no_element_does_not_count(tmp_path: Path) -> None:
+    """Parallelism, executors, prefetching, memory, isolation, caches in memory, packing and names of handles."""
+
+    def ds(step: Callable[[ad.Dataset], ad.Dataset], parallel: int | None = None) -> ad.Dataset:
+        return step(D.range(6)).map(lambda x: x + 1, parallel).batch(2)
+
+    expected = np.array(kept_by(ds(lambda x: x), tmp_path))
+    for other in (
+        ds(lambda x: x.prefetch(2).cache()),
+        ds(lambda x: x, 2).with_options(INLINE),
+        ds(lambda x: x.with_options(ad.Options(memory_limit_bytes=64 << 20, seed=5, deterministic=False))),
+        ds(lambda x: x).with_options(ad.Options(isolate=True, num_workers=0)),
+    ):
+        assert np.array_equal(kept_by(other, tmp_path), expected)
+    assert np.array_equal(list(ds(lambda x: x).snapshot(tmp_path / "snapshot", compression="GZIP")), expected)
+
+
+def test_seeds_and_errors_count_where_they_matter(tmp_path: Path) -> None:
+    """The seed of the options where something is drawn without one; that elements may be left out, everywhere."""
+    ds = D.range(6).shuffle(6).snapshot(tmp_path / "a")
+    list(ds.with_options(ad.Options(seed=1)))
+    with pytest.raises(ad.StaleDataError, match="seed of options was 1 and is 2"):
+        list(ds.with_options(ad.Options(seed=2)))
+    ds = D.range(6).snapshot(tmp_path / "b")
+    list(ds.with_options(ad.Options(errors=ad.ErrorPolicy())))
+    with pytest.raises(ad.StaleDataError, match="skips errors"):
+        list(ds)
+
+
+def write(path: Path, numbers: range) -> str:
+    """A file of records."""
+    with ad.TFRecordWriter(path) as writer:
+        writer.write_many([b"%d" % i for i in numbers])
+    return str(path)
+
+
+SOURCES: dict[str, Callable[[Path], ad.Dataset]] = {
+    "listed": lambda path: D.list_files(f"{path}/*.rec", shuffle=False).interleave(ad.TFRecordDataset),
+    "manifest": lambda path: D.from_manifest(f"{path}/list", shuffle=False).interleave(ad.TFRecordDataset),
+    "named": lambda path: ad.TFRecordDataset([f"{path}/a.rec", f"{path}/b.rec"]),
+    "in a function": lambda path: D.from_tensor_slices(["a", "b"]).flat_map(
+        lambda name: ad.TFRecordDataset(f"{path}/{name}.rec")
+    ),
+    "behind another snapshot": lambda path: (
+        D.from_tensor_slices(["a", "b"])
+        .flat_map(lambda name: ad.TFRecordDataset(f"{path}/{name}.rec"))
+        .snapshot(path / "before")
+        .map(bytes)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_files_that_change(name: str, tmp_path: Path) -> None:
+    """A source that was replaced or removed is named; one that is new too, where files are listed."""
+    path = tmp_path / "data"
+    path.mkdir()
+    write(path / "a.rec", range(3))
+    write(path / "b.rec", range(3, 5))
+    ad.write_manifest(f"{path}/*.rec", path / "list")
+    ds = SOURCES[name](path).snapshot(tmp_path / "kept")
+    with ad.Runtime(INLINE):
+        expected = sorted(ds)
+        assert sorted(ds) == expected
+        before = (path / "b.rec").read_bytes()
+        write(path / "b.rec", range(3, 6))
+        ad.write_manifest(f"{path}/*.rec", path / "list")
+        with pytest.raises(ad.StaleDataError, match=r"b\.rec has changed"):
+            list(ds)
+        (path / "b.rec").write_bytes(before)
+        (path / "b.rec").rename(path / "b")
+        if name in ("listed", "manifest"):
+            ad.write_manifest(f"{path}/*.rec", path / "list")
+            with pytest.raises(ad.StaleDataError, match=r"b\.rec is gone"):
+                list(ds)
+            write(path / "c.rec", range(1))
+            write(path / "b.rec", range(3, 5))
+            ad.write_manifest(f"{path}/*.rec", path / "list")
+            with pytest.raises(ad.StaleDataError, match=r"[bc]\.rec (is new|has changed)"):
+                list(ds)
+        else:
+            with pytest.raises(ad.StaleDataError, match=r"b\.rec is gone"):
+                list(ds)
+
+
+def test_long_listings_are_kept_by_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of a difference is named then."""
+    monkeypatch.setattr(freshness, "_MOST_LISTED", 3)
+    for folder in ("x", "y"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for name in "abc":
+            (tmp_path / "data" / folder / name).write_text(name)
+    ds = D.list_files(f"{tmp_path}/data/*/*", shuffle=False).snapshot(tmp_path / "kept")
+    assert list(ds) == list(ds)
+    assert len(json.loads((tmp_path / "kept" / "snapshot.json").read_text())["made_of"]["listed"]) == 2
+    (tmp_path / "data" / "y" / "c").write_text("more")
+    with pytest.raises(ad.StaleDataError, match="data/y/ has changed"):
+        list(ds)
+
+
+def test_objects_that_change(tmp_path: Path) -> None:
+    """Generations of listed and of opened objects are the same, and replaced objects are noticed."""
+    with FakeGCS(buckets=[BUCKET]) as server:
+        urls = put_shards(server, 2, 5, 100)
+        options = ad.Options(num_workers=0, storage=gs_storage(server))
+        listed = D.list_files(f"gs://{BUCKET}/**", shuffle=False).interleave(ad.TFRecordDataset)
+        named = ad.TFRecordDataset(urls)
+        with ad.Runtime(options):
+            for name, ds in (("listed", listed), ("named", named)):
+                kept = ds.snapshot(tmp_path / name)
+                assert len(list(kept)) == len(list(kept)) == 10
+            put_shards(server, 1, 6, 100)
+            for name, ds in (("listed", listed), ("named", named)):
+                with pytest.raises(ad.StaleDataError, match="has changed"):
+                    list(ds.snapshot(tmp_path / name))
+
+
+class Lock:
+    """What cannot be pickled, and is no part of what is kept."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("no")
+
+
+def test_what_cannot_be_compared_is_warned_of_once(tmp_path: Path) -> None:
+    """By name, when elements are kept and when they are read, and the elements are given; also what a run changes."""
+    lock, seen = Lock(), []
+
+    def function(x: Any) -> int:
+        assert lock is not None
+        seen.append(int(x))
+        return int(x)
+
+    ds = D.range(3).map(function)
+    for _ in range(2):
+        with pytest.warns(
+            UserWarning, match=r"cannot notice changes of lock in .*function.*, seen in .*function"
+        ) as told:
+            assert list(ds.snapshot(tmp_path)) == [0, 1, 2]
+        assert len(told) == 1
+    assert seen == [0, 1, 2]
+
+
+def test_other_versions(tmp_path: Path) -> None:
+    """Code that another Python compiled is not compared, and that is said; what earlier versions wrote is refused."""
+    ds = D.range(3).map(lambda x: int(x) + 1)
+    path = tmp_path / "snapshot.json"
+    assert list(ds.snapshot(tmp_path)) == [1, 2, 3]
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"made_of": whole["made_of"] | {"python": "cpython-399"}}))
+    other = D.range(3).map(lambda x: int(x) + 2).snapshot(tmp_path)
+    with pytest.warns(UserWarning, match="the functions, because cpython-399 wrote it"):
+        assert list(other) == [1, 2, 3]
+    with pytest.raises(ad.StaleDataError, match="stop of step 1, range was 3 and is 4"):
+        list(D.range(4).map(lambda x: int(x) + 1).snapshot(tmp_path))
+    path.write_text(json.dumps({"version": 1, "files": whole["files"]}))
+    with pytest.raises(ad.StaleDataError, match="earlier version"):
+        list(ds.snapshot(tmp_path))
+    path.write_text(json.dumps(whole | {"made_of": whole["made_of"] | {"version": 2}}))
+    with pytest.raises(ad.StaleDataError, match="another version"):
+        list(ds.snapshot(tmp_path))
+
+
+def test_secrets_of_urls_are_not_kept() -> None:
+    """Signatures of URLs are left out, and another one is no difference."""
+    steps = [
+        Recipe(ad.TFRecordDataset(f"https://host/a?Signature={signature}")._node, INLINE).steps()
+        for signature in ("hidden", "other")
+    ]
+    assert steps[0] == steps[1]
+    assert "hidden" not in json.dumps(steps)
