@@ -201,7 +201,6 @@ class Services:
                 self.runtime.pool,
                 self.runtime.start_pool,
                 body,
-                brief=program.brief,
                 owner=id(self),
                 limit_s=limit_s,
             )

@@ -35,11 +35,6 @@ class Dispatcher:
         """Calls that no worker has room for."""
         return sum(not call.withdrawn for call in self._queue)
 
-    @property
-    def has_idle(self) -> bool:
-        """Whether a worker has nothing to do."""
-        return bool(self._by_load[0])
-
     def behind(self, workers: Iterable[Worker]) -> list[Call]:
         """Calls that wait for a worker: in the queue, or behind the one that a worker is in."""
         queued = [call for call in self._queue if not call.withdrawn]

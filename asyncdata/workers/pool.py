@@ -237,29 +237,22 @@ class WorkerPool:
 
     # --- programs and calls
 
-    def register(self, program: bytes, *, brief: bool = False, owner: int = 0, limit_s: float | None = None) -> int:
+    def register(self, program: bytes, *, owner: int = 0, limit_s: float | None = None) -> int:
         """Takes a pickled program of any size; each worker gets it once, before its first task of that program.
 
-        The tasks of a `brief` one end soon, whatever else goes on: they call no user's function and need no memory.
         Tasks that wait for memory make way for those of another `owner`, and are run again; see ``workers.grants``.
         A worker that says it is longer than `limit_s` in one call is ended; see ``workers.overtime``.
 
         Returns:
             Its number, for ``run`` and ``unregister``.
         """
-        return self._programs.add(program, brief=brief, owner=owner, limit_s=limit_s)
+        return self._programs.add(program, owner=owner, limit_s=limit_s)
 
     def unregister(self, program_id: int) -> None:
         """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
         if self._programs.remove(program_id):
             for worker in self._workers:
                 worker.forget(program_id)
-
-    @property
-    def ends_brief_ones_soon(self) -> bool:
-        """Whether a brief task would not have to wait for one that is not."""
-        all_brief = self._programs.all_brief and any(worker.ready for worker in self._workers)
-        return (all_brief or self._dispatcher.has_idle) and not self._closing
 
     async def run(
         self, program_id: int, payload: bytes, *, grant: Grant, restart: Callable[[], None] | None = None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -61,20 +61,8 @@ class Program:
     skip: bool = False
     limit_ns: int | None = None
 
-    @property
-    def brief(self) -> bool:
-        """Whether its tasks end soon in any case: they call no user's function, and wait for no memory."""
-        return not self.functions and not self.stack
 
-
-class Chore(Protocol):
-    """A program of another kind: it needs no memory but what the request names, and calls no user's function."""
-
-    def run(self, arena: memoryview, request: bytes) -> bytes:
-        """Does what one request asks for; returns the answer."""
-
-
-def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: Need, mark: Mark | None = None) -> bytes:
+def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mark: Mark | None = None) -> bytes:
     """Runs one task; the handler of `workers.pool`.
 
     Args:
@@ -84,8 +72,6 @@ def execute(arena: memoryview, program: Program | Chore, payload: bytes, need: N
         need: Asks for room for results.
         mark: Tells the parent process which row the functions are in, where there is one that would end them.
     """
-    if not isinstance(program, Program):
-        return program.run(arena, payload)
     started, cpu_started = time.perf_counter(), time.thread_time()
     task = Task.decode(payload)
     array = np.frombuffer(arena, np.uint8)

@@ -1,7 +1,6 @@
 """The programs that a pool knows, by number; one that is long lies in a file, which is open until it is removed.
 
-What always holds: a number is given once, and `all_brief` says of exactly those programs that are here now whether
-none of them may take long.
+What always holds: a number is given once.
 """
 
 from __future__ import annotations
@@ -20,19 +19,17 @@ class Program:
         number: Its number.
         pickled: What the workers unpickle.
         fd: Of the file, or -1.
-        brief: Whether its tasks end soon, whatever else goes on.
         owner: Whose it is: the same number for all programs of one pipeline.
         limit_s: The longest that one call of a user function may take.
     """
 
-    __slots__ = ("brief", "fd", "limit_s", "number", "owner", "pickled", "size")
+    __slots__ = ("fd", "limit_s", "number", "owner", "pickled", "size")
 
-    def __init__(self, number: int, pickled: bytes, fd: int, *, brief: bool, owner: int, limit_s: float | None) -> None:
+    def __init__(self, number: int, pickled: bytes, fd: int, *, owner: int, limit_s: float | None) -> None:
         self.number = number
         self.pickled = pickled
         self.size = len(pickled)
         self.fd = fd
-        self.brief = brief
         self.owner = owner
         self.limit_s = limit_s
 
@@ -43,22 +40,15 @@ class Registry:
     def __init__(self) -> None:
         self._programs: dict[int, Program] = {}
         self._numbers = itertools.count(1)
-        self._lengthy = 0
 
     def __getitem__(self, number: int) -> Program:
         return self._programs[number]
 
-    @property
-    def all_brief(self) -> bool:
-        """Whether all of them are."""
-        return not self._lengthy
-
-    def add(self, pickled: bytes, *, brief: bool, owner: int, limit_s: float | None) -> int:
+    def add(self, pickled: bytes, *, owner: int, limit_s: float | None) -> int:
         """Takes a program; returns its number."""
         number = next(self._numbers)
         fd = store_body(pickled) if len(pickled) > MAX_INLINE_BYTES else -1
-        self._programs[number] = Program(number, pickled, fd, brief=brief, owner=owner, limit_s=limit_s)
-        self._lengthy += not brief
+        self._programs[number] = Program(number, pickled, fd, owner=owner, limit_s=limit_s)
         return number
 
     def remove(self, number: int) -> bool:
@@ -66,7 +56,6 @@ class Registry:
         program = self._programs.pop(number, None)
         if program is None:
             return False
-        self._lengthy -= not program.brief
         if program.fd >= 0:
             os.close(program.fd)
             program.fd = -1

@@ -33,7 +33,6 @@ from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.loops import LoopThread, describe_tasks
 from asyncdata.runtime.life.threads import Threads, in_thread
 from asyncdata.runtime.memory.budgets import Budgets
-from asyncdata.runtime.reading.handover import Handover
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.settings import IdleOptions
 from asyncdata.storage.fetch import Fetcher
@@ -183,9 +182,7 @@ class Runtime:
         self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
         self.returns = Returns(self._stage.loop.call_soon_threadsafe)
         fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside)
-        checked, limited = self.options.check_object_crc, self.options.max_requests_in_flight != AUTOTUNE
-        handover = None if checked or limited else (Handover(lambda: self._pool), self._stage.spawn)
-        self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=checked, handover=handover)
+        self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
 
     def _undo_start(self) -> None:
         self.abandon()

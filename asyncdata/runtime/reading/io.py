@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.options import Storage
 from asyncdata.runtime.life.loops import LoopThread
-from asyncdata.runtime.reading.handover import Handover
-from asyncdata.runtime.stage import Spawn
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.object_crc import ObjectChecks
@@ -141,46 +137,6 @@ class _Transfer:
         self._io.stage_loop.call_soon_threadsafe(self._io.finish, self._read, *self._outcome)
 
 
-class _Copy:
-    """A `Read` that a worker process may do; what it has not at hand, a `_Transfer` does."""
-
-    def __init__(
-        self, io: Io, read: Read, request: bytes, source: ObjectInfo, length: int, transfer: Callable[[], _Transfer]
-    ) -> None:
-        self._io = io
-        self._read = read
-        self._request = request
-        self._source = source
-        self._length = length
-        self._transfer = transfer
-        self._task: asyncio.Task[None] | None = None
-        self._found = False
-        self._cancelled = False
-        read.on_cancel = self._cancel
-
-    def start(self, handover: Handover, spawn: Spawn) -> None:
-        self._task = spawn(self._run(handover))
-        # Also called for a task that is cancelled before its first step.
-        self._task.add_done_callback(self._report)
-
-    def _cancel(self) -> None:
-        self._cancelled = True  # a task that has just ended does not tell
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self, handover: Handover) -> None:
-        self._found = await handover.run(self._request, self._length)
-
-    def _report(self, _task: asyncio.Task[None]) -> None:
-        self._task = None  # a cancelled one keeps its traceback, which leads back here
-        if self._cancelled:
-            self._io.finish(self._read, None, 0, PipelineClosedError("the read was cancelled"))
-        elif self._found:
-            self._io.finish(self._read, self._source, self._length, None)
-        else:
-            self._transfer().start()
-
-
 class _Reads:
     """How many reads are under way, by whatever storage options."""
 
@@ -199,8 +155,6 @@ class Io:
         stage_loop: Where results are reported.
         fetcher: What reads; closed with this.
         check_object_crc: Whether objects that were read as a whole are compared with the store's checksum.
-        handover: What lets worker processes read, and what starts a task on the stage loop; None leaves all reads to
-            the fetcher.
     """
 
     def __init__(
@@ -210,13 +164,11 @@ class Io:
         fetcher: Fetcher,
         *,
         check_object_crc: bool,
-        handover: tuple[Handover, Spawn] | None = None,
     ) -> None:
         self.thread = thread
         self.stage_loop = stage_loop
         self.fetcher = fetcher
         self._checks = ObjectChecks() if check_object_crc else None
-        self._handover = handover
         self._reads = _Reads()
 
     def beside(self, storage: Storage) -> Io:
@@ -247,14 +199,7 @@ class Io:
         buffer = slabs.arena.view[slab.offset + start : slab.offset + start + length]
         self._reads.under_way += 1
         self._reads.idle.clear()
-        transfer = partial(_Transfer, self, read, source, position, buffer, priority)
-        if self._handover is not None and not isinstance(source, str):
-            handover, spawn = self._handover
-            request = handover.request(source, position, slab.offset + start, length)
-            if request is not None:
-                _Copy(self, read, request, source, length, transfer).start(handover, spawn)
-                return read
-        transfer().start()
+        _Transfer(self, read, source, position, buffer, priority).start()
         return read
 
     def finish(self, read: Read, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
@@ -307,16 +252,7 @@ class Io:
 
     def stats(self) -> FetchStats:
         """Counters of all reads so far."""
-        stats = self.fetcher.stats()
-        if self._handover is None:
-            return stats
-        copies = self._handover[0]
-        return dataclasses.replace(
-            stats,
-            requests=stats.requests + copies.reads,
-            bytes=stats.bytes + copies.bytes,
-            in_flight=stats.in_flight + copies.under_way,
-        )
+        return self.fetcher.stats()
 
     async def aclose(self) -> None:
         """Closes every connection. Reads must have been cancelled before."""

@@ -31,18 +31,11 @@ def max_idle_files() -> int:
     return _MAX_IDLE_FILES if limit == resource.RLIM_INFINITY else min(_MAX_IDLE_FILES, limit // _MOST_OF_LIMIT)
 
 
-def fill(descriptor: int, position: int, buffer: memoryview, flags: int = 0) -> int:
-    """Fills the buffer with what a file has from a position on; returns how many bytes that were.
-
-    Args:
-        descriptor: Of the file.
-        position: In the file.
-        buffer: To be filled.
-        flags: See preadv2(2).
-    """
+def fill(descriptor: int, position: int, buffer: memoryview) -> int:
+    """Fills the buffer with what a file has from a position on; returns how many bytes that were."""
     filled = 0
     while filled < len(buffer):
-        received = os.preadv(descriptor, [buffer[filled:]], position + filled, flags)
+        received = os.preadv(descriptor, [buffer[filled:]], position + filled)
         if received == 0:
             break
         filled += received

@@ -103,6 +103,28 @@ def test_what_is_no_manifest_is_told(tmp_path: Path, text: bytes, message: str) 
     assert "from_manifest" in str(caught.value.stage)
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"url": "file://elsewhere/file"},
+        {"url": "/tmp/\ud800"},
+        {"url": "/tmp/a\0b"},
+        {"url": "/", "version": "\ud800"},
+        {"url": "/", "version": "1" * 70_000},
+        {"url": "/" + "a" * 200_000},
+    ],
+    ids=lambda entry: ascii(entry)[:40],
+)
+def test_entries_that_no_file_can_have_are_errors_of_the_read(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """They hold nothing: closing raises nothing."""
+    manifest = tmp_path / "manifest"
+    manifest.write_text(json.dumps({"size": 4 << 20, "version": "1-2-3"} | entry))
+    with ad.Runtime(ad.Options(num_workers=0), pipelines=1):
+        files = D.from_manifest(str(manifest), shuffle=False)
+        with pytest.raises((StorageError, ValueError)):
+            list(files.interleave(ad.TFRecordDataset, cycle_length=1))
+
+
 def test_a_missing_manifest_is_not_found(tmp_path: Path) -> None:
     """As any file."""
     with pytest.raises(ObjectNotFoundError, match="from_manifest"):

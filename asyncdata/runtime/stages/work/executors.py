@@ -26,7 +26,6 @@ class ProcessExecutor:
         pool: The worker processes.
         start: Starts them; called before the first task.
         program: What to do with every element; see `dump`.
-        brief: See `Program.brief`.
         owner: Of the pipeline; see `WorkerPool.register`.
         limit_s: The longest that one call of a function may take; likewise.
     """
@@ -37,14 +36,13 @@ class ProcessExecutor:
         start: Callable[[], Awaitable[None]],
         program: bytes,
         *,
-        brief: bool = False,
         owner: int = 0,
         limit_s: float | None = None,
     ) -> None:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(program, brief=brief, owner=owner, limit_s=limit_s)
+        self._program_id = pool.register(program, owner=owner, limit_s=limit_s)
 
     async def warm(self) -> None:
         """Starts the worker processes before the first task; what goes wrong is raised by that one."""
