@@ -100,10 +100,8 @@ class Account:
         own: Bytes of what it needs next; assemblers and moved charges have only these.
         extra: Bytes of later tasks' outputs.
         ahead: Bytes of read-ahead.
-        resting: Bytes whose tickets rest; see ``Ledger.rest``.
         peak: Most bytes ever held. Above ``reserved``: it drew on what is shared.
-        waiting: See ``Ledger.wait``.
-        told: ``waiting`` was said at least once, and is to be believed also while no byte is charged.
+        waiting: A source whose rows are waited for; see ``Ledger.wait``.
         any_order: A source whose rows are taken as they come, together with those of its like.
         closed: It takes no more asks, and vanishes with its last byte.
         queued: Its asks without an answer, in the order they were made. Seldom empty: the limit is the bottleneck.
@@ -124,8 +122,6 @@ class Account:
         "queued",
         "rank",
         "reserved",
-        "resting",
-        "told",
         "waiting",
     )
 
@@ -139,10 +135,8 @@ class Account:
         self.own = 0
         self.extra = 0
         self.ahead = 0
-        self.resting = 0
         self.peak = 0
         self.waiting = False
-        self.told = False
         self.closed = False
         self.queued: list[Ticket] = []
         self.foresee: Callable[[], Foreseen] | None = None
@@ -172,17 +166,6 @@ class Account:
         )
 
     @property
-    def is_at_work(self) -> bool:
-        """Its stage goes on by itself: it said so, or never said anything and holds bytes that do not rest.
-
-        Of what was closed only tasks do, until they end; what a buffer held has gone downstream, or to a consumer who
-        keeps it.
-        """
-        if self.closed:
-            return self.kind is Kind.FLOW and self.used > self.resting
-        return not self.waiting and (self.told or self.used > self.resting)
-
-    @property
     def is_awaited(self) -> bool:
         """Rows of this source would be taken if they came."""
         return self.waiting or self.any_order
@@ -208,7 +191,6 @@ class Ticket:
         sort: See ``Sort``.
         error: Why it failed.
         recalled: The ledger wants this read-ahead back; a promotion in time keeps it.
-        resting: See ``Ledger.rest``.
         serial: Number of the ask; first come, first served among equals.
         key: Its place in the queue; ``None`` if it is answered, or parked until it is eligible.
     """
@@ -220,7 +202,6 @@ class Ticket:
         "nbytes",
         "owner",
         "recalled",
-        "resting",
         "serial",
         "sort",
         "state",
@@ -236,7 +217,6 @@ class Ticket:
         self.sort = sort
         self.error: Exception | None = None
         self.recalled = False
-        self.resting = False
         self.serial = serial
         self.key: Key | None = None
 

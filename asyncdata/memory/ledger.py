@@ -4,8 +4,8 @@ Pure bookkeeping: no clock, no loop, no memory. A caller asks, moves and gives; 
 acts on them. Not thread-safe: one thread calls it.
 
 Accounts, kinds and the three sorts of bytes (own, extra, ahead) are explained in ``accounts``. With ``backed`` for the
-part of an account's reserve that is in force, an account claims ``max(backed, own) + extra + ahead``; all claims
-together never exceed the limit, and what is left is *free*.
+part of an account's reserve that is in force, an account claims ``max(backed, own) + extra + ahead``; what all claims
+together leave of the limit is *free*.
 
 **Moves.** The charge follows the rows downstream, and a move never waits: the bytes exist already. If what is free
 does not cover it, the account the bytes come from lends its reserve: ``backed`` falls below ``reserved`` and is made
@@ -15,37 +15,33 @@ way. A source whose reserve is lent finds its next ask queued: that is the backp
 **Order.** What is free serves the queue strictly in order: nearest the consumer first, then sources somebody waits
 for, then by urgency, then first come. Nothing is granted past a blocked ask, except what an account's own reserve
 covers; lent reserves nearer to the consumer than an ask are made good before it. Read-ahead is never queued: it is
-granted while the queue is empty and some slack remains, else refused.
+granted while the queue is empty and some slack remains, else refused. Outputs of tasks that are not the soonest are
+granted likewise, and only if enough remains for what assemblers are still going to collect, as far as they can tell.
 
-**Waiting.** The ledger has to be told who cannot go on. ``wait(account)`` says
+**Sources.** A source says with ``wait`` that the stage below waits for its rows with empty hands. It may hold more
+than its reserve as its own (a record larger than a chunk) only while it is waited for; before, such an ask is parked,
+and read-ahead of such a size is not promoted. Sources read sloppily are opened with ``any_order``: any row is welcome.
 
-* of a source: the stage below waits for its rows with empty hands. A source may hold more than its reserve as its own
-  (a record larger than a chunk) only while it is waited for; before, such an ask is parked, and read-ahead of such a
-  size is not promoted. Sources read sloppily are opened with ``any_order``: they count as waited for when a verdict is
-  taken, for any row is welcome.
-* of an assembler: it waits for input, and its input channel is empty (the consumer: for its next batch).
-* of flow: nothing in it is at work; it is empty, or all its tasks wait for a grant or for an earlier task. Where this
-  is never said, ``rest(ticket)`` says it of single slabs, and an account without bytes counts as idle (which is not
-  quite true: rows may be in use while their slab is still charged farther upstream).
-
-Whoever puts something into a channel clears the flag of its reader, before the reader has run; a stage that waited for
-several clears them all. A grant clears the flag of an assembler or flow by itself.
+**Debt.** What a task made that is larger than was foreseen exists already: ``owe`` charges it whatever is free. Then
+``free`` is negative, and nothing is granted, but what a reserve covers, until the debt is repaid by what is released.
 
 **Why it cannot deadlock.** Suppose nothing moves any more, and let Q be the first ask of the queue, n bytes for the
 account q. Read-ahead has been recalled, so no *ahead* is left. An ask covered by a reserve in force is never in the
 queue. So Q is blocked only if ``max(backed_q, own_q + n) + sum over a != q of max(backed_a, own_a) + extra_a`` exceeds
 the limit; and as ``backed <= reserved``, then so does the same sum over ``reserved``. To this sum sources contribute
 their reserves and no more, except for the one that is waited for; assemblers contribute what they really need; flow
-nearer to the consumer than q has gone, as it needs nothing from q. A limit of
+nearer to the consumer than q has gone, as it needs nothing from q, and so have tasks of q before this one: each has its
+memory before it begins, and they are begun in the order in which they are needed. A limit of
 
     sum of all reserves + what each assembler needs beyond its reserve + the largest excess of one ask over a reserve
 
 is therefore always enough, if the reserves cover every output of a task and every batch the consumer keeps. Where they
 do not, a task's ask may be Q, and what waits with it is added: inputs and outputs of the tasks that run at a time.
 
-Below such a limit Q may be blocked for good. ``verdict`` says when. Then, as last resorts, flow borrows what is unused
-of the reserves farther upstream (it returns without them), and of several sources that are waited for another one is
-served; else Q fails with ``MemoryLimitError``.
+Below such a limit Q may be blocked for good. The ledger cannot know; whoever runs the stages sees that none of them
+goes on, and that nothing they wait for is under way, and says ``stalled``. Then, as last resorts, flow borrows what is
+unused of the reserves farther upstream (it returns without them), and of several sources that are waited for another
+one is served; else Q fails with ``MemoryLimitError``.
 
 The laws speak of one pipeline. Where several share a limit and one of them is not consumed for a while, its finished
 batches stay; so give each a ledger of its own with a part of the limit.
@@ -59,7 +55,7 @@ from typing import Any, Final
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Decisions, Kind, LedgerSnapshot, Sort, State, Ticket
 from asyncdata.memory.order import AskQueue, ReadAhead
-from asyncdata.memory.verdict import hopeless, is_hopeless, reserves_exceed, too_large
+from asyncdata.memory.verdict import hopeless, reserves_exceed, to_collect, too_large
 
 _SLACK_SHARE: Final = 8
 """Read-ahead leaves one part in this many of the limit free, so that growth downstream rarely has to recall it."""
@@ -72,13 +68,9 @@ class Ledger:
         limit_bytes: The limit.
         slack_bytes: What read-ahead leaves free; an eighth of the limit unless given.
         parts: Pipelines among which a user's limit is divided, with which reserves grow; None where there is no user.
-        deferred: Hopeless asks do not fail at once: ``suspicious`` is set, and ``confirm`` gives the verdict. For
-            callers whose stages need a moment until what they say of themselves is true.
     """
 
-    def __init__(
-        self, limit_bytes: int, *, slack_bytes: int | None = None, deferred: bool = False, parts: int | None = None
-    ) -> None:
+    def __init__(self, limit_bytes: int, *, slack_bytes: int | None = None, parts: int | None = None) -> None:
         if limit_bytes < 0:
             raise ValueError(f"limit_bytes must not be negative: {limit_bytes}")
         self.limit = limit_bytes
@@ -97,8 +89,6 @@ class Ledger:
         self._failed: list[Ticket] = []
         self._recalls: list[Ticket] = []
         self._refused = False
-        self._deferred = deferred
-        self.suspicious = False
         self._room = False
         self.has_decisions = False
         """There may be something in ``decisions()``."""
@@ -150,7 +140,7 @@ class Ledger:
             return
         self._set_reserve(account, 0)
         account.closed = True
-        account.waiting = account.told = account.any_order = False
+        account.waiting = account.any_order = False
         account.foresee = None
         for ticket in list(account.queued):
             self._fail(
@@ -161,38 +151,29 @@ class Ledger:
         self._settle()
 
     def wait(self, account: Account, waiting: bool = True) -> None:
-        """Says that a source is waited for, or that an assembler waits; see the module's text."""
-        account.told = True
+        """Says that a source is waited for, or no longer is; see the module's text."""
         if account.waiting is waiting:
             return
         account.waiting = waiting
-        if account.kind is Kind.SOURCE:
-            for ticket in account.queued:
-                self._queue.put(ticket)
+        for ticket in account.queued:
+            self._queue.put(ticket)
         if self._queue.entries:
-            self._settle(judge=waiting)  # what wakes one stage may be about to wake others
+            self._settle()
 
     # --- bytes ---------------------------------------------------------------------------------------------------
 
-    def ask(self, account: Account, nbytes: int, *, urgency: int = 0, owner: Any = None) -> Ticket:
+    def ask(self, account: Account, nbytes: int, *, owner: Any = None) -> Ticket:
         """Asks for bytes that the account needs; they are held at once, or queued.
 
         Args:
             account: Who asks. A source has no more than one ask in the queue.
             nbytes: How much, as it will be charged.
-            urgency: 0 for the next thing needed, larger for later ones.
             owner: Kept on the ticket.
 
         Raises:
             MemoryLimitError: Beside the reserves of the other accounts so much will never be free.
         """
-        most = self.limit - self._reserved + account.reserved
-        self._check(account, nbytes)
-        if nbytes > most:
-            raise too_large(self._accounts, account, nbytes, most, self.limit, self.parts)
-        self._serial += 1
-        sort = Sort.EXTRA if urgency > 0 and account.kind is Kind.FLOW else Sort.OWN
-        ticket = Ticket(account, nbytes, urgency=urgency, owner=owner, serial=self._serial, sort=sort)
+        ticket = self._ticket(account, nbytes, owner)
         cost = ticket.cost
         if cost == 0 or (cost <= self.free and not self._queue.entries and ticket.is_eligible):
             self._hold(ticket, cost)
@@ -203,6 +184,38 @@ class Ledger:
             if ticket.state is State.HELD:
                 self._granted.remove(ticket)
         return ticket
+
+    def owe(self, account: Account, nbytes: int) -> Ticket:
+        """Charges bytes that exist already, or will in a moment; held at once, whatever is free.
+
+        Raises:
+            MemoryLimitError: Beside the reserves of the other accounts so much would never be free.
+        """
+        ticket = self._ticket(account, nbytes, None)
+        self._hold(ticket, ticket.cost)
+        if self.free < 0:
+            self._recalls += self._ahead.recall(-self.free)
+            self.has_decisions = True
+        return ticket
+
+    def ask_spare(self, account: Account, nbytes: int) -> Ticket | None:
+        """Asks for the output of a task that is not the soonest: held at once, or ``None``."""
+        self._check(account, nbytes)
+        spare = self.free - nbytes - self._slack
+        if self._queue.entries or spare < 0 or spare < sum(to_collect(account) for account in self._accounts):
+            self._refused = True
+            return None
+        ticket = self._ticket(account, nbytes, None, sort=Sort.EXTRA)
+        self._hold(ticket, nbytes)
+        return ticket
+
+    def _ticket(self, account: Account, nbytes: int, owner: Any, *, sort: Sort = Sort.OWN) -> Ticket:
+        most = self.limit - self._reserved + account.reserved
+        self._check(account, nbytes)
+        if nbytes > most:
+            raise too_large(self._accounts, account, nbytes, most, self.limit, self.parts)
+        self._serial += 1
+        return Ticket(account, nbytes, urgency=0, owner=owner, serial=self._serial, sort=sort)
 
     def ask_ahead(self, account: Account, nbytes: int, *, urgency: int = 1, owner: Any = None) -> Ticket | None:
         """Asks for bytes to read ahead into: held at once, or ``None``. They may be recalled."""
@@ -217,18 +230,15 @@ class Ledger:
         return ticket
 
     def promote(self, ticket: Ticket) -> bool:
-        """Makes an ask, read-ahead or an extra output the next thing its account needs.
+        """Makes read-ahead, or an extra output, what its account needs next.
 
         Returns:
             False if a source would then hold more than its reserve and is not waited for: keep it as read-ahead.
         """
         account, nbytes = ticket.account, ticket.nbytes
-        if ticket.state is State.QUEUED:
-            ticket.urgency, ticket.sort = 0, Sort.OWN
-            self._queue.put(ticket)
-        elif ticket.state is not State.HELD:
+        if ticket.state is not State.HELD:
             raise ValueError(f"{ticket!r} is not there to be promoted")
-        elif ticket.sort is not Sort.OWN:
+        if ticket.sort is not Sort.OWN:
             if not ticket.is_eligible:
                 return False
             before = account.firm
@@ -256,13 +266,13 @@ class Ledger:
         nbytes = ticket.nbytes
         freed = self._take_off(ticket, nbytes)
         cost = max(account.backed, account.own + nbytes) - max(account.backed, account.own)
-        loan = cost - freed - (0 if self._queue.entries else self.free)
+        loan = cost - freed - (0 if self._queue.entries else max(self.free, 0))
         if loan > 0:
             source.backed -= loan
             self._lent += loan
             freed += loan
         self.free += freed - cost
-        ticket.account, ticket.sort, ticket.resting = account, Sort.OWN, False
+        ticket.account, ticket.sort = account, Sort.OWN
         account.own += nbytes
         account.peak = max(account.peak, account.used)
         self._lowered(source)
@@ -287,21 +297,10 @@ class Ledger:
             self._release(ticket, ticket.nbytes)
         elif ticket.state is State.QUEUED:
             ticket.state = State.GIVEN
-            self._queue.drop(ticket)
-            ticket.account.queued.remove(ticket)
+            self._leave(ticket)
             self._settle()
         elif ticket.state is State.GIVEN:
             raise ValueError(f"{ticket!r} was given back before")
-
-    def rest(self, ticket: Ticket, resting: bool = True) -> None:
-        """Says of one slab of flow that it waits for a grant or for other bytes, or no longer does."""
-        if ticket.state is not State.HELD:
-            raise ValueError(f"{ticket!r} holds nothing")
-        if ticket.resting is not resting:
-            ticket.resting = resting
-            ticket.account.resting += ticket.nbytes if resting else -ticket.nbytes
-            if resting and self._queue.entries:
-                self._settle()
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -360,8 +359,6 @@ class Ledger:
     def _take_off(self, ticket: Ticket, nbytes: int) -> int:
         """Takes bytes out of the account's books; returns by how much its claim fell."""
         account = ticket.account
-        if ticket.resting:
-            account.resting -= nbytes
         if ticket.sort is Sort.OWN:
             account.own = (own := account.own) - nbytes
             return max(own, account.backed) - max(account.own, account.backed)
@@ -389,19 +386,19 @@ class Ledger:
         if account in self._accounts:
             self._accounts.remove(account)
 
-    def _grant(self, ticket: Ticket, cost: int) -> None:
-        account = ticket.account
+    def _leave(self, ticket: Ticket) -> None:
+        """An ask is answered."""
         self._queue.drop(ticket)
-        account.queued.remove(ticket)
+        ticket.account.queued.remove(ticket)
+
+    def _grant(self, ticket: Ticket, cost: int) -> None:
+        self._leave(ticket)
         self._hold(ticket, cost)
         self._granted.append(ticket)
         self.has_decisions = True
-        if account.kind is not Kind.SOURCE:
-            account.waiting = False  # its stage goes on as soon as it hears of the grant
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
-        self._queue.drop(ticket)
-        ticket.account.queued.remove(ticket)
+        self._leave(ticket)
         ticket.state = State.FAILED
         ticket.error = error
         self._failed.append(ticket)
@@ -415,35 +412,37 @@ class Ledger:
             elif ticket.key is None:
                 self._queue.put(ticket)
 
-    def confirm(self) -> None:
-        """Judges again after a suspicion, when everybody who was about to go on has done so; now asks may fail."""
-        self.suspicious = False
-        if self._queue.entries:
-            self._settle(confirm=True)
+    @property
+    def is_blocked(self) -> bool:
+        """Whether somebody waits for bytes."""
+        return bool(self._queue.entries)
 
-    def _settle(self, *, judge: bool = True, confirm: bool = False) -> None:
+    def stalled(self) -> None:
+        """Nothing will be released by itself any more: the first ask is granted by the last resorts, or fails."""
+        self._settle()
+        if not self._queue.entries or self._ahead:
+            return  # read-ahead that was recalled comes back by itself
+        ticket = self._queue.first
+        account, cost = ticket.account, ticket.cost
+        if account.kind is Kind.FLOW and self._borrow(account, cost):
+            self._settle()
+        elif account.kind is Kind.FLOW or not self._pass_by():
+            self._fail(ticket, hopeless(self._accounts, ticket, self.limit, self.parts))
+            self._settle()
+
+    def _settle(self) -> None:
         """Spends what is free: on the queue in its order, then on lent reserves; the rest is room for read-ahead."""
         while self._queue.entries:
             ticket = self._queue.first
-            account = ticket.account
-            if self._lent and self.free and self._make_good(account.rank + (ticket.sort is Sort.EXTRA)):
+            if self._lent and self.free > 0 and self._make_good(ticket.account.rank):
                 continue  # a reserve that came into force may have answered this very ask
             cost = ticket.cost
             if cost > self.free:
                 self._recalls += self._ahead.recall(cost - self.free)
                 self.has_decisions = True
-                if not judge or self._ahead or not self._is_hopeless(ticket):
-                    return
-                rescued = self._borrow(account, cost) if account.kind is Kind.FLOW else self._pass_by()
-                if not rescued and self._deferred and not confirm:
-                    self.suspicious = True
-                    return
-                if not rescued:
-                    self._fail(ticket, hopeless(self._accounts, ticket, self.limit, self.parts))
-                    return
-                continue
+                return
             self._grant(ticket, cost)
-        if self._lent and self.free:
+        if self._lent and self.free > 0:
             self._make_good()
         if self._refused and self.free > self._slack:
             self._refused = False
@@ -467,9 +466,6 @@ class Ledger:
                 account.backed = backed
                 self._lowered(account)
         return self._lent != lent
-
-    def _is_hopeless(self, ticket: Ticket) -> bool:
-        return is_hopeless(self._accounts, ticket)
 
     def _borrow(self, account: Account, nbytes: int) -> bool:
         """Frees ``nbytes`` from unused reserves farther upstream: flow returns them without them, if all is granted."""

@@ -1,9 +1,4 @@
-"""When an ask can never be granted, and the words for it.
-
-The verdict rests on what the stages say of themselves (``Ledger.wait``, ``Ledger.rest``): an ask is hopeless when
-nobody who could release memory without it is at work. For tasks whose outputs are taken in any order this leaves out
-one rescue: a batch that becomes complete later might start a task that needs less.
-"""
+"""The words for an ask that can never be granted: who holds the memory, and which limit would do."""
 
 from __future__ import annotations
 
@@ -12,34 +7,12 @@ from itertools import groupby
 from typing import Final
 
 from asyncdata.errors import MemoryLimitError
-from asyncdata.memory.accounts import Account, Kind, Sort, Ticket
+from asyncdata.memory.accounts import Account, Kind, Ticket
 
 _MARGIN: Final = (9, 8)
 """Above what is needed: an eighth."""
 _PINNED: Final = 4 / 3
 """What is pinned for rows that are collected, beside their own bytes: slabs are evacuated when a quarter is unused."""
-
-
-def is_hopeless(accounts: Sequence[Account], ticket: Ticket) -> bool:
-    """Whether nothing will be released without the grant of this ask, the first of the queue; no read-ahead is held.
-
-    Asks for later tasks' outputs never are: they become the next ones. Otherwise, everything at the asking account's
-    rank or nearer to the consumer waits, and if it is a source, it is waited for and all other sources whose rows would
-    be taken are blocked too.
-    """
-    asking = ticket.account
-    from_source = asking.kind is Kind.SOURCE
-    if ticket.sort is not Sort.OWN or (from_source and not asking.waiting):
-        return False
-    for account in accounts:
-        if account.kind is Kind.SOURCE:
-            if from_source and account.is_awaited and not any(ask.key for ask in account.queued):
-                return False
-        elif account.rank > asking.rank or (account is asking and account.kind is Kind.ASSEMBLER):
-            continue
-        elif account.is_at_work:
-            return False
-    return True
 
 
 def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int, parts: int | None = None) -> MemoryLimitError:
@@ -61,6 +34,14 @@ def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int, parts: int
         f"needs at least {needed * (parts or 1)}",
         stage=asking.name,
     )
+
+
+def to_collect(account: Account) -> int:
+    """Bytes that a stage is going to hold beyond what it holds or reserves now, as far as its elements tell."""
+    if account.foresee is None:
+        return 0
+    foreseen = account.foresee()
+    return max(0, int(foreseen.most * foreseen.mean * _PINNED) - account.firm)
 
 
 def limit_in_words(limit: int, parts: int | None) -> str:

@@ -23,7 +23,6 @@ from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
-from asyncdata.runtime.stages.work.occupancy import Occupancy
 from asyncdata.runtime.stages.work.tasks import Executor
 from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
@@ -86,7 +85,6 @@ class Services:
         self._programs: list[ProcessExecutor] = []
         self._cold: list[ProcessExecutor] = []
         self._records_come = False
-        self._occupancies: dict[str, Occupancy] = {}
         self._opened = 0
         self._charges: dict[int, tuple[object, Charges]] = {}
         self._skips: dict[str, Skips] = {}
@@ -201,7 +199,6 @@ class Services:
                 self.runtime.pool,
                 self.runtime.start_pool,
                 body,
-                owner=id(self),
                 limit_s=limit_s,
             )
             self._by_program[place, body] = process
@@ -221,11 +218,6 @@ class Services:
         cold, self._cold = self._cold, []
         for process in cold:
             self.spawn(process.warm())
-
-    def occupancy(self, kind: str) -> Occupancy:
-        """Which workers of this kind wait for memory."""
-        workers = max(1, self.runtime.num_workers) if kind == "process" else self.runtime.num_threads
-        return self._occupancies.setdefault(kind, Occupancy(workers))
 
     def parallelism(self, wished: int, kind: str) -> int:
         """Tasks under way at a time: two per worker, so that none waits for its next one; never more than wished."""

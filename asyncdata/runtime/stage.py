@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeAlias
 
 from asyncdata.memory.block import Block
+from asyncdata.runtime.memory.activity import note_progress
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task of the pipeline's TaskGroup."""
@@ -100,6 +101,7 @@ class Pause:
     async def __call__(self) -> None:
         """Lets every other task have its turn, if the last time was more than 2 ms ago."""
         if time.monotonic() - self._since > LONG_STEP_S:
+            note_progress()
             await asyncio.sleep(0)
             self._since = time.monotonic()
 

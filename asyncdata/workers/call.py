@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -68,13 +67,10 @@ class Call:
         "attempts",
         "deadline",
         "event",
-        "granted",
-        "parked",
         "payload",
         "program",
         "refusal",
         "ticket",
-        "used",
         "waiter",
         "withdrawn",
         "worker",
@@ -92,9 +88,6 @@ class Call:
         self.abandoned: asyncio.CancelledError | None = None
         self.refusal: Exception | None = None
         self.deadline: asyncio.TimerHandle | None = None
-        self.granted: list[tuple[int, int, int]] = []  # what was asked for, and the offset and size that it got
-        self.used = 0  # how many of these the present run has been told of
-        self.parked = False  # it was told no only because it has to make way
 
     def post(self, kind: int, value: Any) -> None:
         """Leaves an event and wakes ``run``."""
@@ -102,22 +95,3 @@ class Call:
         waiter = self.waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    def stored(self, nbytes: int, restart: Callable[[], None] | None) -> tuple[int, int] | None:
-        """What an earlier run was granted at this point; a run that asks for other sizes gets nothing of it."""
-        if self.used == len(self.granted):
-            return None
-        asked, offset, size = self.granted[self.used]
-        if asked == nbytes:
-            return offset, size
-        del self.granted[self.used :]
-        if not self.used and restart is not None:
-            restart()
-        return None
-
-    def run_anew(self, *, keep: bool) -> None:
-        """It will run from the start; with `keep` what it was granted stays its own."""
-        self.parked = False
-        self.used = 0
-        if not keep:
-            self.granted.clear()

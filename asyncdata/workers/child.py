@@ -187,10 +187,10 @@ class Worker:
         except OSError as exc:
             self._tasks.send(messages.FAILED, task.ticket, max(busy_ns, 0), body=encode_failure(exc)[:2048])
 
-    def _need(self, nbytes: int) -> tuple[int, int]:
+    def _need(self, nbytes: int, slot: int = 0) -> tuple[int, int]:
         """Asks the parent for room in the arena and waits for the answer: offset and size in bytes."""
         begin = time.perf_counter_ns()
-        self._tasks.send(messages.NEED, self._ticket, nbytes)
+        self._tasks.send(messages.NEED, self._ticket, nbytes, slot)
         try:
             while True:
                 for message in self._tasks.receive():

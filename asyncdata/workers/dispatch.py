@@ -35,11 +35,6 @@ class Dispatcher:
         """Calls that no worker has room for."""
         return sum(not call.withdrawn for call in self._queue)
 
-    def behind(self, workers: Iterable[Worker]) -> list[Call]:
-        """Calls that wait for a worker: in the queue, or behind the one that a worker is in."""
-        queued = [call for call in self._queue if not call.withdrawn]
-        return queued + [call for worker in workers for call in itertools.islice(worker.flight.values(), 1, None)]
-
     def submit(self, call: Call, *, again: bool = False) -> None:
         """Gives a call to a worker, or queues it: at the end, or in front if its worker died."""
         if again or not self._queue:

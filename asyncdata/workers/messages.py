@@ -46,7 +46,7 @@ class Message(NamedTuple):
         kind: One of the constants above.
         ticket: Which execution it concerns; for PROGRAM and FORGET the program's number.
         first: TASK: the program's number. NEED: bytes wanted. GRANT: offset. REPLY, FAILED: nanoseconds spent.
-        second: GRANT: size in bytes. With a body: its length.
+        second: GRANT: size in bytes. NEED: what for, a number of the program's. With a body: its length.
         body: Payload, reply, program or encoded failure.
         fd: A descriptor that was handed over, the receiver's from now on; -1 without one.
     """

@@ -24,7 +24,7 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError, refused
@@ -33,7 +33,6 @@ from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
-from asyncdata.workers.grants import Grant, Grants
 from asyncdata.workers.messages import Message
 from asyncdata.workers.overtime import Overtime
 from asyncdata.workers.process import Process
@@ -42,6 +41,9 @@ from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path,
 from asyncdata.workers.starts import Starts
 from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.worker import Worker
+
+Grant = Callable[[int, int], Awaitable[tuple[int, int]]]
+"""Awaited with a number of bytes, and what they are for; gives offset and size in the arena."""
 
 _LOGGER: Final = logging.getLogger(__name__)
 _ABORT_TIMEOUT_S: Final = 3.0
@@ -103,7 +105,6 @@ class WorkerPool:
         self._workers: dict[Worker, None] = {}
         self._dispatcher = Dispatcher(depth)
         self._programs = Registry()
-        self._grants = Grants(arena_bytes)
         self._names = itertools.count()
         self._watchers: list[asyncio.Future[None]] = []  # who waits for workers to come, get ready or go
         self._overdue: set[Worker] = set()
@@ -237,16 +238,15 @@ class WorkerPool:
 
     # --- programs and calls
 
-    def register(self, program: bytes, *, owner: int = 0, limit_s: float | None = None) -> int:
+    def register(self, program: bytes, *, limit_s: float | None = None) -> int:
         """Takes a pickled program of any size; each worker gets it once, before its first task of that program.
 
-        Tasks that wait for memory make way for those of another `owner`, and are run again; see ``workers.grants``.
         A worker that says it is longer than `limit_s` in one call is ended; see ``workers.overtime``.
 
         Returns:
             Its number, for ``run`` and ``unregister``.
         """
-        return self._programs.add(program, owner=owner, limit_s=limit_s)
+        return self._programs.add(program, limit_s=limit_s)
 
     def unregister(self, program_id: int) -> None:
         """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
@@ -254,18 +254,14 @@ class WorkerPool:
             for worker in self._workers:
                 worker.forget(program_id)
 
-    async def run(
-        self, program_id: int, payload: bytes, *, grant: Grant, restart: Callable[[], None] | None = None
-    ) -> bytes:
+    async def run(self, program_id: int, payload: bytes, *, grant: Grant) -> bytes:
         """Runs one task in the least loaded worker; see the module for what holds when it returns.
 
         Args:
             program_id: From ``register``.
             payload: For the handler; up to 4 KB is cheap, more works.
-            grant: Awaited with a number of bytes when the worker asks for room; returns offset and size in the arena.
-                What it granted is used by this call until ``run`` returns, or until ``restart`` is called.
-            restart: Called when the worker died and its process is gone, before the task begins anew: everything
-                granted so far can be taken back.
+            grant: Asked when the worker needs more room; meanwhile the worker does nothing else. What it granted is
+                used by this call until ``run`` returns.
 
         Returns:
             What the handler returned.
@@ -286,15 +282,11 @@ class WorkerPool:
             while True:
                 kind, value = await self._next_event(call)
                 if kind == messages.NEED:
-                    await self._grants.answer(call, value, grant, restart, self._abandon)
+                    await self._answer(call, value, grant)
                     continue
                 if kind == messages.REPLY and call.abandoned is None:
                     return value  # type: ignore[no-any-return]  # the body of a REPLY
                 self._conclude(call, kind, value)
-                made_way = kind == messages.FAILED
-                if not made_way and restart is not None:
-                    restart()
-                call.run_anew(keep=made_way)
                 self._submit(call, again=True)
         finally:
             self._overtime.end(call.program.limit_s)
@@ -308,11 +300,31 @@ class WorkerPool:
 
     def _relieve(self) -> None:
         self._relief = None
-        self._grants.make_way(
-            [worker for worker in self._workers if worker.ready], self._dispatcher.behind(self._workers)
-        )
         if self._dispatcher.relieve(self._workers) and not self._closing:
             self._relief = asyncio.get_running_loop().call_later(_SLOW_S, self._relieve)
+
+    async def _answer(self, call: Call, needed: tuple[int, int], grant: Grant) -> None:
+        """Answers NEED."""
+        worker, ticket = call.worker, call.ticket
+        nbytes, slot = needed
+        granted = None
+        if call.abandoned is None:
+            try:
+                granted = await grant(nbytes, slot)
+                offset, size = granted
+                if size < nbytes or offset < 0 or offset + size > self._plan.arena_bytes:
+                    granted = None
+                    raise ValueError(f"granted {size} bytes at {offset} for {nbytes} in {self._plan.arena_bytes}")
+            except asyncio.CancelledError as exc:
+                self._abandon(call, exc)
+            except Exception as exc:  # noqa: BLE001 -- raised from run as soon as the worker has let go
+                call.refusal = exc
+        if worker is None or call.worker is not worker:
+            return  # it died meanwhile; the event says so
+        if granted is None or call.abandoned is not None:
+            worker.send_denial(ticket)
+        else:
+            worker.send_grant(ticket, *granted)
 
     async def _next_event(self, call: Call) -> tuple[int, Any]:
         """Waits for the call's next event; a cancellation is remembered and turned into a withdrawal."""
@@ -332,7 +344,7 @@ class WorkerPool:
             raise call.abandoned
         if call.refusal is not None:
             raise call.refusal
-        if kind == messages.FAILED and not call.parked:
+        if kind == messages.FAILED:
             body, where = value
             raise decode_failure(body, where=where)
         if kind == STOPPED:
@@ -421,7 +433,7 @@ class WorkerPool:
         if kind == messages.NEED:
             call = worker.flight.get(ticket)
             if call is not None:
-                call.post(kind, message.first)
+                call.post(kind, (message.first, message.second))
             return
         if kind == messages.READY:
             worker.ready = True

@@ -31,7 +31,7 @@ from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
-from asyncdata.workers.results import Need, Results, has_place, rows_within, write_columns
+from asyncdata.workers.results import Need, Results, Rooms, has_place, rows_within, write_columns
 from asyncdata.workers.tasks import DAMAGED, DONE, HUNG, NO_SPAN, Reply, Task, decode_shape, encode_failed
 from asyncdata.workers.whereabouts import Mark
 
@@ -69,7 +69,7 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
         arena: Where rows and results lie.
         program: What to do.
         payload: The task.
-        need: Asks for room for results.
+        need: Asks for more memory for results than the task has.
         mark: Tells the parent process which row the functions are in, where there is one that would end them.
     """
     started, cpu_started = time.perf_counter(), time.thread_time()
@@ -79,13 +79,15 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
     packed, offset = (array, task.offset) if task.offset != NO_SPAN else (np.frombuffer(task.inline, np.uint8), 0)
     rows = Rowset(array, packed, offset, task.count, shape, with_origin=task.with_origin)
 
+    rooms = Rooms(task, need)
     failed: list[tuple[int, bytes]] = []
     used = task.count
 
     def reply(status: int, count: int, offset: int, payloads: int, body: bytes) -> bytes:
         seconds = _cost(time.perf_counter() - started, time.thread_time() - cpu_started)
         done = [(row, blob) for row, blob in failed if row < used]
-        return Reply(status, count, offset, payloads, seconds, body, encode_failed(done), used).encode()
+        reply = Reply(status, count, offset, payloads, seconds, body, encode_failed(done), used, rooms.payload_bytes)
+        return reply.encode()
 
     todo: Sequence[int] = range(task.count)
     damaged = _damaged(program, array, rows, shape)
@@ -103,8 +105,8 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
         structure, leaves = columns
         if (count := rows_within(task, leaves, len(todo))) < len(todo):
             used, leaves = todo[count], [leaf[:count] for leaf in leaves]
-        return reply(DONE, count, *write_columns(array, task, count, structure, leaves, need))
-    results = Results(array, task, need, stack=program.stack)
+        return reply(DONE, count, *write_columns(array, task, count, structure, leaves, rooms))
+    results = Results(array, task, rooms, stack=program.stack)
     view = arena if _takes_views(program) else None
     failed, used = _call_each(program, rows, todo, task, view, results, failed, mark)
     status, offset, payloads, body = results.finish()

@@ -19,18 +19,16 @@ class Program:
         number: Its number.
         pickled: What the workers unpickle.
         fd: Of the file, or -1.
-        owner: Whose it is: the same number for all programs of one pipeline.
         limit_s: The longest that one call of a user function may take.
     """
 
-    __slots__ = ("fd", "limit_s", "number", "owner", "pickled", "size")
+    __slots__ = ("fd", "limit_s", "number", "pickled", "size")
 
-    def __init__(self, number: int, pickled: bytes, fd: int, *, owner: int, limit_s: float | None) -> None:
+    def __init__(self, number: int, pickled: bytes, fd: int, *, limit_s: float | None) -> None:
         self.number = number
         self.pickled = pickled
         self.size = len(pickled)
         self.fd = fd
-        self.owner = owner
         self.limit_s = limit_s
 
 
@@ -44,11 +42,11 @@ class Registry:
     def __getitem__(self, number: int) -> Program:
         return self._programs[number]
 
-    def add(self, pickled: bytes, *, owner: int, limit_s: float | None) -> int:
+    def add(self, pickled: bytes, *, limit_s: float | None) -> int:
         """Takes a program; returns its number."""
         number = next(self._numbers)
         fd = store_body(pickled) if len(pickled) > MAX_INLINE_BYTES else -1
-        self._programs[number] = Program(number, pickled, fd, owner=owner, limit_s=limit_s)
+        self._programs[number] = Program(number, pickled, fd, limit_s=limit_s)
         return number
 
     def remove(self, number: int) -> bool:

@@ -1,7 +1,7 @@
 """Where the results of a task go: in place as long as they are alike, aside once they turn out not to be.
 
-Memory is asked for with ``need(nbytes)``: the first call is for the slab of the whole batch (every task of one batch
-asks for the same number and is given the same slab), the second for payloads of this task alone.
+A task has memory for the slab of the whole batch, which all its tasks share, and for payloads of its own, as much as
+was foreseen. Where that is too little, `Rooms` asks for more.
 """
 
 from __future__ import annotations
@@ -31,14 +31,43 @@ from asyncdata.memory.pickling import dumps
 from asyncdata.memory.returned import returned, returned_nest
 from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
 from asyncdata.memory.wire import aligned
-from asyncdata.workers.tasks import DONE, NO_SPAN, RAGGED, RaggedRows, Task
+from asyncdata.workers.tasks import DONE, NO_SPAN, PAYLOADS, RAGGED, RESULTS, RaggedRows, Task
 
-Need = Callable[[int], tuple[int, int]]
+Need = Callable[[int, int], tuple[int, int]]
+"""Asks for bytes for one of `RESULTS` and `PAYLOADS`; gives offset and size."""
 _Item: TypeAlias = tuple[Leaf, npt.NDArray[Any] | bytes | BytesArray]
 
 
+class Rooms:
+    """Where a task may write.
+
+    Args:
+        task: Says what was foreseen.
+        need: Asks for more.
+
+    Attributes:
+        payload_bytes: What the payloads take.
+    """
+
+    def __init__(self, task: Task, need: Need) -> None:
+        self._task = task
+        self._need = need
+        self.payload_bytes = 0
+
+    def results(self, nbytes: int) -> int:
+        """The offset of the slab of results."""
+        offset, size = self._task.results
+        return offset if size >= nbytes else self._need(nbytes, RESULTS)[0]
+
+    def payloads(self, nbytes: int) -> int:
+        """The offset of so many bytes of payloads; asked once."""
+        self.payload_bytes = nbytes
+        offset, size = self._task.payloads
+        return offset if size >= nbytes else self._need(nbytes, PAYLOADS)[0]
+
+
 def write_columns(
-    array: npt.NDArray[np.uint8], task: Task, count: int, structure: Structure, columns: list[Any], need: Need
+    array: npt.NDArray[np.uint8], task: Task, count: int, structure: Structure, columns: list[Any], rooms: Rooms
 ) -> tuple[int, int, bytes]:
     """Writes columns of `count` rows at once; returns the offsets of results and payloads, and the pickled layout."""
     leaves = []
@@ -48,7 +77,7 @@ def write_columns(
         else:
             leaves.append(Leaf("table", shape=(task.batch_size,), text=_is_text(column)))
     layout = plan_layout(structure, leaves)
-    offset, _ = need(layout.nbytes)
+    offset = rooms.results(layout.nbytes)
     rows = slice(task.batch_start, task.batch_start + count)
     tables = []
     for part, column in zip(parts_of(array, offset, layout), columns, strict=True):
@@ -56,7 +85,7 @@ def write_columns(
             part[rows] = column
         else:
             tables.append((part[rows], column.views() if isinstance(column, BytesArray) else list(column)))
-    return offset, _write_payloads(array, tables, need), dumps(layout)
+    return offset, _write_payloads(array, tables, rooms), dumps(layout)
 
 
 def rows_within(task: Task, columns: Sequence[Any], count: int) -> int:
@@ -72,14 +101,14 @@ def _is_text(column: Any) -> bool:
 
 
 def _write_payloads(
-    array: npt.NDArray[np.uint8], tables: Sequence[tuple[npt.NDArray[Any], list[Any]]], need: Need
+    array: npt.NDArray[np.uint8], tables: Sequence[tuple[npt.NDArray[Any], list[Any]]], rooms: Rooms
 ) -> int:
     """Copies byte strings into a slab of this task's own, and their places into the tables."""
     if not tables:
         return NO_SPAN
     raw = [[item.encode() if isinstance(item, str) else item for item in items] for _, items in tables]
     total = sum(len(item) for items in raw for item in items)
-    base, _ = need(max(total, 1))
+    base = rooms.payloads(max(total, 1))
     position = base
     for (table, _), items in zip(tables, raw, strict=True):
         if sum(map(len, items)) < _SMALL_ITEM * len(items):
@@ -120,10 +149,10 @@ _SMALL_ITEM = 4096
 class Results:
     """Collects results: in place as long as they are alike, aside once they turn out not to be."""
 
-    def __init__(self, array: npt.NDArray[np.uint8], task: Task, need: Need, *, stack: bool) -> None:
+    def __init__(self, array: npt.NDArray[np.uint8], task: Task, rooms: Rooms, *, stack: bool) -> None:
         self._array = array
         self._task = task
-        self._need = need
+        self._rooms = rooms
         self._stack = stack
         self._layout: Layout | None = None
         self._offset = NO_SPAN
@@ -196,7 +225,7 @@ class Results:
             row_bytes = sum(leaf.nbytes for leaf in batch_leaves(structure, leaves, 1))
             size = self._most_rows = max(1, min(size, self._task.most_bytes // max(row_bytes, 1)))
         self._layout = plan_layout(structure, batch_leaves(structure, leaves, size))
-        self._offset, _ = self._need(self._layout.nbytes)
+        self._offset = self._rooms.results(self._layout.nbytes)
         self._parts = parts_of(self._array, self._offset, self._layout)
         self._texts = [[] for _ in leaves]
 
@@ -266,7 +295,7 @@ class Results:
             for leaf, part, texts in zip(self._layout.leaves, self._parts, self._texts, strict=True)
             if leaf.kind == "table"
         ]
-        payloads = _write_payloads(self._array, tables, self._need)
+        payloads = _write_payloads(self._array, tables, self._rooms)
         return DONE, self._offset, payloads, dumps(self._layout)
 
     def _finish_ragged(self) -> tuple[int, int, int, bytes]:
@@ -274,22 +303,15 @@ class Results:
         kinds = [tuple(leaf for leaf, _ in column) for column in self._aside]
         payloads = [[data for _, data in column] for column in self._aside]
         table_bytes = aligned(16 * self._done)
-        if self._stack:
-            # The first slab is the whole batch's, and there is nothing to write into it.
-            self._offset, _ = self._need(1)
-        if self._offset == NO_SPAN:
-            self._offset, _ = self._need(max(1, table_bytes * len(kinds)))
-            tables_at, base = self._offset, NO_SPAN
-            extra = 0
-        else:
-            # The batch slab was taken for a layout that did not last: tables and payloads share the second slab.
-            tables_at, extra, base = NO_SPAN, table_bytes * len(kinds), NO_SPAN
+        tables_bytes = table_bytes * len(kinds)
         total = sum(aligned(_size(data)) for column in payloads for data in column)
-        base, _ = self._need(max(1, total + extra))
-        if tables_at == NO_SPAN:
-            tables_at, position = base, base + extra
+        if self._offset == NO_SPAN and not self._stack:
+            tables_at = self._offset = self._rooms.results(max(1, tables_bytes))
+            base = position = self._rooms.payloads(max(1, total))
         else:
-            position = base
+            # The first slab is the whole batch's, or was taken for a layout that did not last.
+            tables_at = base = self._rooms.payloads(max(1, total + tables_bytes))
+            position = base + tables_bytes
         for index, column in enumerate(payloads):
             at = tables_at + index * table_bytes
             table = self._array[at : at + 16 * self._done].view(np.int64).reshape(self._done, 2)

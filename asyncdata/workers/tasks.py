@@ -16,11 +16,15 @@ from asyncdata.memory.pickling import dumps
 from asyncdata.memory.structure import Structure
 from asyncdata.memory.wire import Shape
 
-_HEADER: Final = struct.Struct("<qqqqqqqQQ?")
-_REPLY: Final = struct.Struct("<bqqqqdQ")
+_HEADER: Final = struct.Struct("<qqqqqqqQQqqqq?")
+_REPLY: Final = struct.Struct("<bqqqqqdQ")
 DONE: Final = 0
 RAGGED: Final = 1
 NO_SPAN: Final = -1
+NO_ROOM: Final = (NO_SPAN, 0)
+RESULTS: Final = 0
+PAYLOADS: Final = 1
+"""What a task needs memory for: the slab of the whole batch, which all its tasks share, and payloads of its own."""
 DAMAGED: Final = b""
 """Stands for the exception of a row whose payload's checksum does not hold."""
 HUNG: Final = b"-"
@@ -42,6 +46,8 @@ class Task:
         inline: The packed block itself, when it is in the message.
         hung: Rows that no function is called for again: on these one did not return, and its process was ended.
         most_bytes: Of the results, unless they are one row's: the rows behind are left for another task. 0: no limit.
+        results: Offset and size of the memory that was taken for `RESULTS`.
+        payloads: Likewise for `PAYLOADS`.
     """
 
     offset: int
@@ -54,23 +60,27 @@ class Task:
     inline: bytes = b""
     hung: tuple[int, ...] = ()
     most_bytes: int = 0
+    results: tuple[int, int] = NO_ROOM
+    payloads: tuple[int, int] = NO_ROOM
 
     def encode(self) -> bytes:
         """The message."""
         numbers = self.offset, self.count, self.batch_size, self.batch_start, self.most_bytes
-        head = _HEADER.pack(*numbers, len(self.shape), len(self.hung), *self.keys, self.with_origin)
+        rooms = (*self.results, *self.payloads)
+        head = _HEADER.pack(*numbers, len(self.shape), len(self.hung), *self.keys, *rooms, self.with_origin)
         return head + struct.pack(f"<{len(self.hung)}q", *self.hung) + self.shape + self.inline
 
     @classmethod
     def decode(cls, payload: bytes) -> Task:
         """The task a message describes."""
         numbers = _HEADER.unpack_from(payload)
-        offset, count, size, start, most, shape_bytes, rows, key0, key1, with_origin = numbers
+        offset, count, size, start, most, shape_bytes, rows, key0, key1, *rooms, with_origin = numbers
         hung = struct.unpack_from(f"<{rows}q", payload, _HEADER.size)
         begin = _HEADER.size + 8 * rows
         border = begin + shape_bytes
         shape, inline = payload[begin:border], payload[border:]
-        return cls(offset, count, size, start, (key0, key1), with_origin, shape, inline, hung, most)
+        results, payloads = tuple(rooms[:2]), tuple(rooms[2:])
+        return cls(offset, count, size, start, (key0, key1), with_origin, shape, inline, hung, most, results, payloads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,7 @@ class Reply:
         body: Pickled `Layout` (`DONE`) or `RaggedRows` (`RAGGED`); empty without results.
         failed: What `encode_failed` makes of the rows that failed; empty without any.
         used: Rows that the task is done with; those behind are left for another one.
+        payload_bytes: What the payloads take.
     """
 
     status: int
@@ -96,19 +107,21 @@ class Reply:
     body: bytes
     failed: bytes = b""
     used: int = 0
+    payload_bytes: int = 0
 
     def encode(self) -> bytes:
         """The message."""
-        numbers = self.status, self.count, self.offset, self.payloads, self.used
+        numbers = self.status, self.count, self.offset, self.payloads, self.used, self.payload_bytes
         head = _REPLY.pack(*numbers, self.seconds, len(self.failed))
         return head + self.failed + self.body
 
     @classmethod
     def decode(cls, message: bytes) -> Reply:
         """The reply a message holds."""
-        status, count, offset, payloads, used, seconds, failed_bytes = _REPLY.unpack_from(message)
+        status, count, offset, payloads, used, payload_bytes, seconds, failed_bytes = _REPLY.unpack_from(message)
         border = _REPLY.size + failed_bytes
-        return cls(status, count, offset, payloads, seconds, message[border:], message[_REPLY.size : border], used)
+        body, failed = message[border:], message[_REPLY.size : border]
+        return cls(status, count, offset, payloads, seconds, body, failed, used, payload_bytes)
 
 
 def encode_failed(failed: Sequence[tuple[int, bytes]]) -> bytes:

@@ -38,6 +38,8 @@ class Plan:
     output_reserve: int = 0
     consumer_reserve: int = 0
     slack: int | None = None
+    mistaken: int = 0
+    cut: bool = False
 
     def pinned(self, rows: int) -> int:
         """The most bytes that so many rows can keep alive: each a piece of its own, the largest ones."""
@@ -123,5 +125,7 @@ class Task:
 
     rows: list[Row]
     output: int
-    state: str = "computing"  # then asking, filling, done
-    ticket: Ticket | None = None
+    foreseen: int
+    tries: int = 3
+    state: str = "new"  # then asking, computing, done
+    tickets: list[Ticket] = field(default_factory=list)

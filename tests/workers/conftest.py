@@ -40,7 +40,7 @@ class Meeting:
         if not held:
             self.gate.set()
 
-    async def __call__(self, nbytes: int) -> tuple[int, int]:
+    async def __call__(self, nbytes: int, _slot: int = 0) -> tuple[int, int]:
         """Grants the next bytes, once the gate is open."""
         self.asked.append(nbytes)
         self.arrivals.put_nowait(nbytes)
@@ -64,11 +64,9 @@ class Kit:
             self._programs[program] = self.pool.register(cloudpickle.dumps(program))
         return self._programs[program]
 
-    async def run(self, program: Any, payload: bytes = b"", *, grant: Any = None, restart: Any = None) -> bytes:
+    async def run(self, program: Any, payload: bytes = b"", *, grant: Any = None) -> bytes:
         """Runs a program once."""
-        return await self.pool.run(
-            self.register(program), payload, grant=Meeting() if grant is None else grant, restart=restart
-        )
+        return await self.pool.run(self.register(program), payload, grant=Meeting() if grant is None else grant)
 
     def task(self, program: Any, payload: bytes = b"", *, grant: Any = None) -> asyncio.Task[bytes]:
         """Runs a program in a task of its own; the test awaits it."""

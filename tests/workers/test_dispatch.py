@@ -40,7 +40,7 @@ class Recorder(Worker):
 
 
 def make_call() -> Call:
-    return Call(Program(1, b"", -1, owner=0, limit_s=None), b"payload")
+    return Call(Program(1, b"", -1, limit_s=None), b"payload")
 
 
 def event_of(call: Call) -> int | None:

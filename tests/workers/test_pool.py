@@ -100,7 +100,7 @@ async def test_what_a_worker_writes_is_seen_at_the_granted_place(make_kit: MakeK
     """The arena is one memory; a grant's offset means the same on both sides."""
     kit = await make_kit()
 
-    async def grant(nbytes: int) -> tuple[int, int]:
+    async def grant(nbytes: int, _slot: int) -> tuple[int, int]:
         await asyncio.sleep(0)
         return 777, nbytes
 
@@ -129,7 +129,7 @@ async def test_what_grant_raises_is_what_run_raises(make_kit: MakeKit) -> None:
     class RefusedError(Exception):
         pass
 
-    async def refuse(nbytes: int) -> tuple[int, int]:
+    async def refuse(nbytes: int, _slot: int) -> tuple[int, int]:
         raise RefusedError(nbytes)
 
     with pytest.raises(RefusedError, match="64"):
@@ -145,7 +145,7 @@ async def test_a_grant_outside_the_arena_or_too_small_never_reaches_the_worker(
     """A wrong offset would corrupt somebody's memory; it is an error instead."""
     kit = await make_kit(num_workers=1)
 
-    async def grant(nbytes: int) -> tuple[int, int]:
+    async def grant(nbytes: int, _slot: int) -> tuple[int, int]:
         return granted
 
     with pytest.raises(ValueError, match="granted"):

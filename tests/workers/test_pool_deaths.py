@@ -52,22 +52,17 @@ async def test_an_idle_worker_that_is_killed_is_replaced(make_kit: MakeKit, pidf
 async def test_a_task_whose_worker_dies_runs_again_from_the_start(
     make_kit: MakeKit, pidfd: bool, tmp_path: Path
 ) -> None:
-    """The second attempt asks for grants of its own, after ``restart`` took back those of the first."""
+    """The second attempt asks for grants of its own."""
     kit = await make_kit(pidfd=pidfd)
     granted: list[int] = []
-    taken_back: list[list[int]] = []
 
-    async def grant(nbytes: int) -> tuple[int, int]:
-        granted.append(1000 * (1 + len(taken_back)))
+    async def grant(nbytes: int, _slot: int) -> tuple[int, int]:
+        granted.append(1000 * (1 + len(granted)))
         return granted[-1], nbytes
 
-    def restart() -> None:
-        taken_back.append(granted.copy())
-        granted.clear()
-
-    reply = await kit.run(handlers.kill_me_once, os.fsencode(tmp_path / "mark"), grant=grant, restart=restart)
+    reply = await kit.run(handlers.kill_me_once, os.fsencode(tmp_path / "mark"), grant=grant)
     assert reply == b"2000"
-    assert taken_back == [[1000]]
+    assert granted == [1000, 2000]
     assert bytes(kit.arena[1000:1004]) == b"dead"
     assert bytes(kit.arena[2000:2004]) == b"live"
     assert kit.pool.stats().deaths == 1

@@ -30,6 +30,7 @@ from asyncdata.workers.tasks import (
     HUNG,
     NO_SPAN,
     RAGGED,
+    RESULTS,
     Reply,
     Task,
     decode_failed,
@@ -50,7 +51,7 @@ class Desk:
         self.free = GRANULE * (1 + len(raw) // GRANULE)
         self.needs: list[int] = []
 
-    def need(self, nbytes: int) -> tuple[int, int]:
+    def need(self, nbytes: int, _slot: int) -> tuple[int, int]:
         offset = self.free
         self.free += -(-nbytes // GRANULE) * GRANULE
         self.needs.append(nbytes)
@@ -130,15 +131,11 @@ def test_a_part_fills_only_its_own_rows(desk: Callable[[list[bytes]], Desk]) -> 
     """Two tasks of one batch write disjoint rows of the slab that both are given."""
     at = desk(PAYLOADS)
     program = Program(functions=(len,), rng=(False,), stack=True)
-    slab = at.need(64)
-
-    def same(nbytes: int) -> tuple[int, int]:
-        assert nbytes == 64
-        return slab
-
-    at.need = same  # type: ignore[method-assign]  # the parent gives every task of the batch this slab
-    at.run(program, batch_size=6, batch_start=0)
-    reply = at.run(program, batch_size=6, batch_start=3)
+    slab = at.need(64, RESULTS)
+    at.needs.clear()
+    at.run(program, batch_size=6, batch_start=0, results=slab)
+    reply = at.run(program, batch_size=6, batch_start=3, results=slab)
+    assert not at.needs
     assert at.batch(reply)[0].tolist() == [0, 1, 80, 0, 1, 80]
 
 
@@ -266,7 +263,7 @@ def test_a_refused_grant_is_no_failure_of_the_user(desk: Callable[[list[bytes]],
     """What the parent refuses passes through: the parent knows why."""
     at = desk(PAYLOADS)
 
-    def refuse(nbytes: int) -> tuple[int, int]:
+    def refuse(nbytes: int, _slot: int) -> tuple[int, int]:
         raise GrantDeniedError(nbytes)
 
     at.need = refuse  # type: ignore[method-assign]  # the parent's answer
@@ -346,9 +343,9 @@ def test_the_parent_can_see_which_row_each_function_has(desk: Callable[[list[byt
             raise ValueError
         return value
 
-    def need(nbytes: int) -> tuple[int, int]:
+    def need(nbytes: int, slot: int) -> tuple[int, int]:
         assert read_mark(fd)[1] == 0
-        return at.need(nbytes)
+        return at.need(nbytes, slot)
 
     program = Program(functions=(look, look), skip=True, limit_ns=10**12)
     execute(at.arena.view, program, at.task(BYTES).encode(), need, Mark(fd))

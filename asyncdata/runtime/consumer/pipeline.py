@@ -31,6 +31,7 @@ from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.lower.depth import lower_whole
+from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.scope import Scope, Services
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.workers.failure import as_raisable
@@ -80,6 +81,7 @@ class Pipeline:
         self._last_stats = PipelineStats()
         self._root: Stage | None = None
         self._root_ended = False
+        self._budget: Budget | None = None
 
     async def run(self) -> None:
         """Runs to the end, or until the edge is closed, or until cancelled, which the Runtime does when it closes."""
@@ -104,7 +106,7 @@ class Pipeline:
 
     async def _run_group(self, services: list[Services]) -> BaseException | None:
         error: BaseException | None = None
-        budget = await self._runtime.budgets.take(self._is_leaving)
+        budget = self._budget = await self._runtime.budgets.take(self._is_leaving)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = _Tasks(group)
@@ -136,9 +138,9 @@ class Pipeline:
             task = asyncio.current_task()
             assert task is not None
             # A consumer that leaves does not wait for what its pipeline waits for: slow reads, slow functions.
-            self._edge.attach(
-                asyncio.get_running_loop(), lambda waiting: _tell(services, consumer, waiting), left=task.cancel
-            )
+            services.budget.activity.enter()
+            services.budget.activity.consume(True)
+            self._edge.attach(asyncio.get_running_loop(), self._hear, left=task.cancel)
             deliverer = Deliverer(
                 services.budget,
                 consumer,
@@ -209,6 +211,11 @@ class Pipeline:
                 rest.release()
         return True
 
+    def _hear(self, starving: bool) -> None:
+        """Whether the consumer waits for the next element; a pipeline that has ended does not care."""
+        if self._budget is not None:
+            self._budget.activity.consume(not starving)
+
     def stats(self) -> PipelineStats:
         """How it stands, or stood when it was put back; from any thread."""
         gauges = self._gauges
@@ -223,6 +230,9 @@ class Pipeline:
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
             closed.append(caught)
         try:
+            if self._budget is not None:
+                self._budget.activity.consume(False)
+                self._budget = None
             for service in services:
                 service.close()
                 await service.end()
@@ -289,8 +299,3 @@ def _single(group: BaseExceptionGroup[BaseException] | None) -> BaseException | 
             return inner
         group = inner
     return group
-
-
-def _tell(services: Services, consumer: Account, waiting: bool) -> None:
-    if not consumer.closed:
-        services.budget.wait(consumer, waiting)

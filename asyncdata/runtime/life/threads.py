@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from asyncdata.runtime.memory.activity import Outside
 from asyncdata.workers.threads import ThreadPool
 
 T = TypeVar("T")
@@ -32,7 +33,8 @@ class Threads:
         if not self._started:
             self._started = True
             await self._pool.start()
-        return await self._pool.run(fn, *args)
+        with Outside():
+            return await self._pool.run(fn, *args)
 
     def stacks(self) -> dict[str, str]:
         """Where threads that are in user code are now, by their names; from any thread."""
@@ -71,7 +73,8 @@ async def in_thread(function: Callable[[], None]) -> None:
     thread = threading.Thread(target=run, name="asyncdata-close", daemon=True)
     thread.start()
     try:
-        await ended
+        with Outside():
+            await ended
     except asyncio.CancelledError:
         raise
     except BaseException:

@@ -12,7 +12,6 @@ from asyncdata.runtime.lower.registry import branch, draw_key, lower, register
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
-from asyncdata.runtime.stages.order.inputs import Holder
 from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices
 from asyncdata.runtime.stages.order.zip import ZipStage
 
@@ -25,17 +24,13 @@ def _side_by_side(node: Node, scope: Scope) -> list[Stage]:
     return [lower(child, branch(scope, number, shards[number])) for number, child in enumerate(node.inputs)]
 
 
-def _holder(scope: Scope) -> Holder:
-    return Holder(scope.services.budget, scope.rows_account)
-
-
 def _vacate(scope: Scope) -> Callable[[int], None]:
     """What an input that has ended reserved is free."""
     return lambda number: scope.services.vacate(f"{scope.place}.{number}")
 
 
 def _zip(node: combining.Zip, scope: Scope) -> Stage:
-    return ZipStage(label_of(node), _side_by_side(node, scope), node.structure, _holder(scope))
+    return ZipStage(label_of(node), _side_by_side(node, scope), node.structure)
 
 
 def _concatenate(node: combining.Concatenate, scope: Scope) -> Stage:
@@ -59,9 +54,7 @@ def _sample_from(node: combining.SampleFrom, scope: Scope) -> Stage:
         selector = RandomChoices(label, key, node.weights)
     else:
         selector = VaryingChoices(label, stages[count], key, count)
-    return SampleStage(
-        label, selector, stages[:count], stop_on_empty=node.stop_on_empty, hold=_holder(scope), ended=_vacate(scope)
-    )
+    return SampleStage(label, selector, stages[:count], stop_on_empty=node.stop_on_empty, ended=_vacate(scope))
 
 
 def _choose_from(node: combining.ChooseFrom, scope: Scope) -> Stage:
@@ -71,7 +64,6 @@ def _choose_from(node: combining.ChooseFrom, scope: Scope) -> Stage:
         stages[-1],
         stages[:-1],
         stop_on_empty=node.stop_on_empty,
-        hold=_holder(scope),
         ended=_vacate(scope),
     )
 

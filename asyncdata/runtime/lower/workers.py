@@ -176,7 +176,7 @@ def _worker_stage(
         upstream = HandingOver(upstream, Landing(services.budget, rows), services.sources)
     workers = max(1, services.runtime.num_workers)
     collector = None
-    first_rows, least_rows = 8, 0
+    first_rows, least_rows = 1, 0
     if outcome == "batch":
         least_rows = node.size if node.drop_remainder and node.functions else 0
         collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder and not least_rows)
@@ -201,7 +201,6 @@ def _worker_stage(
         keys=keys(scope),
         with_origin=any(node.rng) if isinstance(node, transformations.MapBatch) else bool(getattr(node, "rng", False)),
         spawn=services.spawn,
-        occupancy=services.occupancy(kind),
         collector=collector,
         least_rows=least_rows,
         first_rows=first_rows,

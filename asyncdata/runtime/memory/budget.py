@@ -1,7 +1,9 @@
 """Slabs for bytes that were granted: the async rim of the ledger.
 
 Every slab carries the ledger's ticket that pays for it; when the last holder lets the slab go, the ticket goes back,
-and whatever the ledger decides then is carried out here: waiting stages wake, read-ahead is given back.
+and whatever the ledger decides then is carried out here: waiting stages wake, read-ahead is given back. When somebody
+waits for memory, the loop goes round without a change, and nothing goes on outside of it, the ledger hears that the
+pipeline has stalled.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.spans import SpanAllocator
+from asyncdata.runtime.memory.activity import Activity
 from asyncdata.runtime.memory.lent import Kept
 
-_QUIET_ROUNDS: Final = 32
+_QUIET_ROUNDS: Final = 64
 """Rounds of the loop without a change after which nobody is about to go on."""
 
 
@@ -53,9 +56,9 @@ class Budget:
     ) -> None:
         self.limit = limit_bytes
         self.parts = parts
-        self.ledger = Ledger(limit_bytes, deferred=True, parts=parts)
-        self._changes = 0
-        self._confirming = False
+        self.ledger = Ledger(limit_bytes, parts=parts)
+        self.activity = Activity(self._look)
+        self._looking = False
         space = arena.nbytes if stop is None else stop
         self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
         self.slabs = Slabs(arena, self._allocator, self._freed)
@@ -97,7 +100,7 @@ class Budget:
         self._act()
 
     def wait(self, account: Account, waiting: bool = True) -> None:
-        """Says that an account's stage waits for input; see `Ledger.wait`."""
+        """Says that a source is waited for; see `Ledger.wait`."""
         if account.waiting is not waiting and not account.closed:
             self.ledger.wait(account, waiting)
             self._act()
@@ -111,36 +114,27 @@ class Budget:
         """What a slab for so many bytes costs."""
         return self._allocator.span_bytes(nbytes)
 
-    async def take(
-        self, account: Account, nbytes: int, *, urgency: int = 0, asked: Callable[[Ticket], None] | None = None
-    ) -> Slab:
-        """A slab held once by the caller; waits until the ledger grants it.
-
-        Args:
-            account: Who is charged.
-            nbytes: The least size.
-            urgency: 0 for what is needed next.
-            asked: Given the ticket, whose urgency may change while it waits (`hurry`).
+    async def take(self, account: Account, nbytes: int) -> Slab:
+        """A slab held once by the caller, of at least so many bytes; waits until the ledger grants it.
 
         Raises:
             MemoryLimitError: It can never be granted.
         """
-        waiter = _Waiter(asyncio.get_running_loop())
-        ticket = self.ledger.ask(account, self.charge(nbytes), urgency=urgency, owner=waiter)
-        if asked is not None:
-            asked(ticket)
+        return self._cut(nbytes, await self.charge_only(account, nbytes))
+
+    def take_spare(self, account: Account, nbytes: int) -> Slab | None:
+        """A slab for what a later task makes, or None when memory is short now."""
+        ticket = self.ledger.ask_spare(account, self.charge(nbytes))
+        return None if ticket is None else self._cut(nbytes, ticket)
+
+    def owe(self, account: Account, nbytes: int) -> Slab:
+        """A slab for what a task has made beyond what was foreseen, at once; see `Ledger.owe`.
+
+        Raises:
+            MemoryLimitError: So much would never be free.
+        """
+        ticket = self.ledger.owe(account, self.charge(nbytes))
         self._act()
-        if ticket.state is State.QUEUED:
-            try:
-                await waiter.answered
-            except asyncio.CancelledError:
-                if ticket.state in (State.QUEUED, State.HELD):
-                    self.ledger.give(ticket)
-                    self._act()
-                raise
-        if ticket.state is State.FAILED:
-            assert ticket.error is not None
-            raise ticket.error
         return self._cut(nbytes, ticket)
 
     def _cut(self, nbytes: int, ticket: Ticket) -> Slab:
@@ -155,11 +149,7 @@ class Budget:
             raise
 
     async def charge_only(self, account: Account, nbytes: int) -> Ticket:
-        """Charges bytes that lie elsewhere than in a slab; waits until the ledger grants it. See `give`.
-
-        Raises:
-            MemoryLimitError: It can never be granted.
-        """
+        """Charges bytes that lie elsewhere than in a slab; see `take`, and `give`."""
         waiter = _Waiter(asyncio.get_running_loop())
         ticket = self.ledger.ask(account, self.charge(nbytes), owner=waiter)
         self._act()
@@ -180,9 +170,9 @@ class Budget:
         self.ledger.give(ticket)
         self._act()
 
-    def take_now(self, account: Account, nbytes: int, *, urgency: int = 1) -> Slab | None:
+    def take_now(self, account: Account, nbytes: int) -> Slab | None:
         """A slab if the bytes are free at this moment, else None."""
-        ticket = self.ledger.ask(account, self.charge(nbytes), urgency=urgency)
+        ticket = self.ledger.ask(account, self.charge(nbytes))
         if ticket.state is State.QUEUED:
             self.ledger.give(ticket)
             self._act()
@@ -225,17 +215,10 @@ class Budget:
         for slab in self.slabs.by_index(list(self.kept.counts)):
             self.move(slab, account)
 
-    def hurry(self, ticket: Ticket) -> None:
-        """What was asked for later use is needed next."""
-        if ticket.state in (State.QUEUED, State.HELD):
-            self.ledger.promote(ticket)
-            self._act()
-
-    def rest(self, ticket: Ticket, resting: bool) -> None:
-        """Says that bytes of flow wait for something else; see `Ledger.rest`."""
-        if ticket.state is State.HELD and ticket.account.kind is Kind.FLOW:
-            self.ledger.rest(ticket, resting)
-            self._act()
+    def hurry(self, slab: Slab) -> None:
+        """What was taken for a later task is needed next."""
+        self.ledger.promote(slab.account)
+        self._act()
 
     def on_room(self, callback: Callable[[], None]) -> None:
         """Calls back, once, when read-ahead that was refused could be tried again."""
@@ -258,29 +241,34 @@ class Budget:
         self._act()
 
     def _act(self) -> None:
-        self._changes += 1
+        self.activity.changes += 1
         if self.ledger.has_decisions:
             self._carry_out()
-        if self.ledger.suspicious and not self._confirming:
-            self._confirming = True
-            self._confirm(self._changes, 0)
+        self._look()
+
+    def _look(self) -> None:
+        """Finds out whether the pipeline has stalled, if that may be so."""
+        if not self._looking and self.ledger.is_blocked and self.activity.is_idle:
+            self._looking = True
+            self._confirm(self.activity.changes, 0)
 
     def _confirm(self, changes: int, rounds: int) -> None:
-        """Lets the loop go round a few times without a change before an ask is declared hopeless.
+        """Lets the loop go round a few times without a change.
 
-        A stage that has just been given something has not run yet, and still seems to wait; whoever is ready to run
-        does so within one round of the loop, and hands on within as many as there are stages.
+        A stage that has just been given something has not run yet; whoever is ready to run does so within one round of
+        the loop, and hands on within as many as there are stages.
         """
-        if changes != self._changes:
-            changes, rounds = self._changes, 0
-        if not self.ledger.suspicious:
-            self._confirming = False
+        if changes != self.activity.changes:
+            changes, rounds = self.activity.changes, 0
+        if not self.ledger.is_blocked or not self.activity.is_idle:
+            self._looking = False
         elif rounds < _QUIET_ROUNDS:
             asyncio.get_running_loop().call_soon(self._confirm, changes, rounds + 1)
         else:
-            self._confirming = False
-            self.ledger.confirm()
-            self._act()
+            self.ledger.stalled()
+            self._looking = False
+            if self.ledger.has_decisions:
+                self._act()
 
     def _carry_out(self) -> None:
         while self.ledger.has_decisions:

@@ -197,10 +197,7 @@ class Landing:
 
 
 class LandingAhead(Landing):
-    """For elements that are made ahead of time: within a reserve that is theirs alone, so that nobody waits for it.
-
-    What is ahead goes on when it is asked for, not by itself; the ledger hears so.
-    """
+    """For elements that are made ahead of time: within a reserve that is theirs alone, so that nobody waits for it."""
 
     async def __call__(self, block: Block) -> None:
         """As `Landing`; elements that find no room stay what they are.
@@ -219,10 +216,9 @@ class LandingAhead(Landing):
             self._budget.reserve(account, self._budget.limit // _AHEAD_PART)
         if account.used + self._budget.charge(nbytes) > account.backed:
             raise NoRoomError
-        slab = self._budget.take_now(account, nbytes, urgency=0)
+        slab = self._budget.take_now(account, nbytes)
         if slab is None:
             raise NoRoomError
-        self._budget.rest(slab.account, True)
         return slab
 
     def _thin(self, block: Block) -> None:

@@ -16,6 +16,7 @@ from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.options import Storage
 from asyncdata.runtime.life.loops import LoopThread
+from asyncdata.runtime.memory.activity import Outside, current
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.object_crc import ObjectChecks
@@ -42,6 +43,9 @@ class Read:
         self._error: BaseException | None = None
         self._event = loop.create_future()
         self.on_cancel: Callable[[], object] | None = None
+        self._activity = current()
+        if self._activity is not None:
+            self._activity.begin()
         slabs.hold(slab)
 
     @property
@@ -71,6 +75,8 @@ class Read:
         self._slabs.drop(self.slab)
         if not self._event.done():
             self._event.set_result(None)
+        if self._activity is not None:
+            self._activity.end()
 
 
 class _Transfer:
@@ -223,7 +229,8 @@ class Io:
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the I/O loop; cancelling cancels it."""
-        return await asyncio.wrap_future(self.thread.submit(coroutine))
+        with Outside():
+            return await asyncio.wrap_future(self.thread.submit(coroutine))
 
     @property
     def has_room(self) -> bool:

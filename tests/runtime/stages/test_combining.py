@@ -14,7 +14,6 @@ from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import DictOf, TupleOf
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
-from asyncdata.runtime.stages.order.inputs import Holder
 from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices, choose
 from asyncdata.runtime.stages.order.zip import ZipStage
 from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, EnumerateStage, ShardStage
@@ -59,7 +58,7 @@ def _zip(bench: Bench, kind: Kinds, *counts: int, nest: bool = False) -> Stage:
     structure: Any = TupleOf((None,) * len(counts))
     if nest:
         structure = DictOf(("a", "b"), (None, TupleOf((None,) * (len(counts) - 1))))
-    return ZipStage("zip", stages, structure, Holder(bench.budget, bench.rows))
+    return ZipStage("zip", stages, structure)
 
 
 def _concatenate(bench: Bench, kind: Kinds, *counts: int) -> Stage:
@@ -71,14 +70,13 @@ def _concatenate(bench: Bench, kind: Kinds, *counts: int) -> Stage:
 
 def _choose(bench: Bench, kind: Kinds, choices: Sequence[int], *counts: int, stop: bool = False) -> Stage:
     stages = [scripted(bench, kind, count, 1000 * i) for i, count in enumerate(counts)]
-    hold = Holder(bench.budget, bench.rows)
-    return SampleStage("choose", items(bench, choices), stages, stop_on_empty=stop, hold=hold)
+    return SampleStage("choose", items(bench, choices), stages, stop_on_empty=stop)
 
 
 def _sample(bench: Bench, kind: Kinds, *counts: int, stop: bool = False) -> Stage:
     stages = [scripted(bench, kind, count, 1000 * i) for i, count in enumerate(counts)]
     selector = RandomChoices("sample", KEY, [i + 1 for i in range(len(counts))])
-    return SampleStage("sample", selector, stages, stop_on_empty=stop, hold=Holder(bench.budget, bench.rows))
+    return SampleStage("sample", selector, stages, stop_on_empty=stop)
 
 
 def _varying(bench: Bench, kind: Kinds) -> Stage:
@@ -151,7 +149,6 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
         RandomChoices("sample", KEY, [1, 1]),
         [_zip(bench, kind, 12, 8), _concatenate(bench, kind, 4, 9)],
         stop_on_empty=False,
-        hold=Holder(bench.budget, bench.rows),
     ),
 }
 

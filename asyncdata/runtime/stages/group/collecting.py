@@ -190,7 +190,6 @@ class CollectingStage(Stage):
 
     async def pull(self, limit: int) -> Block | None:
         if self._waiting is None:
-            self._budget.wait(self._rows_account)
             self._waiting = await self._collector.collect(min(limit, self._most))
         if self._waiting is None:
             return None

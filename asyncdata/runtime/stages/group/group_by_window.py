@@ -244,8 +244,6 @@ class GroupByWindowStage(Stage):
             self._since_evacuation = 0
             parts = [part for group in self._groups.values() for part in group.parts]
             await self._evacuate([c for part in parts for c in part.columns if isinstance(c, RefColumn)])
-        # Said once: also when nobody asks for an element, the groups give nothing back by themselves.
-        self._budget.wait(self._rows_account)
         block = await self._upstream.pull(_EVACUATE_EVERY)
         if block is None:
             self._ended = True

@@ -131,8 +131,6 @@ class WindowStage(Stage):
     async def _collect(self, windows: int) -> None:
         """Takes one block of input."""
         want = self._gap + self._span + (windows - 1) * self._shift - self._rows
-        # Said once: also when nobody asks for a window, what is collected gives nothing back by itself.
-        self._budget.wait(self._rows_account)
         block = await self._upstream.pull(min(max(want, 1), BLOCK_ROWS))
         if block is None:
             self._ended = True

@@ -7,36 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncdata.errors import MemoryLimitError
-from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import RefColumn
-from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stage import Pause, Stage
-
-
-class Holder:
-    """Charges what an input has at hand, while others are waited for, to whoever gets it next.
-
-    Finished batches of one input would otherwise count as work under way, which gives memory back by itself.
-    """
-
-    def __init__(self, budget: Budget, account: Account) -> None:
-        self._budget = budget
-        self._account = account
-
-    def __call__(self, block: Block) -> None:
-        """Moves the charge of the block's slabs."""
-        slabs = self._budget.slabs
-        for column in block.columns:
-            if isinstance(column, RefColumn):
-                for index in np.unique(slabs.of_rows(column.rows[:, 0])).tolist():
-                    slab = slabs.slab(index)
-                    # What a source still reads from is its own, and what it has read is charged downstream already.
-                    if slab.account.account.kind is Kind.FLOW:
-                        self._budget.move(slab, self._account)
 
 
 class HandingOver(Stage):
@@ -82,10 +57,9 @@ class Input:
         ended: It has no more rows than those at hand.
     """
 
-    def __init__(self, stage: Stage, hold: Holder | None) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.ended = False
-        self._hold = hold
         self._block: Block | None = None
         self._fold = Fold()
 
@@ -102,8 +76,6 @@ class Input:
             if block is None:
                 self.ended = True
                 continue
-            if self._hold is not None and len(block):
-                self._hold(block)
             self._block = block if self._block is None else Block.concat([self._block, block])
         return self.rows > 0
 

@@ -22,7 +22,7 @@ from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.randomness import fractions
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, row_marks
-from asyncdata.runtime.stages.order.inputs import Holder, Input, side_by_side
+from asyncdata.runtime.stages.order.inputs import Input, side_by_side
 from asyncdata.runtime.user_code import call_rows
 from asyncdata.types import Element
 
@@ -145,7 +145,6 @@ class SampleStage(Stage):
         selector: Gives the number of an input for each element.
         stages: The inputs.
         stop_on_empty: Whether a choice that falls on an input that has ended is the end.
-        hold: Told of rows that wait for those of other inputs.
         ended: Told the number of each input that has ended and is closed.
     """
 
@@ -156,12 +155,11 @@ class SampleStage(Stage):
         stages: Sequence[Stage],
         *,
         stop_on_empty: bool,
-        hold: Holder | None = None,
         ended: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(label, (selector, *stages))
-        self._selector = Input(selector, None)
-        self._inputs = [Input(stage, hold) for stage in stages]
+        self._selector = Input(selector)
+        self._inputs = [Input(stage) for stage in stages]
         self._stop_on_empty = stop_on_empty
         self._told = ended
         self._choices = np.empty(0, np.int64)

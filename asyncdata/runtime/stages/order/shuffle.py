@@ -172,9 +172,6 @@ class ShuffleStage(Stage):
     async def _next_input(self, limit: int) -> Block | None:
         """The next block, whose first row uses up what was used up before it; one without rows is kept back."""
         await self._pause()
-        if self._budget is not None and self._account is not None:
-            # Said once: also when nobody asks for a row, the buffer gives nothing back by itself.
-            self._budget.wait(self._account)
         block = await self._upstream.pull(limit)
         if block is None:
             self._ended = True

@@ -16,7 +16,7 @@ from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.structure import Structure, graft
 from asyncdata.runtime.stage import Pause, Stage, row_marks
-from asyncdata.runtime.stages.order.inputs import Holder, Input, side_by_side
+from asyncdata.runtime.stages.order.inputs import Input, side_by_side
 
 
 class ZipStage(Stage):
@@ -26,13 +26,12 @@ class ZipStage(Stage):
         label: The stage's name.
         stages: The inputs.
         structure: How they nest; a leaf for each.
-        hold: Told of rows that wait for those of other inputs.
     """
 
-    def __init__(self, label: str, stages: Sequence[Stage], structure: Structure, hold: Holder | None = None) -> None:
+    def __init__(self, label: str, stages: Sequence[Stage], structure: Structure) -> None:
         super().__init__(label, tuple(stages))
         self._structure = structure
-        self._inputs = [Input(stage, hold) for stage in stages]
+        self._inputs = [Input(stage) for stage in stages]
         self._begun = False
         self._ended = False
         self._out = 0

@@ -13,6 +13,7 @@ import numpy as np
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.error_policy import Guard
+from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stage import BLOCK_BYTES, BLOCK_ROWS, Pause, Spawn, Stage
 from asyncdata.runtime.stages.rows.results import block_of_results
@@ -115,7 +116,8 @@ class AsyncMapStage(Stage):
         try:
             if self._setup is not None:
                 manager = self._setup()
-                self._resources = (await manager.__aenter__(),)
+                with Outside():
+                    self._resources = (await manager.__aenter__(),)
                 self._entered = manager
             while True:
                 await self._wait_for_room()
@@ -155,14 +157,13 @@ class AsyncMapStage(Stage):
 
     async def _run(self, call: _Call, element: Any) -> None:
         arguments = element if type(element) is tuple else (element,)
+        named: dict[str, Any] = {}
         try:
-            if self._keys is None:
-                call.value = await self._function(*arguments, *self._resources)
-            else:
-                rng = generator(self._keys, call.origin[0], self._depth)
-                call.value = await self._function(*arguments, *self._resources, rng=rng)
+            if self._keys is not None:
+                named["rng"] = generator(self._keys, call.origin[0], self._depth)
+            with Outside():
+                call.value = await self._function(*arguments, *self._resources, **named)
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this element
-            named = {} if self._keys is None else {"rng": None}
             explain_call(error, self._function, (*arguments, *self._resources), named)
             call.error = _raisable(error)
             self._sources.locate(call.error, self.label, call.origin[0])

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from asyncdata.memory.block import Block
 from asyncdata.runtime.life.threads import Offload
+from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_BYTES, BLOCK_ROWS, LONG_STEP_S, Pause, Spawn, Stage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements, source_advance, source_origin
 from asyncdata.runtime.user_code import element_bytes
@@ -176,7 +177,12 @@ class AsyncGeneratorStage(Stage):
         pause = Pause()
         try:
             iterator = aiter(self._function(*self._args))
-            async for item in iterator:
+            while True:
+                try:
+                    with Outside():
+                        item = await anext(iterator)
+                except StopAsyncIteration:
+                    break
                 self._items.append(item)
                 self._nbytes += element_bytes(item)
                 self._news.set()

@@ -149,10 +149,8 @@ class MemoryStore:
         return len(images)
 
     async def charge(self, nbytes: int) -> Ticket:
-        """Charges the cell's account, which rests otherwise."""
-        ticket = await self._budget.charge_only(self._account, nbytes)
-        self._budget.wait(self._account)
-        return ticket
+        """Charges the cell's account."""
+        return await self._budget.charge_only(self._account, nbytes)
 
     def fill(self) -> Filling:
         """See `Store`."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 from collections.abc import Awaitable, Callable
 
 from asyncdata.errors import CloseTimeoutError, FunctionTransferError, PipelineClosedError
 from asyncdata.memory.arena import Arena
 from asyncdata.runtime.life.threads import Offload
+from asyncdata.runtime.memory.activity import Outside
 from asyncdata.storage.threads import until_done
 from asyncdata.workers.child import GrantDeniedError
-from asyncdata.workers.pool import WorkerPool
+from asyncdata.workers.pool import Grant, WorkerPool
 from asyncdata.workers.program import Program, execute
 from asyncdata.workers.transfer import dump_program
-
-Grant = Callable[[int], Awaitable[tuple[int, int]]]
 
 
 class ProcessExecutor:
@@ -26,8 +24,7 @@ class ProcessExecutor:
         pool: The worker processes.
         start: Starts them; called before the first task.
         program: What to do with every element; see `dump`.
-        owner: Of the pipeline; see `WorkerPool.register`.
-        limit_s: The longest that one call of a function may take; likewise.
+        limit_s: The longest that one call of a function may take; see `WorkerPool.register`.
     """
 
     def __init__(
@@ -36,13 +33,12 @@ class ProcessExecutor:
         start: Callable[[], Awaitable[None]],
         program: bytes,
         *,
-        owner: int = 0,
         limit_s: float | None = None,
     ) -> None:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(program, owner=owner, limit_s=limit_s)
+        self._program_id = pool.register(program, limit_s=limit_s)
 
     async def warm(self) -> None:
         """Starts the worker processes before the first task; what goes wrong is raised by that one."""
@@ -53,12 +49,13 @@ class ProcessExecutor:
         """Lets the workers forget the program."""
         self._pool.unregister(self._program_id)
 
-    async def run(self, payload: bytes, grant: Grant, restart: Callable[[], None]) -> bytes:
+    async def run(self, payload: bytes, grant: Grant) -> bytes:
         """See `WorkerPool.run`."""
-        if not self._started:
-            await self._start()
-            self._started = True
-        return await self._pool.run(self._program_id, payload, grant=grant, restart=restart)
+        with Outside():
+            if not self._started:
+                await self._start()
+                self._started = True
+            return await self._pool.run(self._program_id, payload, grant=grant)
 
 
 def dump(program: Program) -> bytes:
@@ -85,23 +82,24 @@ class ThreadExecutor:
         self._arena = arena
         self._program = program
 
-    async def run(self, payload: bytes, grant: Grant, restart: Callable[[], None]) -> bytes:
+    async def run(self, payload: bytes, grant: Grant) -> bytes:
         """Runs one task in a thread; memory is granted on the loop that called.
 
-        Cancelled, it denies what the thread waits for, and returns when the thread is done.
+        Cancelled, it returns when the thread is done.
         """
-        del restart  # a thread does not die
         asking = _Asking(asyncio.get_running_loop(), grant)
         work = asyncio.ensure_future(self._threads.run(execute, self._arena.view, self._program, payload, asking.need))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            asking.deny()
             work.cancel()
             await until_done(work)
             if not work.cancelled() and isinstance(stuck := work.exception(), CloseTimeoutError):
                 raise stuck from None
             raise
+        except GrantDeniedError:
+            assert asking.refusal is not None
+            raise asking.refusal from None
 
 
 class _Asking:
@@ -110,42 +108,33 @@ class _Asking:
     Args:
         loop: That loop.
         grant: Answers.
+
+    Attributes:
+        refusal: Why there was none.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, grant: Grant) -> None:
         self._loop = loop
         self._grant = grant
-        self._open: set[concurrent.futures.Future[tuple[int, int]]] = set()
-        self._denied = False
+        self.refusal: Exception | None = None
 
-    def need(self, nbytes: int) -> tuple[int, int]:
+    def need(self, nbytes: int, slot: int) -> tuple[int, int]:
         """Asks and waits; in the thread.
 
         Raises:
-            GrantDeniedError: Nobody wants the results any more.
+            GrantDeniedError: There is none.
         """
-        question = self._answer(nbytes)
+        question = self._answer(nbytes, slot)
         try:
             answer = asyncio.run_coroutine_threadsafe(question, self._loop)
         except RuntimeError:
             question.close()  # the loop has ended: this thread was left behind in the user's function
             raise PipelineClosedError("the Runtime was closed") from None
-        self._open.add(answer)
-        # First added, then looked: whoever denies does it the other way round.
-        if self._denied:
-            answer.cancel()
         try:
             return answer.result()
-        except concurrent.futures.CancelledError:
+        except Exception as error:  # noqa: BLE001 -- raised by `run`
+            self.refusal = error
             raise GrantDeniedError(f"{nbytes} bytes of output space were not granted") from None
-        finally:
-            self._open.discard(answer)
 
-    def deny(self) -> None:
-        """Ends every question, and those that come; on the loop."""
-        self._denied = True
-        for answer in tuple(self._open):
-            answer.cancel()
-
-    async def _answer(self, nbytes: int) -> tuple[int, int]:
-        return await self._grant(nbytes)
+    async def _answer(self, nbytes: int, slot: int) -> tuple[int, int]:
+        return await self._grant(nbytes, slot)

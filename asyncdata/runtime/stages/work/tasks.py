@@ -3,8 +3,9 @@
     rows ─▶ packed into a scratch slab ─▶ task(s) in workers ─▶ one slab of results (+ payload slabs) ─▶ a block
 
 A job is the unit that is delivered: one batch, or one block of mapped rows. Its tasks write disjoint rows of one slab.
-When a worker dies the pool runs the task again from the start; what was granted to it is granted anew. When a function
-does not return in time, the task runs again without that row.
+A task has the memory for its results before it begins; what it makes beyond that it is given at once, as debt, so that
+no worker waits for memory. When a worker dies the pool runs the task again from the start. When a function does not
+return in time, the task runs again without that row.
 
 What becomes of a job may be known before all its tasks have ended: a batch fails with its first bad row, whatever the
 tasks behind that row still do. Such a job keeps its memory until they have let go of it.
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from asyncdata.errors import MemoryLimitError, UnbatchableError, WorkerDiedError
-from asyncdata.memory.accounts import Account, State, Ticket
+from asyncdata.memory.accounts import Account
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_leaf, read_table
 from asyncdata.memory.layout import Layout, mismatch, same_places, structure_mismatch
@@ -35,11 +36,15 @@ from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stages.group.materialized import rows_of
 from asyncdata.runtime.stages.group.stacking import Misfit, batch_of
 from asyncdata.runtime.stages.work.failed import Failed, error_of
+from asyncdata.runtime.stages.work.sizes import OutputSizes
 from asyncdata.workers.call import OverdueError
 from asyncdata.workers.failure import annotate
+from asyncdata.workers.pool import Grant
 from asyncdata.workers.tasks import (
+    NO_ROOM,
     NO_SPAN,
     RAGGED,
+    RESULTS,
     RaggedRows,
     Reply,
     Task,
@@ -53,23 +58,21 @@ from asyncdata.workers.tasks import (
 class Executor(Protocol):
     """Runs one task: in a worker process, or in a thread of this one."""
 
-    async def run(
-        self, payload: bytes, grant: Callable[[int], asyncio.Future[tuple[int, int]]], restart: Callable[[], None]
-    ) -> bytes:
+    async def run(self, payload: bytes, grant: Grant) -> bytes:
         """See `workers.pool.WorkerPool.run`."""
 
 
-class _Part:
+class Part:
     """One task: its rows, what it was granted, what became of it."""
 
-    __slots__ = ("calls", "count", "ended", "error", "payloads", "reply", "scratch", "start")
+    __slots__ = ("count", "ended", "error", "payloads", "reply", "scratch", "start", "task")
 
     def __init__(self, start: int, count: int) -> None:
         self.start = start
         self.count = count
-        self.calls = 0
+        self.task: Task | None = None
         self.scratch: Slab | None = None
-        self.payloads: Slab | None = None
+        self.payloads: list[Slab] = []
         self.ended = False
         self.reply: Reply | None = None
         self.error: BaseException | None = None
@@ -93,11 +96,13 @@ class Job:
         sources: For naming a record that failed.
         keys: Key of the random generators.
         with_origin: Whether the tasks need the rows' provenance, for generators.
-        changed: Told by how much the numbers of running tasks, and of those that wait for memory, change.
+        sizes: What results are going to take; learns from this job.
+        learned: Called when it has.
         most_bytes: Of the results of a task, unless they are one row's; 0: no limit.
 
     Attributes:
         input_bytes: What the rows take.
+        parts: Its tasks.
         result_bytes: What results took so far.
     """
 
@@ -113,7 +118,8 @@ class Job:
         sources: SourceTable,
         keys: tuple[int, int],
         with_origin: bool,
-        changed: Callable[[Job, int, int], None],
+        sizes: OutputSizes,
+        learned: Callable[[], None],
         most_bytes: int,
     ) -> None:
         self.block = block
@@ -124,7 +130,7 @@ class Job:
         self.done = asyncio.Event()
         self.bad = False
         self.soonest = False
-        self.blocked = 0
+        self.parts: list[Part] = []
         self._budget = budget
         self._account = account
         self._inputs_account = inputs_account
@@ -132,15 +138,12 @@ class Job:
         self._sources = sources
         self._keys = keys
         self._with_origin = with_origin
-        self._changed = changed
+        self._sizes = sizes
+        self._learned = learned
         self._most_bytes = most_bytes
         self._results: Slab | None = None
-        self._results_nbytes = 0
+        self._outgrown: list[Slab] = []
         self._needed = 0
-        self._making: asyncio.Future[None] | None = None
-        self._payloads: list[Slab] = []
-        self._tickets: list[Ticket] = []
-        self._parts: list[_Part] = []
         self._left = 0
         self._hung: dict[int, OverdueError] = {}
 
@@ -153,45 +156,122 @@ class Job:
         """The job is the next one to be delivered."""
         if not self.soonest:
             self.soonest = True
-            for ticket in self._tickets:
-                self._budget.hurry(ticket)
+            for slab in self._slabs():
+                self._budget.hurry(slab)
 
-    async def run(self, executor: Executor, rows_per_task: int, spawn: Callable[..., asyncio.Task[None]]) -> None:
-        """Runs every task; `done` is set when all have ended."""
+    def cut(self, rows_per_task: int) -> None:
+        """Makes tasks of so many rows; `done` is set when all of them have ended."""
         count = len(self.block)
-        self._parts = [_Part(start, min(rows_per_task, count - start)) for start in range(0, count, rows_per_task)]
-        self._left = len(self._parts)
-        shape = encode_shape(shape_of(self.block.structure, self.block.columns))
-        for part in self._parts[1:]:
-            spawn(self._run_task(executor, part, shape))
-        await self._run_task(executor, self._parts[0], shape)
+        self.parts = [Part(start, min(rows_per_task, count - start)) for start in range(0, count, rows_per_task)]
+        self._left = len(self.parts)
 
-    async def _run_task(self, executor: Executor, part: _Part, shape: bytes) -> None:
-        self._changed(self, 1, 0)
+    async def prepare(self, part: Part) -> None:
+        """Takes the memory that a task needs, as far as that is known; for the soonest job, waits until it is there.
+
+        Raises:
+            MemoryLimitError: It never will be.
+            NoRoomError: It is not there, and the job is not the soonest.
+        """
+        if self._sizes.known:
+            nbytes = self._sizes.results(len(self))
+            if nbytes and self._results is None:
+                slab = await self._take(nbytes)
+                if self._results is None:
+                    self._results = slab
+                else:  # a task that had asked was faster
+                    self._outgrown.append(slab)
+            nbytes = self._sizes.payloads(part.count)
+            if nbytes and not part.payloads:
+                part.payloads.append(await self._take(nbytes))
+        columns: list[Column] = list(self.block.columns)
+        origin = self.block.origin if self._with_origin else None
+        if part.count < len(self.block):
+            rows = slice(part.start, part.start + part.count)
+            columns = [rows_of(column, rows) for column in columns]
+            origin = None if origin is None else origin[rows]
+        packed = pack(tuple(columns), origin)
+        size = packed_bytes(packed)
+        shape = encode_shape(shape_of(self.block.structure, self.block.columns))
+        offset, inline = NO_SPAN, b""
+        if size + len(shape) <= _INLINE_BYTES:
+            array = np.empty(size, np.uint8)
+            write(array, 0, packed)
+            inline = array.tobytes()
+        else:
+            part.scratch = await self._take(size, self._inputs_account)
+            offset = part.scratch.offset
+            write(self._budget.slabs.arena.array, offset, packed)
+        part.task = Task(
+            offset=offset,
+            count=part.count,
+            batch_size=len(self.block),
+            batch_start=part.start,
+            keys=self._keys,
+            with_origin=self._with_origin,
+            shape=shape,
+            inline=inline,
+            most_bytes=self._most_bytes,
+            results=_room(self._results),
+            payloads=_room(part.payloads[0] if part.payloads else None),
+        )
+
+    def is_idle(self, part: Part) -> bool:
+        """Whether a task need not run, because an earlier row has failed."""
+        return self.bad and any(earlier.bad for earlier in self.parts[: self.parts.index(part)])
+
+    async def run(self, part: Part, executor: Executor) -> None:
+        """Runs a task that is prepared."""
         try:
-            if not self.bad or not any(earlier.bad for earlier in self._parts[: self._parts.index(part)]):
-                part.reply = await self._call(executor, part, shape)
-                self.seconds += part.reply.seconds
+            part.reply = reply = await self._call(part, executor)
+            self.seconds += reply.seconds
+            self._note_sizes(part, reply)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
-            if isinstance(error, WorkerDiedError):
-                error.stage = self._label
-            if isinstance(error, WorkerDiedError | MemoryLimitError):
-                rows = self.block.origin[part.start : part.start + part.count]
-                self._sources.locate_rows(error, self._label, rows)
-            part.error = error
+            part.error = self._located(error, part)
         finally:
-            part.ended = True
-            self.bad = self.bad or part.bad
-            self._left -= 1
-            if not self._left:
-                self.done.set()
-            self._changed(self, -1, 0)
+            self.end(part)
+
+    def fail(self, part: Part, error: BaseException) -> None:
+        """A task could not be prepared."""
+        part.error = self._located(error, part)
+        self.end(part)
+
+    def end(self, part: Part) -> None:
+        """A task has ended."""
+        part.ended = True
+        self.bad = self.bad or part.bad
+        if part.scratch is not None:
+            self._budget.slabs.drop(part.scratch)
+            part.scratch = None
+        self._left -= 1
+        if not self._left:
+            for slab in self._outgrown:
+                self._budget.slabs.drop(slab)
+            self._outgrown = []
+            self.done.set()
+
+    def _located(self, error: BaseException, part: Part) -> BaseException:
+        if isinstance(error, WorkerDiedError):
+            error.stage = self._label
+        if isinstance(error, WorkerDiedError | MemoryLimitError):
+            rows = self.block.origin[part.start : part.start + part.count]
+            self._sources.locate_rows(error, self._label, rows)
+        return error
+
+    def _note_sizes(self, part: Part, reply: Reply) -> None:
+        """What the task took; payloads that it had no use for are given back."""
+        used = [slab for slab in part.payloads if slab.offset == reply.payloads]
+        for slab in part.payloads:
+            if slab not in used:
+                self._budget.slabs.drop(slab)
+        part.payloads = used
+        self._sizes.saw_payloads(reply.count, reply.payload_bytes)
+        self._learned()
 
     def split_off(self) -> Block | None:
         """The rows that its only task has left for another job, once it is done."""
-        part = self._parts[0]
+        part = self.parts[0]
         if part.reply is None or part.reply.used >= part.count:
             return None
         part.count = part.reply.used
@@ -208,7 +288,7 @@ class Job:
             return self.done.is_set()
         if not ordered:
             return True
-        for part in self._parts:
+        for part in self.parts:
             if part.bad or not part.ended:
                 return part.ended
         return False
@@ -216,7 +296,7 @@ class Job:
     @property
     def error(self) -> BaseException | None:
         """Why a task has no results at all: the first of them, in the order of the rows."""
-        return next((part.error for part in self._parts if part.error is not None), None)
+        return next((part.error for part in self.parts if part.error is not None), None)
 
     def failed(self) -> list[Failed]:
         """The rows without a result, ascending."""
@@ -224,7 +304,7 @@ class Job:
             return []
         return [
             Failed(part.start + row, self._failure(blob, part.start + row))
-            for part in self._parts
+            for part in self.parts
             if part.reply is not None
             for row, blob in decode_failed(part.reply.failed)
         ]
@@ -232,13 +312,13 @@ class Job:
     @property
     def stopped(self) -> bool:
         """Whether the last row that failed ended its task, although others were behind it."""
-        part = self._parts[0]
+        part = self.parts[0]
         assert part.reply is not None
         return part.reply.count + len(decode_failed(part.reply.failed)) < part.count
 
     def first_error(self) -> BaseException | None:
         """Why the first row without a result has none."""
-        for part in self._parts:
+        for part in self.parts:
             if part.error is not None:
                 return part.error
             if part.reply is not None and part.reply.failed:
@@ -246,117 +326,63 @@ class Job:
                 return self._failure(blob, part.start + row)
         return None
 
-    async def _call(self, executor: Executor, part: _Part, shape: bytes) -> Reply:
-        start, count = part.start, part.count
-        columns: list[Column] = list(self.block.columns)
-        origin = self.block.origin if self._with_origin else None
-        if count < len(self.block):
-            rows = slice(start, start + count)
-            columns = [rows_of(column, rows) for column in columns]
-            origin = None if origin is None else origin[rows]
-        parts = pack(tuple(columns), origin)
-        size = packed_bytes(parts)
-        offset, inline = NO_SPAN, b""
-        if size + len(shape) <= _INLINE_BYTES:
-            packed = np.empty(size, np.uint8)
-            write(packed, 0, parts)
-            inline = packed.tobytes()
+    async def _call(self, part: Part, executor: Executor) -> Reply:
+        task = part.task
+        assert task is not None
+
+        async def grant(nbytes: int, slot: int) -> tuple[int, int]:
+            slab = self._grant_results(nbytes) if slot == RESULTS else self._grant_payloads(part, nbytes)
+            return slab.offset, slab.nbytes
+
+        while True:
+            try:
+                return Reply.decode(await executor.run(task.encode(), grant))
+            except OverdueError as overdue:
+                self._hung[part.start + overdue.hang.row] = overdue
+                task = dataclasses.replace(task, hung=(*task.hung, overdue.hang.row))
+
+    async def _take(self, nbytes: int, account: Account | None = None) -> Slab:
+        """Memory of a task that is about to begin: that of its results, unless another account is charged."""
+        account = self._account if account is None else account
+        if self.soonest:
+            if account is self._account:
+                self._budget.secure(account, self._needed + self._budget.charge(nbytes))
+            slab: Slab | None = await self._budget.take(account, nbytes)
         else:
-            part.scratch = await self._input_slab(size)
-            offset = part.scratch.offset
-            write(self._budget.slabs.arena.array, offset, parts)
-        whole, most = len(self.block), self._most_bytes
-        task = Task(offset, count, whole, start, self._keys, self._with_origin, shape, inline, most_bytes=most)
+            slab = self._budget.take_spare(account, nbytes)
+        if slab is None:
+            raise NoRoomError
+        if account is self._account:
+            self._count(nbytes)
+        return slab
 
-        async def grant(nbytes: int) -> tuple[int, int]:
-            return await self._grant(part, nbytes)
-
-        def restart() -> None:
-            part.calls = 0
-            if part.payloads is not None:
-                self._payloads.remove(part.payloads)
-                self._budget.slabs.drop(part.payloads)
-                self._needed -= part.payloads.nbytes
-                part.payloads = None
-
-        try:
-            while True:
-                try:
-                    return Reply.decode(await executor.run(task.encode(), grant, restart))  # type: ignore[arg-type]  # a coroutine function
-                except OverdueError as overdue:
-                    restart()
-                    self._hung[start + overdue.hang.row] = overdue
-                    task = dataclasses.replace(task, hung=(*task.hung, overdue.hang.row))
-        finally:
-            if part.scratch is not None:
-                self._budget.slabs.drop(part.scratch)
-
-    async def _input_slab(self, nbytes: int) -> Slab:
-        """Memory for what a task is given; one that has to wait for it is not at work."""
-        waits = False
-
-        def asked(ticket: Ticket) -> None:
-            nonlocal waits
-            waits = ticket.state is State.QUEUED
-            if waits:
-                self._changed(self, -1, 0)
-
-        try:
-            return await self._budget.take(self._inputs_account, nbytes, asked=asked)
-        finally:
-            if waits:
-                self._changed(self, 1, 0)
-
-    async def _take(self, nbytes: int) -> Slab:
+    def _count(self, nbytes: int) -> None:
         self.result_bytes += nbytes
         self._needed += self._budget.charge(nbytes)
-        self._budget.secure(self._account, self._needed)
-        return await self._budget.take(
-            self._account, nbytes, urgency=0 if self.soonest else self.number + 1, asked=self._tickets.append
-        )
 
-    async def _grant(self, part: _Part, nbytes: int) -> tuple[int, int]:
-        """The first call of a task is for the results, the second for its payloads."""
-        part.calls += 1
-        self._changed(self, 0, 1)
-        if part.scratch is not None:
-            self._budget.rest(part.scratch.account, True)
-        try:
-            slab = await self._results_slab(nbytes)
-            # Results of another size do not fit the batch: `_differing` finds out in what, from all the layouts.
-            if part.calls > 1 or nbytes != self._results_nbytes:
-                slab = part.payloads = await self._take(nbytes)
-                self._payloads.append(slab)
-        finally:
-            self._changed(self, 0, -1)
-            if part.scratch is not None:
-                self._budget.rest(part.scratch.account, False)
-        return slab.offset, slab.nbytes
-
-    async def _results_slab(self, nbytes: int) -> Slab:
-        while self._results is None:
-            if self._making is None:
-                self._making = asyncio.get_running_loop().create_future()
-                try:
-                    self._results = await self._take(nbytes)
-                    self._results_nbytes = nbytes
-                finally:
-                    self._making.set_result(None)
-                    self._making = None
-            else:
-                await asyncio.shield(self._making)
+    def _grant_results(self, nbytes: int) -> Slab:
+        """The slab of all tasks, which is larger than was foreseen."""
+        if self._results is None or self._results.nbytes < nbytes:
+            self._count(nbytes)
+            if self._results is not None:
+                self._outgrown.append(self._results)
+            self._results = self._budget.owe(self._account, nbytes)
+        # Results of another layout than the others' do not fit the batch: `_differing` finds out in what.
+        self._sizes.saw_results(len(self), nbytes)
+        self._learned()
         return self._results
+
+    def _grant_payloads(self, part: Part, nbytes: int) -> Slab:
+        self._count(nbytes)
+        slab = self._budget.owe(self._account, nbytes)
+        part.payloads.append(slab)
+        return slab
 
     def _failure(self, blob: bytes, row: int) -> BaseException:
         origin = self.block.origin[row]
         return error_of(blob, self._hung.get(row), label=self._label, sources=self._sources, origin=origin)
 
     # --- results -----------------------------------------------------------------------------------------------
-
-    def rest(self) -> None:
-        """The job is done, and waits for an earlier one."""
-        for ticket in self._tickets:
-            self._budget.rest(ticket, True)
 
     def passed(self) -> Block:
         """The rows themselves: they were only checked."""
@@ -365,7 +391,7 @@ class Job:
 
     def batch(self) -> tuple[Structure, tuple[Column, ...]]:
         """One batch: a column of one row per leaf. Releases the input rows."""
-        if any(part.reply is not None and part.reply.status == RAGGED for part in self._parts):
+        if any(part.reply is not None and part.reply.status == RAGGED for part in self.parts):
             return self._stacked()
         layout = self._layout()
         results = self._results
@@ -378,7 +404,7 @@ class Job:
 
     def rows(self) -> tuple[Structure, tuple[Column, ...]]:
         """The rows that have results, as a block's columns; there must be some. Releases the input rows."""
-        reply = self._parts[0].reply
+        reply = self.parts[0].reply
         assert reply is not None
         count = reply.count
         if reply.status == RAGGED:
@@ -425,7 +451,7 @@ class Job:
         arena = self._budget.slabs.arena.array
         structures: list[Structure] = []
         values: list[list[Any]] = []
-        for part in self._parts:
+        for part in self.parts:
             assert part.reply is not None
             if part.reply.status != RAGGED:
                 raise self._differing()
@@ -450,7 +476,7 @@ class Job:
 
     def _differing(self) -> UnbatchableError:
         """Names what differs between the first part and another one."""
-        (_, first), *others = [(part.start, kind_of(part.reply)) for part in self._parts if part.reply is not None]
+        (_, first), *others = [(part.start, kind_of(part.reply)) for part in self.parts if part.reply is not None]
         start, other = next((start, other) for start, other in others if other != first)
         if first[0] != other[0]:
             error = structure_mismatch(first[0], other[0], start)
@@ -460,7 +486,7 @@ class Job:
         return error
 
     def _layout(self) -> Layout:
-        bodies = dict.fromkeys(part.reply.body for part in self._parts if part.reply is not None)
+        bodies = dict.fromkeys(part.reply.body for part in self.parts if part.reply is not None)
         first, *others = map(decode_layout, bodies)
         if not all(same_places(first, other) for other in others):
             raise self._differing()
@@ -481,12 +507,27 @@ class Job:
         """Gives back the input rows and whatever the job still holds."""
         self.block.release()
         self.block = Block.empty(self.block.advance)
-        if self._results is not None:
-            self._budget.slabs.drop(self._results)
-            self._results = None
-        for slab in self._payloads:
+        slabs = self._slabs()
+        for part in self.parts:
+            part.payloads, part.scratch = [], None
+        self._results, self._outgrown = None, []
+        for slab in slabs:
             self._budget.slabs.drop(slab)
-        self._payloads = []
+
+    def _slabs(self) -> list[Slab]:
+        """Those that it holds."""
+        slabs = [*self._outgrown] if self._results is None else [*self._outgrown, self._results]
+        for part in self.parts:
+            slabs += part.payloads if part.scratch is None else [*part.payloads, part.scratch]
+        return slabs
+
+
+class NoRoomError(Exception):
+    """There is no memory now for a task that is not needed yet."""
+
+
+def _room(slab: Slab | None) -> tuple[int, int]:
+    return NO_ROOM if slab is None else (slab.offset, slab.nbytes)
 
 
 _INLINE_BYTES = 3072

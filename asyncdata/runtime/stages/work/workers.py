@@ -1,8 +1,11 @@
 """`map`, `map` + `batch` in one step, and payload checks, carried out by worker processes or threads.
 
-A feeder task collects rows and starts jobs ahead of the consumer, as many tasks at a time as the stage's parallelism
-allows; `pull` hands the results out, in order or as they are ready. A job is cut into tasks of about twenty
-milliseconds, by what earlier tasks cost.
+    feeder: rows ─▶ jobs, cut into tasks ─▶ dispatcher: memory, then a worker ─▶ `pull`: results
+
+The feeder collects rows ahead of the consumer. A job is cut into tasks of about twenty milliseconds, by what earlier
+tasks cost. The dispatcher takes the memory of one task after the other, in their order, and begins it, as many at a
+time as the stage's parallelism allows; until it is known how large results are, only one. `pull` hands the results
+out, in order or as they are ready.
 
 The elements before one that fails are delivered, whatever the cuts: of mapped or checked rows all of them, of batches
 the whole ones. Then the error is raised, of the first element that failed; nothing behind it is waited for.
@@ -11,6 +14,7 @@ the whole ones. Then the error is raised, of the first element that failed; noth
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, TypeAlias
@@ -29,8 +33,8 @@ from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
 from asyncdata.runtime.stages.work.failed import Failed
-from asyncdata.runtime.stages.work.occupancy import Occupancy
-from asyncdata.runtime.stages.work.tasks import Executor, Job
+from asyncdata.runtime.stages.work.sizes import OutputSizes
+from asyncdata.runtime.stages.work.tasks import Executor, Job, NoRoomError, Part
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
@@ -39,7 +43,7 @@ _TASK_SECONDS: Final = 0.020
 _AHEAD_PART: Final = 16
 """Of the limit: with more rows than that in jobs under way, no further one begins."""
 _CHECK_BYTES: Final = 32 << 20
-_FIRST_ROWS: Final = 8
+_FIRST_ROWS: Final = 1
 
 
 class _Pace:
@@ -94,7 +98,6 @@ class WorkerStage(Stage):
         keys: Key of the random generators.
         with_origin: Whether a function takes a generator.
         spawn: Starts a task of the pipeline.
-        occupancy: Of the workers; by default there are as many as tasks under way.
         collector: Of batches; None otherwise.
         least_rows: Of a batch. One of fewer is left out once the functions were called, so that an element that fails
             is an error as it would be in a step of its own.
@@ -120,7 +123,6 @@ class WorkerStage(Stage):
         keys: tuple[int, int],
         with_origin: bool,
         spawn: Spawn,
-        occupancy: Occupancy | None = None,
         collector: Collector | None = None,
         least_rows: int = 0,
         first_rows: int = _FIRST_ROWS,
@@ -140,14 +142,13 @@ class WorkerStage(Stage):
         self._keys = keys
         self._with_origin = with_origin
         self._spawn_task = spawn
-        self._occupancy = occupancy if occupancy is not None else Occupancy(parallelism)
-        self._occupancy.watch(self._tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
         self._least_rows = least_rows
         if collector is not None:
             rows_account.foresee = collector.foresee
         self._guard = guard
+        self._sizes = OutputSizes()
         self._pace = _Pace(first_rows, max(account.reserved // 4, 1 << 16))
         self._input_bytes = 0
         self._most_ahead = budget.limit // _AHEAD_PART
@@ -155,9 +156,9 @@ class WorkerStage(Stage):
         self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
         self._started = 0
         self._under_way = 0
-        self._closed = False
         self._running = 0
-        self._blocked = 0
+        self._due: deque[tuple[Job, Part]] = deque()
+        self._begun = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
         self._fed: Block | None = None
         self._error: BaseException | None = None
@@ -194,31 +195,23 @@ class WorkerStage(Stage):
         finally:
             self._ended = True
             self._news.set()
+            self._begun.set()
 
     async def _wait_for_room(self) -> None:
-        # What has been collected is given back by jobs alone: for the ledger this is waiting too.
-        self._budget.wait(self._rows_account)
-        try:
-            while (
-                self._under_way >= self._parallelism
-                or len(self._jobs) > self._parallelism
-                or (self._jobs and self._input_bytes > self._most_ahead)
-            ):
-                self._room.clear()
-                await self._room.wait()
-        finally:
-            self._budget.wait(self._rows_account, False)
+        while (
+            self._under_way >= self._parallelism
+            or len(self._jobs) > self._parallelism
+            or (self._jobs and self._input_bytes > self._most_ahead)
+        ):
+            self._room.clear()
+            await self._room.wait()
 
     async def _collect(self) -> Block | None:
-        self._budget.wait(self._rows_account)
-        try:
-            if self._collector is not None:
-                return await self._collect_batch(self._collector)
-            if self._outcome == "rows":
-                return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
-            return await self._collect_checked()
-        finally:
-            self._budget.wait(self._rows_account, False)
+        if self._collector is not None:
+            return await self._collect_batch(self._collector)
+        if self._outcome == "rows":
+            return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
+        return await self._collect_checked()
 
     async def _collect_batch(self, collector: Collector) -> Block | None:
         try:
@@ -253,9 +246,10 @@ class WorkerStage(Stage):
         if not len(block) or (self._outcome == "checked" and not _is_unchecked(block)):
             job.done.set()
             self._news.set()
-            self._tell()
             return
-        self._start(job)
+        self._plan(job)
+        self._due.extend((job, part) for part in job.parts)
+        self._begun.set()
 
     def _job(self, block: Block, number: int) -> Job:
         return Job(
@@ -268,54 +262,82 @@ class WorkerStage(Stage):
             sources=self._sources,
             keys=self._keys,
             with_origin=self._with_origin,
-            changed=self._changed,
+            sizes=self._sizes,
+            learned=self._begun.set,
             most_bytes=self._pace.most_bytes if self._outcome == "rows" else 0,
         )
 
-    def _start(self, job: Job) -> None:
+    def _plan(self, job: Job) -> None:
+        """Cuts a job into tasks, of batches into some of equal size, so that none of them is a short straggler."""
+        rows = count = len(job)
+        if self._outcome == "batch":
+            rows = -(-count // -(-count // min(count, self._pace.rows)))
+        job.cut(rows)
         self._under_way += 1
         self._input_bytes += job.input_bytes
-        self._spawn(self._run(job))
 
-    async def _run(self, job: Job) -> None:
-        count = len(job)
-        if self._outcome == "batch":
-            rows = min(count, self._pace.rows)
-            # Parts of equal size, so that none of them is a short straggler.
-            rows = -(-count // -(-count // rows))
-        else:
-            rows = count
+    # --- dispatching -------------------------------------------------------------------------------------------
+
+    async def _dispatch(self) -> None:
+        while True:
+            while not self._due or self._running >= (self._parallelism if self._sizes.known else 1):
+                if self._ended and not self._due and not self._running:
+                    return
+                await self._wait_to_begin()
+            job, part = self._due[0]
+            try:
+                if job.is_idle(part):
+                    job.end(part)
+                else:
+                    await job.prepare(part)
+            except NoRoomError:
+                self._budget.on_room(self._begun.set)
+                await self._wait_to_begin()
+                continue
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
+                job.fail(part, error)
+            self._due.remove((job, part))
+            self._running += 1
+            if part.ended:
+                self._ended_task(job)
+            else:
+                self._spawn(self._run(job, part))
+
+    async def _wait_to_begin(self) -> None:
+        """Returns when a task has come or ended, there is more memory, or another job is the soonest."""
+        self._begun.clear()
+        await self._begun.wait()
+
+    async def _run(self, job: Job, part: Part) -> None:
         try:
-            await job.run(self._executor, rows, self._spawn)
-            await job.done.wait()
-            if self._outcome == "rows" and (left := job.split_off()) is not None:
-                rest = self._job(left, job.number)
-                self._jobs.insert(self._jobs.index(job) + 1, rest)
-                self._start(rest)
+            await job.run(part, self._executor)
         finally:
+            self._ended_task(job)
+
+    def _ended_task(self, job: Job) -> None:
+        self._running -= 1
+        self._begun.set()
+        if job.done.is_set():
             self._under_way -= 1
             self._input_bytes -= job.input_bytes
             self._pace.learn(job.seconds, job.result_bytes, len(job))
-            if self._jobs and self._jobs[0] is not job and self._ordered:
-                job.rest()
-            self._news.set()
+            if self._outcome == "rows" and (left := job.split_off()) is not None:
+                self._continue(job, left)
             self._room.set()
-
-    def _changed(self, job: Job, running: int, blocked: int) -> None:
-        """Counts tasks that run, and those of them that wait for memory; the ledger is told whether any goes on."""
-        self._running += running
-        self._blocked += blocked
-        if running < 0 and job.bad:
+        if job.done.is_set() or job.bad:
             self._news.set()
-        if blocked:
-            self._occupancy.change(job, blocked)
-        else:
-            self._tell()
 
-    def _tell(self) -> None:
-        runs = self._running > self._blocked and not self._occupancy.is_full
-        at_work = runs or self._deliverable() is not None
-        self._budget.wait(self._account, not at_work)
+    def _continue(self, job: Job, left: Block) -> None:
+        """Rows that a task has left are a job of their own, in front of those that were not begun."""
+        rest = self._job(left, job.number)
+        at = self._jobs.index(job) + 1
+        behind = set(itertools.islice(self._jobs, at, None))
+        self._jobs.insert(at, rest)
+        self._plan(rest)
+        place = next((place for place, (due, _) in enumerate(self._due) if due in behind), len(self._due))
+        self._due.insert(place, (rest, rest.parts[0]))
 
     # --- delivering --------------------------------------------------------------------------------------------
 
@@ -326,6 +348,7 @@ class WorkerStage(Stage):
             raise self._failure
         if self._feeder is None:
             self._feeder = self._spawn(self._feed())
+            self._spawn(self._dispatch())
         while True:
             job = self._ready()
             if job is not None:
@@ -338,7 +361,6 @@ class WorkerStage(Stage):
                 if self._error is not None:
                     raise self._error
                 return None
-            self._tell()
             self._news.clear()
             await self._news.wait()
 
@@ -356,6 +378,7 @@ class WorkerStage(Stage):
             self._jobs.remove(job)
             if self._jobs:
                 self._jobs[0].hurry()
+                self._begun.set()
         return job
 
     def _finish(self, job: Job) -> Block:
@@ -452,9 +475,6 @@ class WorkerStage(Stage):
         return head
 
     async def aclose(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._occupancy.forget(self._tell)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

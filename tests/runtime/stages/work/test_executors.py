@@ -1,19 +1,21 @@
-"""Tasks in threads: what becomes of one that waits for memory when nobody wants it any more."""
+"""Tasks in threads: what becomes of one that asks for memory when nobody wants it any more, or there is none."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
 
+from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
 from asyncdata.memory.wire import pack, packed_bytes, shape_of, write
 from asyncdata.runtime.stages.work.executors import ThreadExecutor
 from asyncdata.workers.program import Program
-from asyncdata.workers.tasks import NO_SPAN, Task, encode_shape
+from asyncdata.workers.tasks import NO_SPAN, Reply, Task, encode_shape
 from asyncdata.workers.threads import ThreadPool
 
 
@@ -22,39 +24,61 @@ def doubled(number: int) -> int:
     return 2 * number
 
 
-@pytest.mark.parametrize("cancellations", [1, 3])
-async def test_a_task_that_waits_for_memory_ends_when_it_is_cancelled(cancellations: int) -> None:
-    """It is denied what it asked for, so that its thread is free at once, however often it is cancelled."""
+def task() -> bytes:
+    """Four numbers, and no memory for results."""
     column = ArrayColumn(np.arange(4))
     parts = pack((column,), None)
     inline = np.empty(packed_bytes(parts), np.uint8)
     write(inline, 0, parts)
-    task = Task(NO_SPAN, 4, 4, 0, (1, 2), False, encode_shape(shape_of(LEAF, (column,))), inline.tobytes())
-    asked = asyncio.Event()
-    let_go = asyncio.Event()
+    return Task(NO_SPAN, 4, 4, 0, (1, 2), False, encode_shape(shape_of(LEAF, (column,))), inline.tobytes()).encode()
 
-    async def never(nbytes: int) -> tuple[int, int]:
+
+@pytest.fixture
+async def threads() -> AsyncIterator[ThreadPool]:
+    """One thread."""
+    pool = ThreadPool(1)
+    await pool.start()
+    yield pool
+    await pool.aclose()
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+async def test_a_cancelled_task_returns_when_its_thread_is_done(threads: ThreadPool, cancellations: int) -> None:
+    """It may still write where it was granted memory, however often it is cancelled."""
+    asked, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def late(nbytes: int, _slot: int) -> tuple[int, int]:
         asked.set()
-        try:
-            await asyncio.Event().wait()
-            raise AssertionError(f"{nbytes} bytes were granted")
-        finally:
-            let_go.set()
+        await may_go_on.wait()
+        return 0, nbytes
 
-    threads = ThreadPool(1)
-    await threads.start()
     arena = Arena(1 << 20)
-    try:
-        executor = ThreadExecutor(threads, arena, Program(functions=(doubled,), rng=(False,)))
-        running = asyncio.ensure_future(executor.run(task.encode(), never, lambda: None))
-        await asked.wait()
-        for _ in range(cancellations):
-            running.cancel()
-            await asyncio.sleep(0)
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        await let_go.wait()
-        assert not threads.stats().running
-    finally:
-        await threads.aclose()
-        arena.close()
+    executor = ThreadExecutor(threads, arena, Program(functions=(doubled,), rng=(False,)))
+    running = asyncio.ensure_future(executor.run(task(), late))
+    await asked.wait()
+    for _ in range(cancellations):
+        running.cancel()
+        await asyncio.sleep(0)
+    assert not running.done()
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not threads.stats().running
+    arena.close()
+
+
+async def test_a_refusal_is_raised_as_it_is(threads: ThreadPool) -> None:
+    """The error of whoever grants memory ends the task; the next one runs."""
+
+    async def refuse(nbytes: int, _slot: int) -> tuple[int, int]:
+        raise MemoryLimitError(f"{nbytes} bytes in one piece are needed")
+
+    async def grant(nbytes: int, _slot: int) -> tuple[int, int]:
+        return 0, nbytes
+
+    arena = Arena(1 << 20)
+    executor = ThreadExecutor(threads, arena, Program(functions=(doubled,), rng=(False,)))
+    with pytest.raises(MemoryLimitError, match="bytes in one piece are needed"):
+        await executor.run(task(), refuse)
+    assert Reply.decode(await executor.run(task(), grant)).count == 4
+    arena.close()
