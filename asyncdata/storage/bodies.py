@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from asyncdata.options import TimeoutOptions
+from asyncdata.storage.aiohttp_bodies import LenientWire, NotingConnector, ask, receive
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import RangeIgnoredError, UnframedBodyError, UnreadableHeadError
 from asyncdata.storage.fallback import Fallback, Why
@@ -22,7 +23,6 @@ from asyncdata.storage.http1.client import USER_AGENT, RangeClient
 from asyncdata.storage.http1.connection import Accept, Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.watchdog import Watchdog
-from asyncdata.storage.lenient import LenientWire, NotingConnector, ask, receive
 from asyncdata.storage.proxies import Proxies
 from asyncdata.storage.urls import Origin, parse_http_url
 

@@ -2,7 +2,7 @@
 
 ::
 
-    read(info, start, buffer) ─▶ gate (soonest needed first) ─▶ one attempt ─▶ done
+    read(info, start, buffer) ─▶ slot (soonest needed first) ─▶ one attempt ─▶ done
                                    ▲                               │ transient failure, n bytes filled
                                    └──── delay (full jitter) ◀─────┘ resume at byte n
 
@@ -28,16 +28,16 @@ from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageEr
 from asyncdata.options import SCHEME_ALIASES, Environment, Options, Storage
 from asyncdata.redaction import mask, redact
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.attempts import Attempts
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.failures import ReadFailedError
 from asyncdata.storage.globs import has_wildcard, numbered
 from asyncdata.storage.groups import gather_bounded
-from asyncdata.storage.hedge import Again, Racing, hedge_bytes
+from asyncdata.storage.policy.attempts import Attempts
+from asyncdata.storage.policy.hedge import Again, Racing, hedge_bytes
+from asyncdata.storage.policy.retry import next_delay_s
+from asyncdata.storage.policy.slots import Priority
 from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.registry import spec_for
-from asyncdata.storage.retry import next_delay_s
-from asyncdata.storage.schedule import Priority
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
@@ -148,7 +148,7 @@ class Fetcher:
         while True:
             info: ObjectInfo | None = None
             filled = 0
-            ticket = await self._attempts.enter(priority, len(whole))
+            slot = await self._attempts.slots.enter(priority, len(whole))
             racing = self._attempts.begin(len(whole), _open_again(reader, url), self._loop_time())
             racing.opens = True
             try:
@@ -170,7 +170,7 @@ class Fetcher:
                 _say_about_wildcards(error, url)
                 raise self._told(error, url) from None
             finally:
-                self._attempts.end(racing, ticket)
+                self._attempts.end(racing, slot)
             await asyncio.sleep(delay)
             if info is not None:
                 # The head was seen: what follows is a resume, pinned to the version that it named.
@@ -181,7 +181,7 @@ class Fetcher:
     @property
     def window(self) -> int:
         """The limit of requests in flight, as it is now."""
-        return self._attempts.limit
+        return self._attempts.slots.limit
 
     def note_restart(self) -> None:
         """A file is begun again, for its object was replaced."""
@@ -252,9 +252,9 @@ class Fetcher:
         now = began = loop.time()
         while filled < size:
             left = buffer[filled:] if filled else buffer
-            ticket = attempts.enter_at_once(size - filled)
-            if ticket is None:
-                ticket = await attempts.enter(priority, size - filled)
+            slot = attempts.slots.enter_at_once(size - filled)
+            if slot is None:
+                slot = await attempts.slots.enter(priority, size - filled)
                 now = loop.time()
             again = partial(_read_again, reader, info, start + filled)
             racing = attempts.begin(size - filled, again, now, filled > 0)
@@ -271,7 +271,7 @@ class Fetcher:
                 error.attempts = (0 if tries is None else tries.made) + 1
                 raise self._told(error, info.url) from None
             finally:
-                attempts.end(racing, ticket)
+                attempts.end(racing, slot)
             if delay:
                 await asyncio.sleep(delay)
             now = loop.time()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from asyncdata.errors import ObjectNotFoundError, StorageError, TransientStorageError, UnsupportedURLError
+from asyncdata.storage.aiohttp_bodies import MAX_REDIRECTS
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.bodies import Bodies
 from asyncdata.storage.changed import object_changed, object_resized
@@ -25,7 +26,6 @@ from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.http1.connection import Answer
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
-from asyncdata.storage.lenient import MAX_REDIRECTS
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import parse_retry_after, shorten, status_error
 from asyncdata.storage.urls import join_location, parse_http_url

@@ -16,7 +16,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode
 from asyncdata.runtime.stages.work import workers
-from asyncdata.storage.hedge import hedge_bytes
+from asyncdata.storage.policy.hedge import hedge_bytes
 from benchmarks import memory
 from benchmarks.measure import Sampler, tree_pss_bytes
 from fake_gcs import FakeGCS, Fault, Profile, Rule

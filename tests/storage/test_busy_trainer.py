@@ -25,9 +25,9 @@ from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, 
 from asyncdata.storage import Fetcher
 from asyncdata.storage.attempt import ReadLimits
 from asyncdata.storage.failures import TIMEOUT_CAUSES, ReadFailedError
-from asyncdata.storage.hedge import Hedger, Racing
 from asyncdata.storage.http1.connection import RangeConnection
 from asyncdata.storage.http1.watchdog import Watchdog
+from asyncdata.storage.policy.hedge import Hedger, Racing
 from asyncdata.testing import run_virtual
 from fake_gcs import FakeGCSProcess, Latency, Profile
 from tests.samples import samples

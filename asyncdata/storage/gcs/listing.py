@@ -21,7 +21,7 @@ from asyncdata.storage.gcs.names import NameSpace, Question
 from asyncdata.storage.gcs.requests import Listing, Page, answer_error, list_url, parse_page
 from asyncdata.storage.globs import GlobPattern
 from asyncdata.storage.groups import worst_of
-from asyncdata.storage.retry import next_delay_s
+from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.types import ObjectInfo
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ Ask: TypeAlias = Callable[[str, str], Awaitable[tuple[int, Mapping[str, str], by
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ListedBucket:
     """Where and how to list.
 
     Attributes:
@@ -68,7 +68,7 @@ class Globbing:
 
     def __init__(
         self,
-        place: Place,
+        place: ListedBucket,
         pattern: str,
         *,
         ask: Ask,

@@ -18,7 +18,7 @@ from asyncdata.storage.changed import object_changed, object_deleted, object_res
 from asyncdata.storage.failures import FailureCause, ReadFailedError, locate, read_failed
 from asyncdata.storage.fallback import Why
 from asyncdata.storage.gcs import requests
-from asyncdata.storage.gcs.listing import Globbing, Place
+from asyncdata.storage.gcs.listing import Globbing, ListedBucket
 from asyncdata.storage.gcs.tokens import Token, Tokens, TokenSource, choose_source
 from asyncdata.storage.globs import compile_glob, has_wildcard
 from asyncdata.storage.http1.connection import Answer
@@ -93,7 +93,7 @@ class GcsReader:
             raise UnsupportedURLError("a wildcard in the name of the bucket", url=pattern)
         patterns = compile_glob(name)
         wild = [item for item in patterns if not item.is_literal]
-        place = Place(
+        place = ListedBucket(
             endpoint=self._endpoint, bucket=bucket, scheme=scheme_of(pattern), user_project=self._user_project
         )
         globbing = Globbing(

@@ -47,7 +47,7 @@ class PieceLength:
         self.bytes = max(min(self.bytes, length) // 2, LEAST_BYTES)
 
 
-class Source(Protocol):
+class PieceSource(Protocol):
     """Where pieces come from."""
 
     async def read(self, start: int, length: int) -> bytes:
@@ -77,7 +77,7 @@ class PiecewiseRead:
         self._scope: asyncio.Timeout | None = None
         self._error: StorageError | None = None
 
-    async def run(self, source: Source, start: int, buffer: memoryview) -> None:
+    async def run(self, source: PieceSource, start: int, buffer: memoryview) -> None:
         """Fills the buffer; on return, raise or cancellation nothing writes into it any more.
 
         Raises:

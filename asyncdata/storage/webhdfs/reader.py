@@ -31,7 +31,7 @@ from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.webhdfs.requests import (
     Caller,
-    Place,
+    NameNodePath,
     answer_error,
     build_url,
     follow,
@@ -132,8 +132,8 @@ class WebHdfsReader:
             place = parse_url(pattern)
             lead = pattern[: len(pattern) - len(place.path)]
             questions = Questions(
-                look=lambda path: self._look_or_none(Place(origin=place.origin, path=path)),
-                entries=lambda path: self._entries(Place(origin=place.origin, path=path)),
+                look=lambda path: self._look_or_none(NameNodePath(origin=place.origin, path=path)),
+                entries=lambda path: self._entries(NameNodePath(origin=place.origin, path=path)),
             )
             for item in compile_glob(place.path):
                 for entry in await find_files(item, questions):
@@ -181,7 +181,7 @@ class WebHdfsReader:
         """Closes every connection."""
         await self._bodies.aclose()
 
-    async def _open(self, place: Place, start: int, buffer: memoryview, attempt: Attempt | None) -> Answer:
+    async def _open(self, place: NameNodePath, start: int, buffer: memoryview, attempt: Attempt | None) -> Answer:
         """The bytes ``[start, start + len(buffer))``, or fewer at the end of the file."""
         parameters = {"offset": start, "length": len(buffer)}
         answer = await self._follow(place, parameters, buffer, attempt)
@@ -192,7 +192,7 @@ class WebHdfsReader:
         return answer
 
     async def _follow(
-        self, place: Place, parameters: dict[str, int], buffer: memoryview, attempt: Attempt | None
+        self, place: NameNodePath, parameters: dict[str, int], buffer: memoryview, attempt: Attempt | None
     ) -> Answer:
         url = build_url(place, "OPEN", self._callers.current(), parameters)
         for _ in range(MAX_REDIRECTS):
@@ -207,22 +207,22 @@ class WebHdfsReader:
                 attempt.first_byte_at = -1.0  # that was the NameNode's; the body's is the DataNode's
         raise StorageError("too many redirects")
 
-    async def _look(self, place: Place) -> Entry:
+    async def _look(self, place: NameNodePath) -> Entry:
         return parse_status(await self._ask(place, "GETFILESTATUS"), place.path)
 
-    async def _look_or_none(self, place: Place) -> Entry | None:
+    async def _look_or_none(self, place: NameNodePath) -> Entry | None:
         try:
             return await self._look(place)
         except ObjectNotFoundError:
             return None
 
-    async def _entries(self, place: Place) -> list[Entry]:
+    async def _entries(self, place: NameNodePath) -> list[Entry]:
         try:
             return parse_listing(await self._ask(place, "LISTSTATUS"), place.path)
         except ObjectNotFoundError:
             return []
 
-    async def _ask(self, place: Place, operation: str) -> bytes:
+    async def _ask(self, place: NameNodePath, operation: str) -> bytes:
         status, body = await self._ask_once(build_url(place, operation, self._callers.current()))
         if status in {401, 403} and self._callers.renew():
             status, body = await self._ask_once(build_url(place, operation, self._callers.current()))
@@ -234,7 +234,7 @@ class WebHdfsReader:
         head, body = await self._bodies.ask("GET", url, {}, allow_redirects=False)
         return head.status, body
 
-    async def _check(self, info: ObjectInfo, place: Place) -> None:
+    async def _check(self, info: ObjectInfo, place: NameNodePath) -> None:
         """Raises unless the file is the listed one."""
         try:
             entry = await self._look(place)

@@ -40,7 +40,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NameNodePath:
     """Where a file is.
 
     Attributes:
@@ -52,7 +52,7 @@ class Place:
     path: str
 
 
-def parse_url(url: str) -> Place:
+def parse_url(url: str) -> NameNodePath:
     """The place that a ``webhdfs://`` or ``swebhdfs://`` URL means."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
@@ -60,10 +60,10 @@ def parse_url(url: str) -> Place:
         raise UnsupportedURLError("expected webhdfs://namenode:port/path")
     if not _AUTHORITY.fullmatch(authority):
         raise UnsupportedURLError("expected host or host:port behind webhdfs://, and nothing else")
-    return Place(origin=f"{_SCHEMES[scheme.lower()]}://{authority}", path=f"/{path}")
+    return NameNodePath(origin=f"{_SCHEMES[scheme.lower()]}://{authority}", path=f"/{path}")
 
 
-def build_url(place: Place, operation: str, caller: Caller, parameters: Mapping[str, int] | None = None) -> str:
+def build_url(place: NameNodePath, operation: str, caller: Caller, parameters: Mapping[str, int] | None = None) -> str:
     """The URL of one operation."""
     query: dict[str, str | int] = {"op": operation, **(parameters or {})}
     if caller.token is not None:

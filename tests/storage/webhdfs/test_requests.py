@@ -10,14 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.errors import StorageError
-from asyncdata.storage.webhdfs.requests import Caller, Place, answer_error, build_url, parse_listing, parse_status
+from asyncdata.storage.webhdfs.requests import (
+    Caller,
+    NameNodePath,
+    answer_error,
+    build_url,
+    parse_listing,
+    parse_status,
+)
 
 _STATUS = {"type": "FILE", "length": 5, "modificationTime": 7, "pathSuffix": "a"}
 
 
 def test_a_url_quotes_the_path_and_names_the_caller() -> None:
     """A token replaces the names of users."""
-    place = Place(origin="http://h:1", path="/a b%20?#ä")
+    place = NameNodePath(origin="http://h:1", path="/a b%20?#ä")
     url = build_url(place, "OPEN", Caller(user="me", do_as="you"), {"offset": 1, "length": 2})
     assert url == "http://h:1/webhdfs/v1/a%20b%2520%3F%23%C3%A4?op=OPEN&offset=1&length=2&user.name=me&doas=you"
     assert build_url(place, "X", Caller(user="me", token="t&t")).endswith("?op=X&delegation=t%26t")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from asyncdata.storage.refusals import Kind, Refusals, State
+from asyncdata.storage.policy.refusals import Refusal, Refusals, RefusalState
 
 
 class Server:
@@ -13,7 +13,7 @@ class Server:
         self.limit = limit
         self.now = 0.0
 
-    def answer(self, kind: Kind | None = None) -> None:
+    def answer(self, kind: Refusal | None = None) -> None:
         """One more request has come back."""
         self.now += 1 / self.limit
         began = self.now - (1 if kind is None else 0)
@@ -26,7 +26,7 @@ class Server:
             self.refusals.begin(self.now, max(0, self.limit - target))
             self.limit = target
 
-    def answer_until(self, state: State, *kinds: Kind | None) -> int:
+    def answer_until(self, state: RefusalState, *kinds: Refusal | None) -> int:
         """So many answers, these in turn, until the state is reached."""
         for count, kind in enumerate(itertools.islice(itertools.cycle(kinds), 50_000)):
             if self.refusals.state is state:
@@ -40,16 +40,16 @@ def test_without_refusals_nothing_moves() -> None:
     server = Server(40)
     for _ in range(5000):
         server.answer()
-    assert (server.limit, server.refusals.state, server.refusals.backoffs) == (40, State.USUAL, 0)
+    assert (server.limit, server.refusals.state, server.refusals.backoffs) == (40, RefusalState.USUAL, 0)
 
 
 def test_a_single_refusal_says_nothing() -> None:
     """Nor do two within a few requests."""
     server = Server(40)
-    server.answer(Kind.THROTTLED)
+    server.answer(Refusal.THROTTLED)
     for _ in range(100):
         server.answer()
-    assert server.refusals.state is State.USUAL
+    assert server.refusals.state is RefusalState.USUAL
 
 
 def test_a_flood_halves_the_window_each_time() -> None:
@@ -57,7 +57,7 @@ def test_a_flood_halves_the_window_each_time() -> None:
     server = Server(64)
     limits = []
     for _ in range(20_000):
-        server.answer(Kind.THROTTLED)
+        server.answer(Refusal.THROTTLED)
         limits.append(server.limit)
     changes = [limit for limit, _ in itertools.groupby(limits)]
     assert changes == [64, 32, 16, 8, 4, 2, 1]
@@ -67,18 +67,18 @@ def test_a_server_that_was_out_and_answers_again_is_asked_as_before() -> None:
     """Nothing was served even one at a time: that was not the load."""
     server = Server(64)
     for _ in range(5000):
-        server.answer(Kind.FAILED)
+        server.answer(Refusal.FAILED)
     assert server.limit == 1
     for _ in range(100):
         server.answer()
-    assert (server.limit, server.refusals.state) == (64, State.USUAL)
+    assert (server.limit, server.refusals.state) == (64, RefusalState.USUAL)
 
 
 def test_refusals_that_end_with_fewer_requests_are_the_loads() -> None:
     """The window is then a little above what is granted in turn with a little below."""
     server = Server(64)
-    server.answer_until(State.SUSPECTED, None, None, Kind.THROTTLED)
-    server.answer_until(State.GRANTED, None)
+    server.answer_until(RefusalState.SUSPECTED, None, None, Refusal.THROTTLED)
+    server.answer_until(RefusalState.GRANTED, None)
     fewer = server.limit
     assert fewer < 64
     for _ in range(10 * fewer):
@@ -86,7 +86,7 @@ def test_refusals_that_end_with_fewer_requests_are_the_loads() -> None:
     assert server.limit > fewer
     again = server.limit
     for _ in range(60):
-        server.answer(Kind.THROTTLED)
+        server.answer(Refusal.THROTTLED)
     assert server.limit < again
 
 
@@ -94,24 +94,24 @@ def test_what_is_no_longer_refused_is_followed_no_longer() -> None:
     """A limit that was lifted is found out, also at the largest window."""
     for most in (256, 64):
         server = Server(64, most)
-        server.answer_until(State.SUSPECTED, None, None, Kind.THROTTLED)
-        server.answer_until(State.GRANTED, None)
-        server.answer_until(State.USUAL, None)
+        server.answer_until(RefusalState.SUSPECTED, None, None, Refusal.THROTTLED)
+        server.answer_until(RefusalState.GRANTED, None)
+        server.answer_until(RefusalState.USUAL, None)
         assert not server.refusals.borne
         assert server.limit >= 64
 
 
 def test_refusals_that_stay_as_frequent_are_usual_and_forgotten_in_time() -> None:
     """The window goes back to where it was; when they end and come again, they are suspected again."""
-    pattern = (None,) * 4 + (Kind.FAILED,)
+    pattern = (None,) * 4 + (Refusal.FAILED,)
     server = Server(40)
-    server.answer_until(State.SUSPECTED, *pattern)
-    server.answer_until(State.USUAL, *pattern)
+    server.answer_until(RefusalState.SUSPECTED, *pattern)
+    server.answer_until(RefusalState.USUAL, *pattern)
     assert (server.limit, server.refusals.borne) == (40, True)
     for _ in range(2000):
         for kind in pattern:
             server.answer(kind)
-    assert server.refusals.state is State.USUAL
+    assert server.refusals.state is RefusalState.USUAL
     for _ in range(30_000):
         server.answer()
-    assert server.answer_until(State.SUSPECTED, *pattern) < 500
+    assert server.answer_until(RefusalState.SUSPECTED, *pattern) < 500

@@ -15,7 +15,7 @@ from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, 
 from asyncdata.storage import Fetcher
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.counters import FetchCounters
-from asyncdata.storage.hedge import HedgeBudget, HedgeMemory, Hedger, Racing, hedge_bytes
+from asyncdata.storage.policy.hedge import HedgeBudget, HedgeMemory, Hedger, Racing, hedge_bytes
 from asyncdata.testing import VirtualClockLoop, run_virtual
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule

@@ -46,7 +46,7 @@ _FAR: Final = 0.06
 """Further below where requests were refused last, half the way there is gone at once."""
 
 
-class Kind(enum.Enum):
+class Refusal(enum.Enum):
     """What a server says, and the share of answers that is borne.
 
     A failing server (5xx) may do so at random; "too many requests" (429) is seldom meant otherwise.
@@ -56,7 +56,7 @@ class Kind(enum.Enum):
     FAILED = 0.06
 
 
-class State(enum.Enum):
+class RefusalState(enum.Enum):
     """What is known of the load."""
 
     USUAL = "usual"
@@ -69,7 +69,7 @@ class _Share:
 
     __slots__ = ("bearable", "count", "usual")
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Refusal) -> None:
         self.bearable: float = kind.value
         self.usual = 0.0
         self.count = 0
@@ -97,15 +97,15 @@ class Refusals:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.state = State.USUAL
+        self.state = RefusalState.USUAL
         self.backoffs = 0
         self.reason = ""
         self.ceiling = 0
         """The window at which requests were refused last, while that is believed."""
         self.borne = False
         """What was suspected last proved to be usual."""
-        self._shares = {kind: _Share(kind) for kind in Kind}
-        self._suspect = self._shares[Kind.THROTTLED]
+        self._shares = {kind: _Share(kind) for kind in Refusal}
+        self._suspect = self._shares[Refusal.THROTTLED]
         self._before = 0.0
         self._before_at = 0
         self._strikes = 0
@@ -120,7 +120,7 @@ class Refusals:
     @property
     def following(self) -> bool:
         """The window is where requests are granted, or it is being found out whether they are."""
-        return self.state is not State.USUAL
+        return self.state is not RefusalState.USUAL
 
     def begin(self, now: float, surplus: int = 0) -> None:
         """The window is another one, and so many requests are in flight above it."""
@@ -134,13 +134,13 @@ class Refusals:
     def ended_well(self, began: float, now: float, *, limited: bool) -> None:
         """A read ended well."""
         self._served += 1
-        self._healthy += self.state is State.USUAL
+        self._healthy += self.state is RefusalState.USUAL
         self._busy_s += now - began
         self._since = began if self._since == math.inf else self._since
         self._left()
         self._limited += limited and began >= self._since
 
-    def refused(self, began: float, kind: Kind) -> None:
+    def refused(self, began: float, kind: Refusal) -> None:
         """One was refused."""
         self._since = began if self._since == math.inf else self._since
         self._left()
@@ -159,9 +159,9 @@ class Refusals:
 
     def look(self, limit: int, now: float) -> int | None:
         """The window to go to, if it is another one because of refusals."""
-        if self.state is State.USUAL:
+        if self.state is RefusalState.USUAL:
             return self._look_for_suspects(limit, now)
-        if self.state is State.SUSPECTED:
+        if self.state is RefusalState.SUSPECTED:
             return self._judge(limit, now)
         return self._follow(limit)
 
@@ -171,7 +171,7 @@ class Refusals:
             return None
         for share in self._shares.values():
             if share.too_many(asked, _SURE):
-                self.state = State.SUSPECTED
+                self.state = RefusalState.SUSPECTED
                 self._suspect, self._before, self._before_at = share, share.count / asked, limit
                 self._strikes = 0
                 self._out = False
@@ -213,8 +213,8 @@ class Refusals:
             return self._bear("the server answers again")
         if share < _REMAINS * self._before:
             # What is refused with fewer in flight has nothing to do with their number.
-            suspect.usual = max(suspect.usual, share) if suspect is self._shares[Kind.FAILED] else suspect.usual
-            self.state = State.GRANTED
+            suspect.usual = max(suspect.usual, share) if suspect is self._shares[Refusal.FAILED] else suspect.usual
+            self.state = RefusalState.GRANTED
             self._direction, self._step = 0, _STEP
             self.reason = f"the server grants what {limit} requests ask for; of {self.ceiling} some are refused"
             return limit if self._hope > limit else self._follow(limit)
@@ -228,7 +228,7 @@ class Refusals:
 
     def _bear(self, reason: str) -> int:
         """It was not the load: back to the window before."""
-        self.state = State.USUAL
+        self.state = RefusalState.USUAL
         self.ceiling = 0
         self.borne = True
         self.reason = reason
@@ -236,7 +236,7 @@ class Refusals:
 
     def _follow(self, limit: int) -> int | None:
         asked, shares = self._asked, self._shares.items()
-        if any(share.too_many(asked, _SURE / 2 if kind is Kind.THROTTLED else _SURE) for kind, share in shares):
+        if any(share.too_many(asked, _SURE / 2 if kind is Refusal.THROTTLED else _SURE) for kind, share in shares):
             return self._yield(limit)
         rounds = max(_LOOK, limit)
         if self._hope > limit and self._limited >= max(_LOOK // 3, limit) * (1 + 2 * self._failed):
@@ -249,7 +249,7 @@ class Refusals:
         if self._hope > limit or self._limited < (_LASTS if back else 1 if far else 2) * rounds:
             return None
         if back or limit >= min(_LEFT * self.ceiling + _LOOK / 8, self._most):
-            self.state = State.USUAL
+            self.state = RefusalState.USUAL
             self.borne = False
             self.reason = f"{limit} requests are no longer refused"
             self.ceiling = self._hope = 0

@@ -31,8 +31,8 @@ import math
 from typing import Final
 
 from asyncdata.storage.counters import WindowStats
-from asyncdata.storage.refusals import Kind, Refusals
-from asyncdata.storage.throughput import Durations, Filling, Rate, Sample
+from asyncdata.storage.policy.refusals import Refusal, Refusals
+from asyncdata.storage.policy.throughput import Durations, Fullness, Rate, Sample
 
 FIRST: Final = 24
 LEAST: Final = 2
@@ -65,7 +65,7 @@ _NOT_ASKED: Final = 4
 end of an epoch, or a wait for one late read."""
 
 
-class Phase(enum.Enum):
+class WindowPhase(enum.Enum):
     """What the controller is trying."""
 
     START = "start"
@@ -76,7 +76,7 @@ class Phase(enum.Enum):
     GRANTED = "granted"
 
 
-class Window:
+class RequestWindow:
     """See the module's text.
 
     Args:
@@ -89,7 +89,7 @@ class Window:
         self.limit = min(max(first, least), most)
         self._first, self._least, self._most = self.limit, least, most
         self._reason = "the first guess"
-        self._phase = Phase.START
+        self._phase = WindowPhase.START
         self._durations = Durations(self.limit)
         self._starting = self._halving = False
         self._base = self.limit
@@ -97,14 +97,14 @@ class Window:
         self._target = self.limit
         self._rate = Rate()
         self._unsettled = 0
-        self._interrupted = Phase.GROW
+        self._interrupted = WindowPhase.GROW
         self._block_at = -math.inf
         self._last_at = math.inf
         self._block_bytes = self._block_reads = self._block_limited = 0
         self._not_full = 0
         self._patience = _PATIENCE
         self._down_step = 0.85
-        self._next_probe = Phase.DOWN
+        self._next_probe = WindowPhase.DOWN
         self._refusals = Refusals(most)
         # For telling.
         self._first_byte_s = 0.0
@@ -115,7 +115,7 @@ class Window:
         self._held = 0
 
     def __repr__(self) -> str:
-        return f"<Window {self.limit}: {self._reason}>"
+        return f"<RequestWindow {self.limit}: {self._reason}>"
 
     def stats(self) -> WindowStats:
         """The choice, and why."""
@@ -136,7 +136,7 @@ class Window:
         self._refusals.ended_well(sample.began, sample.now, limited=sample.limited)
         if self._look_at_refusals(sample.now):
             return
-        if self._phase is Phase.START:
+        if self._phase is WindowPhase.START:
             self._start(sample)
             return
         if self.limit != self._target:
@@ -162,7 +162,7 @@ class Window:
 
     def refused(self, *, now: float, began: float, throttled: bool) -> None:
         """A read was refused: ``throttled`` by 429, else by a failing server (5xx)."""
-        self._refusals.refused(began, Kind.THROTTLED if throttled else Kind.FAILED)
+        self._refusals.refused(began, Refusal.THROTTLED if throttled else Refusal.FAILED)
         self._look_at_refusals(now)
 
     def _look_at_refusals(self, now: float) -> bool:
@@ -175,11 +175,11 @@ class Window:
         if refusals.following:
             if not followed:
                 self._interrupted = self._phase
-            self._phase = Phase.GRANTED
+            self._phase = WindowPhase.GRANTED
         elif followed:
-            growing = self._interrupted in {Phase.START, Phase.GROW} and refusals.borne
-            self._phase = Phase.GROW if growing else Phase.HOLD
-            self._patience, self._next_probe = _SOON, Phase.UP
+            growing = self._interrupted in {WindowPhase.START, WindowPhase.GROW} and refusals.borne
+            self._phase = WindowPhase.GROW if growing else WindowPhase.HOLD
+            self._patience, self._next_probe = _SOON, WindowPhase.UP
         self._base_rate = None
         self._reason = refusals.reason
         self._move(target, now, least=1)
@@ -194,8 +194,8 @@ class Window:
             self._refusals.added()
             self._reason = f"growing: so far reads take no longer with {self.limit} requests"
         self._target = self.limit
-        if filling is Filling.FULL or (filling is Filling.EMPTY and self.limit == self._most):
-            self._phase = Phase.GROW
+        if filling is Fullness.FULL or (filling is Fullness.EMPTY and self.limit == self._most):
+            self._phase = WindowPhase.GROW
             self._reason = f"with {self.limit} requests reads take longer: measuring"
             self._settle(sample.now)
             # New connections are slow at first: what they bring then would make fewer seem as good.
@@ -226,7 +226,7 @@ class Window:
     def _settle(self, now: float, surplus: int = 0) -> None:
         """Begins to measure anew, once all that was asked for before has come in; growth does not wait for that."""
         self._rate = Rate()
-        self._unsettled = surplus + self.limit if surplus or self._phase is not Phase.GROW else 0
+        self._unsettled = surplus + self.limit if surplus or self._phase is not WindowPhase.GROW else 0
         self._refusals.begin(now, surplus)
         self._begin_block(now)
 
@@ -255,15 +255,15 @@ class Window:
 
     def _decide(self, now: float) -> None:
         blocks = len(self._rate.blocks)
-        if self._phase is Phase.GROW:
+        if self._phase is WindowPhase.GROW:
             self._decide_growth(now, blocks)
-        elif self._phase in {Phase.UP, Phase.DOWN}:
+        elif self._phase in {WindowPhase.UP, WindowPhase.DOWN}:
             self._decide_probe(now, blocks)
-        elif self._phase is Phase.HOLD:
+        elif self._phase is WindowPhase.HOLD:
             self._notice_change(blocks)
             if len(self._rate.blocks) >= self._patience:
                 self._probe(now)
-        elif self._phase is Phase.GRANTED:
+        elif self._phase is WindowPhase.GRANTED:
             self._seen = self._rate.mean
 
     def _notice_change(self, blocks: int) -> None:
@@ -274,7 +274,7 @@ class Window:
         if not self._usual:
             self._usual = self._rate.mean
         elif abs(lately / self._usual - 1) > max(_CHANGED, _CLEARLY * 0.4 / math.sqrt(2 * self._block_size())):
-            self._changed(Phase.UP if lately > self._usual else Phase.DOWN)
+            self._changed(WindowPhase.UP if lately > self._usual else WindowPhase.DOWN)
             self._usual = self._best = 0.0
             self._rate = Rate()
         else:
@@ -292,7 +292,7 @@ class Window:
             if needed < _NEARLY * self.limit:
                 self._seen = self._best = self._rate.mean
                 self._base, self._base_rate = self.limit, self._rate
-                self._phase = Phase.DOWN
+                self._phase = WindowPhase.DOWN
                 self._starting = True
                 self._reason = f"reads take longer with {self.limit} requests: trying what the rate needs"
                 self._move(needed, now)
@@ -329,11 +329,11 @@ class Window:
         tried = self.limit
         needed = self._base * gain * _HEADROOM if gain > 1 + _EQUAL else self._base
         self._move(min(needed, tried), now)
-        self._patience, self._next_probe = _SOON, Phase.UP
+        self._patience, self._next_probe = _SOON, WindowPhase.UP
         self._settled(f"the link is full: {tried} requests bring {gain - 1:+.0%} over {self._base}")
 
     def _settled(self, reason: str) -> None:
-        self._phase = Phase.HOLD
+        self._phase = WindowPhase.HOLD
         self._reason = reason
         self._usual = 0.0 if self._base != self._held else self._usual
         self._held = self._base
@@ -347,16 +347,16 @@ class Window:
         self._best = max(self._rate.mean, former)
         up = max(self.limit + 1, round(self.limit * 1.25))
         down = min(self.limit - 1, round(self.limit * self._down_step))
-        possible = {Phase.UP: self.limit < up <= self._most, Phase.DOWN: self._least <= down}
+        possible = {WindowPhase.UP: self.limit < up <= self._most, WindowPhase.DOWN: self._least <= down}
         phase = self._next_probe
         if not possible[phase]:
-            phase = Phase.DOWN if phase is Phase.UP else Phase.UP
-        self._next_probe = Phase.DOWN if phase is Phase.UP else Phase.UP
+            phase = WindowPhase.DOWN if phase is WindowPhase.UP else WindowPhase.UP
+        self._next_probe = WindowPhase.DOWN if phase is WindowPhase.UP else WindowPhase.UP
         if not possible[phase]:
             self._rate = Rate()
             return
         self._phase = phase
-        self._move(up if phase is Phase.UP else down, now)
+        self._move(up if phase is WindowPhase.UP else down, now)
 
     def _decide_probe(self, now: float, blocks: int) -> None:
         base = self._base_rate
@@ -364,9 +364,9 @@ class Window:
             return
         ratio = self._rate.mean / base.mean
         error = math.hypot(self._rate.error, base.error)
-        if blocks < 2 and (self._phase is Phase.UP or ratio > 1 - _CLEARLY * error):
+        if blocks < 2 and (self._phase is WindowPhase.UP or ratio > 1 - _CLEARLY * error):
             return
-        if self._phase is Phase.UP:
+        if self._phase is WindowPhase.UP:
             self._decide_up(now, base, ratio, blocks, error)
         else:
             self._decide_down(now, ratio, blocks, error)
@@ -381,9 +381,9 @@ class Window:
             self._age_best(base)
             self._go_back(now, f"the link is full: {tried} requests bring {ratio - 1:+.0%} over {self._base}")
             return
-        self._changed(Phase.UP)
+        self._changed(WindowPhase.UP)
         if ratio > 1 + _PAYS * step:
-            self._phase = Phase.GROW
+            self._phase = WindowPhase.GROW
             self._base, self._base_rate = tried, self._rate
             self._reason = f"growing again: {tried} requests bring {ratio - 1:+.0%}"
             self._move(tried * _GROWTH, now)
@@ -404,7 +404,7 @@ class Window:
                 self._best = self._rate.mean
                 if self._halve(now):
                     return
-            self._changed(Phase.UP if self._starting else Phase.DOWN)
+            self._changed(WindowPhase.UP if self._starting else WindowPhase.DOWN)
             self._starting = self._halving = False
             self._down_step = max(0.5, self._down_step**1.6)
             self._settled(f"the link is full with {tried}: {self._base} requests bring no more")
@@ -438,14 +438,14 @@ class Window:
         if lost > 1 + _CHANGED and not self._starting:
             # Fewer bring less at most by as many as they are fewer: the link is another one.
             self._go_back(now, reason)
-            self._changed(Phase.DOWN)
+            self._changed(WindowPhase.DOWN)
             self._usual = self._best = 0.0
             self._starting = self._halving = False
             return
         full = lost < _NOT_FULL or self._base == self._most
         if self._starting and not self._halving and not full:
             self._starting = False
-            self._phase = Phase.GROW
+            self._phase = WindowPhase.GROW
             self._reason = reason
             self._move(self._base * _GROWTH, now)
             return
@@ -459,13 +459,13 @@ class Window:
         if self._starting:
             self._best = 0.0
         if self._starting and lost < _HARDLY_LOST:
-            self._changed(Phase.DOWN)
+            self._changed(WindowPhase.DOWN)
             self._down_step = 0.6
         elif not full or (self._starting and not self._halving):
-            self._changed(Phase.UP)
+            self._changed(WindowPhase.UP)
         self._starting = self._halving = False
 
-    def _changed(self, again: Phase) -> None:
+    def _changed(self, again: WindowPhase) -> None:
         """A probe found something better: look soon, and the same way, again."""
         self._patience = _SOON
         self._next_probe = again
@@ -479,7 +479,7 @@ class Window:
     def _not_asked_for(self, now: float) -> None:
         """The program does not ask for as many: a window that was being tried is given up."""
         self._not_full = 0
-        if self._phase in {Phase.GROW, Phase.UP, Phase.DOWN} and self._base_rate is not None:
+        if self._phase in {WindowPhase.GROW, WindowPhase.UP, WindowPhase.DOWN} and self._base_rate is not None:
             self._move(self._base, now)
             self._settled(f"no more than {self._base} are asked for")
         self._rate = Rate()

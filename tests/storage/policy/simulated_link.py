@@ -26,8 +26,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from asyncdata.storage.throughput import Sample
-from asyncdata.storage.window import Window
+from asyncdata.storage.policy.throughput import Sample
+from asyncdata.storage.policy.window import RequestWindow
 
 DEMAND: Final = 1024
 """Reads that a program wants at a time, those included that wait to be asked again: memory ends somewhere."""
@@ -134,7 +134,7 @@ class Run:
     def __init__(
         self,
         link: Link,
-        window: int | Window,
+        window: int | RequestWindow,
         *,
         reads: int,
         seed: int,

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from asyncdata.storage.throughput import Durations, Filling, Rate, Sample
+from asyncdata.storage.policy.throughput import Durations, Fullness, Rate, Sample
 
 
-def _slice(durations: Durations, took_s: float, *, limited: bool = True) -> Filling:
-    filling = Filling.UNKNOWN
+def _slice(durations: Durations, took_s: float, *, limited: bool = True) -> Fullness:
+    filling = Fullness.UNKNOWN
     for _ in range(16):
         filling = durations.add(Sample(took_s, 0.0, 1, -1.0, limited), 32)
-        if filling is not Filling.UNKNOWN:
+        if filling is not Fullness.UNKNOWN:
             break
     return filling
 
@@ -17,18 +17,18 @@ def _slice(durations: Durations, took_s: float, *, limited: bool = True) -> Fill
 def test_reads_that_take_longer_tell_of_a_full_link() -> None:
     """Against those that took least, not against the first."""
     durations = Durations(12)
-    assert _slice(durations, 1.0) is Filling.EMPTY
-    assert _slice(durations, 0.5) is Filling.EMPTY
-    assert _slice(durations, 0.6) is Filling.EMPTY
-    assert _slice(durations, 0.8) is Filling.FULL
+    assert _slice(durations, 1.0) is Fullness.EMPTY
+    assert _slice(durations, 0.5) is Fullness.EMPTY
+    assert _slice(durations, 0.6) is Fullness.EMPTY
+    assert _slice(durations, 0.8) is Fullness.FULL
     assert durations.shortest_s == 0.5
 
 
 def test_reads_that_were_not_held_back_tell_nothing() -> None:
     """The program asks for less: how long its reads take is not the window's doing."""
     durations = Durations(12)
-    assert _slice(durations, 1.0) is Filling.EMPTY
-    assert _slice(durations, 5.0, limited=False) is Filling.UNKNOWN
+    assert _slice(durations, 1.0) is Fullness.EMPTY
+    assert _slice(durations, 5.0, limited=False) is Fullness.UNKNOWN
 
 
 def test_how_many_reads_were_of_use_bounds_the_window() -> None:
@@ -49,7 +49,7 @@ def test_reads_of_other_sizes_are_compared_at_one_size() -> None:
     durations = Durations(12)
     for size, took_s in ((1000, 0.2), (9000, 1.0)):
         fillings = [durations.add(Sample(took_s, 0.0, size, 0.1, limited=True), 24) for _ in range(12)]
-        assert fillings[-1] is Filling.EMPTY
+        assert fillings[-1] is Fullness.EMPTY
 
 
 def test_a_rate_knows_its_error() -> None:

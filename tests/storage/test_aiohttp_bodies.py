@@ -12,9 +12,9 @@ import pytest
 from asyncdata.errors import TransientStorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher
+from asyncdata.storage.aiohttp_bodies import LenientWire
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import TIMEOUT_CAUSES, read_failed
-from asyncdata.storage.lenient import LenientWire
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import LIMIT_S

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from asyncdata.storage.throughput import Sample
-from asyncdata.storage.window import FIRST, Window
+from asyncdata.storage.policy.throughput import Sample
+from asyncdata.storage.policy.window import FIRST, RequestWindow
 from tests.samples import SOAK
-from tests.storage.simulated_link import Link, Run, draw_link
+from tests.storage.policy.simulated_link import Link, Run, draw_link
 
 SWEEP = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 READS = 12_000
@@ -52,7 +52,7 @@ def part_of_the_best(seed: int) -> tuple[float, float]:
     Every read is the same one in all runs, so that noise is small.
     """
     link = draw_link(seed)
-    outcome = Run(link, Window(), reads=READS, left_out=LEFT_OUT, seed=seed).run()
+    outcome = Run(link, RequestWindow(), reads=READS, left_out=LEFT_OUT, seed=seed).run()
     rate, enough = best_of_sweep(link, seed)
     return outcome.steady_rate / rate, max(outcome.windows) / most_for(enough)
 
@@ -77,7 +77,7 @@ def test_the_window_is_found_on_all_sorts_of_networks(seeds: Sequence[int]) -> N
 @pytest.mark.parametrize("link", NAMED.values(), ids=NAMED)
 def test_the_window_is_found_on_the_named_networks(link: Link) -> None:
     """The same, on those that the benchmark meets with real sockets."""
-    rate = Run(link, Window(), reads=READS, left_out=LEFT_OUT, seed=7).run().steady_rate
+    rate = Run(link, RequestWindow(), reads=READS, left_out=LEFT_OUT, seed=7).run().steady_rate
     assert rate >= 0.95 * best_of_sweep(link, 7)[0]
 
 
@@ -93,7 +93,7 @@ def test_the_window_is_found_on_the_named_networks(link: Link) -> None:
 )
 def test_the_window_fills_the_link_and_no_more(link: Link, needed: int) -> None:
     """It ends near bandwidth times latency over the size of a range: neither far below nor far above."""
-    window = Window()
+    window = RequestWindow()
     outcome = Run(link, window, reads=20_000, seed=1).run()
     assert 0.75 * needed <= window.limit <= 1.6 * needed + 4, window
     assert max(outcome.windows) <= most_for(needed)
@@ -103,7 +103,7 @@ def test_the_window_fills_the_link_and_no_more(link: Link, needed: int) -> None:
 def test_a_link_that_changes_is_noticed(times: float) -> None:
     """The rate of another link in the same window: that is probed at once, and what is needed now is found."""
     link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, times),))
-    window = Window()
+    window = RequestWindow()
     outcome = Run(link, window, reads=12_000, left_out=7000, seed=5).run()
     needed = 1e9 * times / (8 << 20) * (0.04 + (8 << 20) / 50e6)
     assert outcome.steady_rate >= 0.95 * min(1e9 * times, 256 / needed * 1e9 * times)
@@ -115,7 +115,7 @@ def test_a_short_job_is_hardly_slower_than_with_the_best_window(cap: float, need
     """A gigabyte in 128 reads: the first guess is near what such links need, and it does not overshoot."""
     link = Link(first_byte_s=0.04, sigma=0.2, stream_bytes_per_s=50e6, total_bytes_per_s=cap)
     best_s = min(Run(link, window, reads=128, left_out=0, seed=8, demand=128).run().elapsed_s for window in SWEEP)
-    outcome = Run(link, Window(), reads=128, left_out=0, seed=8, demand=128).run()
+    outcome = Run(link, RequestWindow(), reads=128, left_out=0, seed=8, demand=128).run()
     assert outcome.elapsed_s <= 1.25 * best_s
     assert max(outcome.windows) <= most_for(needed)
 
@@ -131,7 +131,7 @@ def test_a_server_that_says_429_to_everything_now_and_then_is_used_in_between() 
         burst_every_s=100 * slot_s,
         burst_s=2 * slot_s,
     )
-    window = Window()
+    window = RequestWindow()
     outcome = Run(link, window, reads=12_000, left_out=2000, seed=6).run()
     fixed = Run(link, 32, reads=12_000, left_out=2000, seed=6).run()
     assert window.stats().backoffs >= 4
@@ -141,7 +141,7 @@ def test_a_server_that_says_429_to_everything_now_and_then_is_used_in_between() 
 def test_it_backs_off_from_a_server_that_says_429_and_stays_near_what_it_grants() -> None:
     """Hardly any request is refused once the limit is known, and what is granted is used."""
     link = Link(first_byte_s=0.02, sigma=0.2, stream_bytes_per_s=100e6, requests_per_s=1000, size=1 << 20)
-    window = Window()
+    window = RequestWindow()
     outcome = Run(link, window, reads=20_000, seed=2).run()
     assert window.stats().backoffs >= 1
     assert outcome.throttled < 0.08 * 20_000
@@ -153,14 +153,14 @@ def test_errors_that_have_nothing_to_do_with_the_load_do_not_shrink_it(errors: f
     """A server that fails at random is read as fast as one that does not."""
     healthy = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=2e9)
     failing = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=2e9, errors=errors)
-    rates = [Run(link, Window(), reads=8000, seed=4).run().steady_rate for link in (healthy, failing)]
+    rates = [Run(link, RequestWindow(), reads=8000, seed=4).run().steady_rate for link in (healthy, failing)]
     assert rates[1] > 0.9 * rates[0]
 
 
 def test_a_program_that_asks_for_less_moves_nothing() -> None:
     """The window stays where it was, and says why; nothing is learned from reads that it did not hold back."""
     link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6)
-    window = Window()
+    window = RequestWindow()
     outcome = Run(link, window, reads=3000, seed=3, demand=10).run()
     assert window.limit == FIRST
     assert set(outcome.windows) == {FIRST}
@@ -172,23 +172,23 @@ def test_epochs_that_end_do_not_keep_it_from_growing(epoch: int, times: float, p
     """At each end places are free, and at each beginning nothing comes for a while: neither counts against a window."""
     link = Link(first_byte_s=0.04, sigma=0.25, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, times),))
 
-    def rate(window: int | Window) -> float:
+    def rate(window: int | RequestWindow) -> float:
         return Run(link, window, reads=READS, left_out=8000, seed=seed, epoch=epoch).run().steady_rate
 
-    assert rate(Window()) >= part * max(rate(window) for window in (48, 96, 192))
+    assert rate(RequestWindow()) >= part * max(rate(window) for window in (48, 96, 192))
 
 
 def test_a_window_grows_slot_by_slot() -> None:
     """Never by a burst: one finished read, at most one slot more."""
     link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6)
-    windows = Run(link, Window(), reads=3000, seed=3).run().windows
+    windows = Run(link, RequestWindow(), reads=3000, seed=3).run().windows
     assert max(after - before for before, after in itertools.pairwise(windows)) == 1
     assert max(windows) == 256
 
 
 def test_it_tells_what_it_chose_and_why() -> None:
     """Numbers as measured, and a sentence."""
-    window = Window()
+    window = RequestWindow()
     Run(Link(first_byte_s=0.04, sigma=0.0, stream_bytes_per_s=50e6), window, reads=2000, seed=3).run()
     stats = window.stats()
     assert stats.limit == window.limit
@@ -200,7 +200,7 @@ def test_it_tells_what_it_chose_and_why() -> None:
 
 def test_samples_without_a_first_byte_or_time_do_no_harm() -> None:
     """Readers without a wire tell neither; and a clock may stand still."""
-    window = Window(first=4)
+    window = RequestWindow(first=4)
     for _ in range(1000):
         window.done(Sample(now=1.0, began=1.0, size=10, first_byte_s=-1.0, limited=True))
         window.refused(now=1.0, began=1.0, throttled=False)

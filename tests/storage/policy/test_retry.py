@@ -9,7 +9,7 @@ from asyncdata import errors
 from asyncdata.errors import AsyncdataError, TransientStorageError
 from asyncdata.options import RetryOptions
 from asyncdata.storage import failures
-from asyncdata.storage.retry import is_retryable, next_delay_s
+from asyncdata.storage.policy.retry import is_retryable, next_delay_s
 
 options = st.builds(
     RetryOptions,

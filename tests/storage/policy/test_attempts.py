@@ -9,8 +9,8 @@ import pytest
 from asyncdata.options import Options
 from asyncdata.storage import FailureCause
 from asyncdata.storage.attempt import Attempt
-from asyncdata.storage.attempts import Attempts
 from asyncdata.storage.failures import read_failed
+from asyncdata.storage.policy.attempts import Attempts
 from asyncdata.testing import run_virtual
 from asyncdata.types import ObjectInfo
 
@@ -28,7 +28,7 @@ def test_stalls_teach_no_patience(cause: FailureCause) -> None:
         loop = asyncio.get_running_loop()
         attempts = Attempts(Options(), 0)
         for number in range(300):
-            ticket = await attempts.enter(0, 1000)
+            slot = await attempts.slots.enter(0, 1000)
             racing = attempts.begin(1000, never, loop.time())
             racing.asked_at = loop.time()
             if number % 8:
@@ -38,7 +38,7 @@ def test_stalls_teach_no_patience(cause: FailureCause) -> None:
             else:
                 await asyncio.sleep(10)
                 attempts.failed(read_failed("nothing came", cause), racing)
-            attempts.end(racing, ticket)
+            attempts.end(racing, slot)
         last = attempts.begin(1000, never, loop.time())
         await attempts.aclose()
         assert last.limits is not None
@@ -54,7 +54,7 @@ async def reads(attempts: Attempts, count: int, cause: FailureCause | None = Non
     loop = asyncio.get_running_loop()
 
     async def one() -> None:
-        ticket = await attempts.enter(0, 1 << 20)
+        slot = await attempts.slots.enter(0, 1 << 20)
         racing = attempts.begin(1 << 20, never, loop.time())
         racing.asked_at = loop.time()
         await asyncio.sleep(0.02)
@@ -64,7 +64,7 @@ async def reads(attempts: Attempts, count: int, cause: FailureCause | None = Non
             attempts.ended_well(racing, 1 << 20)
         else:
             attempts.failed(read_failed("not now", cause), racing)
-        attempts.end(racing, ticket)
+        attempts.end(racing, slot)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
@@ -77,15 +77,15 @@ def test_the_window_follows_what_happens(cause: FailureCause) -> None:
 
     async def scenario() -> None:
         attempts = Attempts(Options(memory_limit_bytes=1 << 40), 0)
-        first = attempts.limit
+        first = attempts.slots.limit
         await reads(attempts, 2000)
-        grown = attempts.limit
+        grown = attempts.slots.limit
         assert grown > 2 * first
         said = attempts.stats().window
         assert said is not None
         assert said.reason
         await reads(attempts, 1000, cause)
-        assert attempts.limit < grown / 2
+        assert attempts.slots.limit < grown / 2
         await attempts.aclose()
 
     run_virtual(scenario())
@@ -97,11 +97,11 @@ def test_bytes_in_flight_are_limited(options: Options) -> None:
 
     async def scenario() -> None:
         attempts = Attempts(options, 0)
-        ticket = await attempts.enter(0, 600 << 10)
-        second = asyncio.create_task(attempts.enter(0, 600 << 10))
+        slot = await attempts.slots.enter(0, 600 << 10)
+        second = asyncio.create_task(attempts.slots.enter(0, 600 << 10))
         await asyncio.sleep(1)
         assert not second.done()
-        attempts.end(attempts.begin(600 << 10, never, 1.0), ticket)
+        attempts.end(attempts.begin(600 << 10, never, 1.0), slot)
         await second
         await attempts.aclose()
 

@@ -1,6 +1,6 @@
 """The books of attempts: each is counted, watched, learned from, and given its place in the window.
 
-``begin`` and ``end`` embrace one attempt that holds a ticket of the gate; between them comes ``ended_well`` or
+``begin`` and ``end`` embrace one attempt that holds a slot of the slots; between them comes ``ended_well`` or
 ``failed``. What is learned here sets the limits of the next attempts, their number, and when they are hedged.
 """
 
@@ -14,12 +14,11 @@ from asyncdata.errors import TransientStorageError
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.storage.counters import FetchCounters, FetchStats
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.gate import Gate
-from asyncdata.storage.hedge import Again, HedgeMemory, Hedger, Racing
-from asyncdata.storage.limits import Observations
-from asyncdata.storage.schedule import Priority, Ticket
-from asyncdata.storage.throughput import Sample
-from asyncdata.storage.window import Window
+from asyncdata.storage.policy.hedge import Again, HedgeMemory, Hedger, Racing
+from asyncdata.storage.policy.limits import Observations
+from asyncdata.storage.policy.slots import Slot, Slots
+from asyncdata.storage.policy.throughput import Sample
+from asyncdata.storage.policy.window import RequestWindow
 
 _LEAST_S: Final = 1e-6
 _ALL_OF_THE_FIRST: Final = 200
@@ -38,8 +37,8 @@ class Attempts:
 
     def __init__(self, options: Options, hedge_bytes: int) -> None:
         limit, most_bytes = options.max_requests_in_flight, options.max_bytes_in_flight
-        self._window = Window() if limit == AUTOTUNE else None
-        self._gate = Gate(
+        self._window = RequestWindow() if limit == AUTOTUNE else None
+        self.slots = Slots(
             limit if self._window is None else self._window.limit,
             options.memory_limit_bytes if most_bytes == AUTOTUNE else most_bytes,
         )
@@ -51,20 +50,9 @@ class Attempts:
         self._hedger = Hedger(
             options.hedge, self._hedge_memory, self.counters, self._observed.hedge_after_s, self._has_room
         )
-        self.enter_at_once = self._gate.enter_at_once
-        """Takes a place of so many bytes, or returns None: then ``enter`` waits for one."""
 
     def __repr__(self) -> str:
-        return repr(self._gate)
-
-    @property
-    def limit(self) -> int:
-        """The limit of requests in flight, as it is now."""
-        return self._gate.limit
-
-    async def enter(self, priority: Priority, size: int) -> Ticket:
-        """Waits for a place; the ticket is to be given to ``end``."""
-        return await self._gate.enter(priority, size)
+        return repr(self.slots)
 
     def begin(self, size: int, again: Again, now: float, resumed: bool = False) -> Racing:
         """An attempt at so many bytes begins; ``again`` asks for some of them a second time."""
@@ -80,9 +68,9 @@ class Attempts:
 
     def _has_room(self) -> bool:
         """Whether places are free, and not only for the moment between the end of a read and the next one's begin."""
-        return 4 * self._gate.held < 3 * self._gate.limit
+        return 4 * self.slots.held < 3 * self.slots.limit
 
-    def end(self, racing: Racing, ticket: Ticket) -> None:
+    def end(self, racing: Racing, slot: Slot) -> None:
         """It is over, in whatever way."""
         self._hedger.running.discard(racing)
         if racing.task is not None:
@@ -92,9 +80,9 @@ class Attempts:
         if racing.skipped:
             self.counters.skipped(racing.skipped)
         self.counters.in_flight -= 1
-        self._gate.leave(ticket)
-        if self._window is not None and self._window.limit != self._gate.limit:
-            self._gate.resize(self._window.limit)
+        self.slots.leave(slot)
+        if self._window is not None and self._window.limit != self.slots.limit:
+            self.slots.resize(self._window.limit)
 
     def ended_well(self, racing: Racing, size: int) -> None:
         """All its bytes are there."""
@@ -118,8 +106,8 @@ class Attempts:
             # A program asks for the next range only when it has got one: some places may be free for a moment. Where
             # many end in one turn of the loop, the places count that were held before the first did.
             if now != self._turn:
-                self._turn, self._held = now, self._gate.held
-            full = self._held >= self._gate.limit - self._gate.limit // 4
+                self._turn, self._held = now, self.slots.held
+            full = self._held >= self.slots.limit - self.slots.limit // 4
             self._window.done(Sample(now, racing.began, size, first_byte_s, full))
 
     def failed(self, error: TransientStorageError, racing: Racing) -> int:
@@ -151,7 +139,7 @@ class Attempts:
     def stats(self) -> FetchStats:
         """What was done so far."""
         window = None if self._window is None else self._window.stats()
-        stats = self.counters.snapshot(waiting=self._gate.waiting, limit=self._gate.limit, window=window)
+        stats = self.counters.snapshot(waiting=self.slots.waiting, limit=self.slots.limit, window=window)
         memory = self._hedge_memory
         return dataclasses.replace(
             stats,
@@ -162,5 +150,5 @@ class Attempts:
 
     async def aclose(self) -> None:
         """Refuses whoever waits, and ends second attempts."""
-        self._gate.close()
+        self.slots.close()
         await self._hedger.aclose()

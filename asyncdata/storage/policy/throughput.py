@@ -79,7 +79,7 @@ class Rate:
         return statistics.stdev(self.blocks) / math.sqrt(len(self.blocks)) / self.mean
 
 
-class Filling(enum.Enum):
+class Fullness(enum.Enum):
     """What the last slice of reads tells while a window grows."""
 
     UNKNOWN = "unknown"
@@ -123,7 +123,7 @@ class Durations:
         """The window is another one."""
         self._limits.append((now, limit))
 
-    def add(self, sample: Sample, limit: int) -> Filling:
+    def add(self, sample: Sample, limit: int) -> Fullness:
         """A read ended, with such a window; what that tells."""
         seconds = sample.now - sample.began
         head_s = min(sample.first_byte_s, seconds) if sample.first_byte_s >= 0 else seconds
@@ -135,19 +135,19 @@ class Durations:
         self._together += self._window_at(sample.began)
         # Of those that begin together the shortest ones end first: the first slice has all of them.
         if self._reads < (limit // 4 if self._slices else self._limits[0][1]) or self._reads < _LEAST_SLICE:
-            return Filling.UNKNOWN
+            return Fullness.UNKNOWN
         reads, together, full = self._reads, self._together / self._reads, self._limited >= 0.8 * self._reads
         last = _Slice(self._heads_s / reads, self._bodies_s / max(1, self._bytes), self._bytes / reads)
         self._slices.append(last)
         self._begin_slice()
         if not full:
-            return Filling.UNKNOWN
+            return Fullness.UNKNOWN
         seconds, shortest_s = last.seconds(last.size), min(one.seconds(last.size) for one in self._slices)
         if seconds <= 0:
-            return Filling.EMPTY
+            return Fullness.EMPTY
         room = _ROOM if len(self._slices) > 1 and seconds < _NO_LONGER * shortest_s else _AT_ONCE
         self.proven = room * together * shortest_s / seconds
-        return Filling.FULL if seconds > _LONGER * shortest_s else Filling.EMPTY
+        return Fullness.FULL if seconds > _LONGER * shortest_s else Fullness.EMPTY
 
     def _window_at(self, at: float) -> int:
         return self._limits[bisect.bisect_right(self._limits, at, key=operator.itemgetter(0)) - 1][1]
