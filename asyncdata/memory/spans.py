@@ -9,8 +9,8 @@ The space is many times larger than what may be resident, so addresses are plent
 What always holds:
 
 * live spans, cached spans and holes never overlap, and together they cover [0, top) exactly;
-* used + cached + owed bytes never exceed the resident limit (*owed*: ranges that were evicted while the request that
-  evicted them failed; they are handed out, to be punched, with the next span or by ``trim``);
+* used + cached bytes never exceed the resident limit, unless what is used does by itself: who may take is the ledger's
+  business; evicted ranges are *owed* until they are handed out, to be punched, with the next span or by ``trim``;
 * a range in ``Taken.punch`` lies in no live and in no cached span, except that the span taken with it may reuse it:
   punch first, use afterwards.
 
@@ -55,7 +55,7 @@ class SpanAllocator:
 
     Args:
         space_bytes: Length of the offset space; some ten times the limit, so that fragmentation does not matter.
-        resident_limit_bytes: Most bytes that are live or cached at any time.
+        resident_limit_bytes: Most bytes that are live or cached at any time, where not more are live.
         granule: Unit of cutting, in bytes.
         start: Offset of the first span; what lies before it, and behind ``space_bytes``, belongs to somebody else.
     """
@@ -136,8 +136,7 @@ class SpanAllocator:
     def span_bytes(self, nbytes: int) -> int:
         """What a request for ``nbytes`` occupies; the number to charge before taking it.
 
-        The class of a request that fits the limit never exceeds the limit. A larger request has a class too; taking
-        it gives ``None``.
+        The class of a request that fits the limit never exceeds the limit. A larger request has a class too.
         """
         if nbytes < 1:
             raise ValueError(f"a span has at least 1 byte, not {nbytes}")
@@ -157,7 +156,7 @@ class SpanAllocator:
     # --- what is done --------------------------------------------------------------------------------------------
 
     def take(self, nbytes: int) -> Taken | None:
-        """Takes a span of at least ``nbytes``; ``None`` if the limit or the space has no room for it now."""
+        """Takes a span of at least ``nbytes``; ``None`` if the space has no room for it now."""
         size = self.span_bytes(nbytes)
         free = self._by_class.get(size)
         if free:
@@ -165,8 +164,6 @@ class SpanAllocator:
             del self._by_age[span.offset]
             self._cached -= size
         else:
-            if self._used + size > self._limit:
-                return None
             offset = self._place(size)
             if offset is None:
                 return None
@@ -192,6 +189,8 @@ class SpanAllocator:
             free = self._by_class[size] = deque()
         free.append(span)
         self._by_age[offset] = span
+        while self._used + self._cached > self._limit and self._by_age:
+            self._evict_oldest()
 
     def trim(self, keep_bytes: int = 0) -> list[tuple[int, int]]:
         """Evicts cached spans, oldest first, until at most ``keep_bytes`` are cached; returns the ranges to punch."""
@@ -203,7 +202,7 @@ class SpanAllocator:
 
     def _place(self, size: int) -> int | None:
         """Finds addresses for a new span within the resident limit, evicting cached spans as far as needed."""
-        while self._used + self._cached + size > self._limit:
+        while self._by_age and self._used + self._cached + size > self._limit:
             self._evict_oldest()
         while True:
             if self._top + size <= self._space:

@@ -8,9 +8,11 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, note, settings
@@ -72,18 +74,32 @@ def _sliced(make: Make, count: int, _: Path) -> ad.Dataset:
     return ad.Dataset.from_tensor_slices(numbers).map(make)
 
 
-def _read(make: Make, count: int, folder: Path) -> ad.Dataset:
+def _file(make: Make, count: int, folder: Path) -> Path:
     path = folder / f"{make.nbytes}-{make.varied}-{count}.tfrecord"
     if not path.exists():
         quick = Make(make.nbytes, make.varied, 0)
         with ad.TFRecordWriter(path) as writer:
             writer.write_many(quick(number).tobytes() for number in range(count))
-    return ad.TFRecordDataset(str(path)).map(lambda record: np.frombuffer(record, np.uint8))
+    return path
 
 
-def _interleaved(make: Make, count: int, _: Path) -> ad.Dataset:
-    parts = ad.Dataset.range(8)
-    return parts.interleave(lambda part: ad.Dataset.range(part * 1000, part * 1000 + count // 8).map(make), 4)
+def _read(make: Make, count: int, folder: Path) -> ad.Dataset:
+    records = ad.TFRecordDataset(str(_file(make, count, folder)))
+    return records.map(lambda record: np.frombuffer(record, np.uint8))
+
+
+def _read_from_memory(make: Make, count: int, folder: Path) -> ad.Dataset:
+    path = _file(make, count, folder)
+    url = f"memory://charged/{path.name}"
+    fsspec.filesystem("memory").pipe_file(url, path.read_bytes())
+    return ad.TFRecordDataset(url).map(lambda record: np.frombuffer(record, np.uint8))
+
+
+def _interleaved(make: Make, count: int, _: Path, *, deterministic: bool = True) -> ad.Dataset:
+    def part(number: Any) -> ad.Dataset:
+        return ad.Dataset.range(number * 1000, number * 1000 + count // 8).map(make)
+
+    return ad.Dataset.range(8).interleave(part, 4, deterministic=deterministic)
 
 
 SOURCES: Final[dict[str, Source]] = {
@@ -94,7 +110,9 @@ SOURCES: Final[dict[str, Source]] = {
     "generator": _generated,
     "slices": _sliced,
     "records": _read,
+    "memory": _read_from_memory,
     "interleaved": _interleaved,
+    "sloppy": partial(_interleaved, deterministic=False),
 }
 
 BEHIND: Final[dict[str, Callable[[ad.Dataset, int], ad.Dataset]]] = {

@@ -1,8 +1,9 @@
-"""Slabs for granted bytes: verdicts that wait until the loop is quiet, parts for several pipelines."""
+"""Slabs for granted bytes: a stall is seen when nothing goes on, parts for several pipelines."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from asyncdata.errors import MemoryLimitError, PipelineError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.slabs import Slab
+from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.budgets import Budgets
 
@@ -30,7 +32,6 @@ async def test_a_hopeless_ask_fails_once_the_loop_is_quiet(arena: Arena) -> None
     buffer = budget.open("buffer", rank=1, kind=Kind.ASSEMBLER)
     source = budget.open("source", rank=2, kind=Kind.SOURCE)
     held = [await budget.take(buffer, 4 * GRANULE) for _ in range(4)]
-    budget.wait(buffer)
     budget.wait(source)
     with pytest.raises(MemoryLimitError, match="buffer holds"):
         await budget.take(source, GRANULE)
@@ -45,7 +46,6 @@ async def test_an_ask_is_not_hopeless_while_somebody_is_about_to_go_on(arena: Ar
     buffer = budget.open("buffer", rank=1, kind=Kind.ASSEMBLER)
     source = budget.open("source", rank=2, kind=Kind.SOURCE)
     held = await budget.take(buffer, 16 * GRANULE)
-    budget.wait(buffer)
     budget.wait(source)
     asking = asyncio.ensure_future(budget.take(source, GRANULE))
     for _ in range(5):
@@ -53,6 +53,60 @@ async def test_an_ask_is_not_hopeless_while_somebody_is_about_to_go_on(arena: Ar
     budget.slabs.drop(held)
     slab = await asking
     budget.slabs.drop(slab)
+    assert budget.ledger.used == 0
+
+
+@pytest.mark.parametrize("busy", ["outside", "consumer", "other pipeline"])
+async def test_an_ask_is_not_hopeless_while_something_goes_on(arena: Arena, busy: str) -> None:
+    """Reads, calls, awaited user code and the consumer may give memory back; what goes on elsewhere does not count."""
+    budget, other = (
+        Budget(arena, LIMIT, start=part * 512 * GRANULE, stop=(part + 1) * 512 * GRANULE) for part in (0, 1)
+    )
+    buffer = budget.open("buffer", rank=1, kind=Kind.ASSEMBLER)
+    source = budget.open("source", rank=2, kind=Kind.SOURCE)
+    held = await budget.take(buffer, 16 * GRANULE)
+    ended = asyncio.Event()
+
+    async def go_on() -> None:
+        (other if busy == "other pipeline" else budget).activity.enter()
+        with contextlib.nullcontext() if busy == "consumer" else Outside():
+            await ended.wait()
+
+    budget.wait(source)
+    budget.activity.consume(busy == "consumer")
+    going_on = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    asking = asyncio.create_task(budget.take(source, GRANULE))
+    for _ in range(300):
+        await asyncio.sleep(0)
+    assert asking.done() is (busy == "other pipeline")
+    ended.set()
+    await going_on
+    budget.activity.consume(False)
+    with pytest.raises(MemoryLimitError, match="buffer holds"):
+        await asking
+    budget.slabs.drop(held)
+    assert budget.ledger.used == 0
+
+
+async def test_what_is_owed_is_repaid_first(arena: Arena) -> None:
+    """A debt is charged at once; then only what a reserve covers is granted, until enough is given back."""
+    budget = Budget(arena, LIMIT)
+    tasks = budget.open("tasks", rank=1, kind=Kind.FLOW, reserved_bytes=2 * GRANULE)
+    buffer = budget.open("buffer", rank=2, kind=Kind.ASSEMBLER)
+    held = [await budget.take(buffer, 7 * GRANULE) for _ in range(2)]
+    owed = budget.owe(tasks, 5 * GRANULE)
+    assert budget.ledger.used == 19 * GRANULE
+    assert budget.ledger.free == -3 * GRANULE
+    assert budget.take_spare(tasks, GRANULE) is None
+    asking = asyncio.create_task(budget.take(buffer, GRANULE))
+    await asyncio.sleep(0)
+    budget.slabs.drop(owed)
+    soonest = await budget.take(tasks, 2 * GRANULE)
+    assert not asking.done()
+    budget.slabs.drop(held.pop())
+    held += [await asking, soonest]
+    budget.slabs.drop_each(held)
     assert budget.ledger.used == 0
 
 
