@@ -52,15 +52,15 @@ if TYPE_CHECKING:
     from asyncdata.errors import UnbatchableError as UnbatchableError
     from asyncdata.errors import UnsupportedURLError as UnsupportedURLError
     from asyncdata.errors import WorkerDiedError as WorkerDiedError
-    from asyncdata.formats.example import parse_example as parse_example
-    from asyncdata.formats.features import FixedLenFeature as FixedLenFeature
-    from asyncdata.formats.features import FixedLenSequenceFeature as FixedLenSequenceFeature
-    from asyncdata.formats.features import RaggedFeature as RaggedFeature
-    from asyncdata.formats.features import VarLenFeature as VarLenFeature
+    from asyncdata.formats.example.features import FixedLenFeature as FixedLenFeature
+    from asyncdata.formats.example.features import FixedLenSequenceFeature as FixedLenSequenceFeature
+    from asyncdata.formats.example.features import RaggedFeature as RaggedFeature
+    from asyncdata.formats.example.features import VarLenFeature as VarLenFeature
+    from asyncdata.formats.example.parser import parse_example as parse_example
+    from asyncdata.formats.example.sequences import parse_sequence_example as parse_sequence_example
+    from asyncdata.formats.example.serialize import serialize_example as serialize_example
+    from asyncdata.formats.example.serialize import serialize_sequence_example as serialize_sequence_example
     from asyncdata.formats.image import decode_image as decode_image
-    from asyncdata.formats.sequence_example import parse_sequence_example as parse_sequence_example
-    from asyncdata.formats.serialize import serialize_example as serialize_example
-    from asyncdata.formats.serialize import serialize_sequence_example as serialize_sequence_example
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.memory.structure import register_dataclass as register_dataclass
@@ -127,11 +127,16 @@ _HOMES = {
         "UnsupportedURLError",
         "WorkerDiedError",
     ),
-    "asyncdata.formats.example": ("parse_example",),
-    "asyncdata.formats.features": ("FixedLenFeature", "FixedLenSequenceFeature", "RaggedFeature", "VarLenFeature"),
+    "asyncdata.formats.example.parser": ("parse_example",),
+    "asyncdata.formats.example.features": (
+        "FixedLenFeature",
+        "FixedLenSequenceFeature",
+        "RaggedFeature",
+        "VarLenFeature",
+    ),
     "asyncdata.formats.image": ("decode_image",),
-    "asyncdata.formats.sequence_example": ("parse_sequence_example",),
-    "asyncdata.formats.serialize": ("serialize_example", "serialize_sequence_example"),
+    "asyncdata.formats.example.sequences": ("parse_sequence_example",),
+    "asyncdata.formats.example.serialize": ("serialize_example", "serialize_sequence_example"),
     "asyncdata.record.manifest": ("write_manifest",),
     "asyncdata.record.tfrecord": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),

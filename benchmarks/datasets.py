@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 import asyncdata as ad
-from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.example.serialize import serialize_example
 from benchmarks.conditions import SEED
 from benchmarks.pictures import make_example
 

@@ -30,9 +30,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.formats.example import ExampleParser, parse_example
-from asyncdata.formats.features import Feature, FixedLenFeature, RaggedFeature, VarLenFeature
-from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.example.features import Feature, FixedLenFeature, RaggedFeature, VarLenFeature
+from asyncdata.formats.example.parser import ExampleParser, parse_example
+from asyncdata.formats.example.serialize import serialize_example
 from asyncdata.formats.tfrecord import check_payloads, encode_many, frame
 from asyncdata.memory.bytesarray import BytesArray
 from benchmarks.launch import find_python

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.formats.example.serialize import serialize_example
 from asyncdata.formats.image import encode_jpeg
-from asyncdata.formats.serialize import serialize_example
 
 HEIGHT: Final = 375
 WIDTH: Final = 500

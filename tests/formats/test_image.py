@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from asyncdata.errors import CorruptRecordError
+from asyncdata.formats.example.serialize import serialize_example
 from asyncdata.formats.image import ImageHeader, decode_image, encode_jpeg, encode_png, read_header
-from asyncdata.formats.serialize import serialize_example
 
 
 def noise(*shape: int) -> npt.NDArray[np.uint8]:

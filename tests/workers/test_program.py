@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.formats.example import parse_example
-from asyncdata.formats.features import FixedLenFeature
-from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.example.features import FixedLenFeature
+from asyncdata.formats.example.parser import parse_example
+from asyncdata.formats.example.serialize import serialize_example
 from asyncdata.formats.tfrecord import check_payloads, encode_many, frame
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.arena import GRANULE, Arena

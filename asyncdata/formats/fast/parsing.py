@@ -12,11 +12,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata.formats.example.features import Wanted
+from asyncdata.formats.example.scalar import TAG_OF_KIND
+from asyncdata.formats.example.stepping import Group, Mask, Ragged, Spans, Values
+from asyncdata.formats.example.varints import ByteArray, IntArray
 from asyncdata.formats.fast.choice import kernels
-from asyncdata.formats.features import Wanted
-from asyncdata.formats.one_example import TAG_OF_KIND
-from asyncdata.formats.stepping import Group, Mask, Ragged, Spans, Values
-from asyncdata.formats.wire import ByteArray, IntArray
 from asyncdata.memory.bytesarray import BytesArray
 
 _SINGLE: Final = {"int64": 1, "float32": 2}

@@ -7,10 +7,10 @@ import importlib.util
 import numpy as np
 import pytest
 
-from asyncdata.formats.example import parse_example
+from asyncdata.formats.example.features import FixedLenFeature, VarLenFeature
+from asyncdata.formats.example.parser import parse_example
+from asyncdata.formats.example.serialize import serialize_example
 from asyncdata.formats.fast import choice
-from asyncdata.formats.features import FixedLenFeature, VarLenFeature
-from asyncdata.formats.serialize import serialize_example
 
 NUMBA = importlib.util.find_spec("numba") is not None
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from asyncdata.errors import AsyncdataError
-from asyncdata.formats.example import parse_example
-from asyncdata.formats.features import FixedLenFeature, VarLenFeature
+from asyncdata.formats.example.features import FixedLenFeature, VarLenFeature
+from asyncdata.formats.example.parser import parse_example
 from tests.samples import samples
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs the extra 'fast'")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.wire import ByteArray, IntArray, lengths_at
+from asyncdata.formats.example.varints import ByteArray, IntArray, lengths_at
 from asyncdata.memory.bytesarray import BytesArray
 
 SPARE_BYTES: Final = 192

@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.feature_specs import of_records, of_sequences
-from asyncdata.formats.features import (
+from asyncdata.formats.example.feature_specs import of_records, of_sequences
+from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -28,11 +28,11 @@ from asyncdata.formats.features import (
     Wanted,
     value_of,
 )
-from asyncdata.formats.lists import ListReader, Record, batch_of, in_batch, stacked, words_of
-from asyncdata.formats.one_example import decode, read_entry
-from asyncdata.formats.outputs import Output, check_spec, of_batch, of_record, plan, ragged
-from asyncdata.formats.stepping import Ragged
-from asyncdata.formats.wire import WireError, read_length, skip_field
+from asyncdata.formats.example.lists import ListReader, Record, batch_of, in_batch, stacked, words_of
+from asyncdata.formats.example.outputs import Output, check_spec, of_batch, of_record, plan, ragged
+from asyncdata.formats.example.scalar import decode, read_entry
+from asyncdata.formats.example.stepping import Ragged
+from asyncdata.formats.example.varints import WireError, read_length, skip_field
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
 

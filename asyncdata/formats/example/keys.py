@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.stepping import Mask
-from asyncdata.formats.wire import ByteArray, IntArray, WordArray, words_at
+from asyncdata.formats.example.stepping import Mask
+from asyncdata.formats.example.varints import ByteArray, IntArray, WordArray, words_at
 
 _MOST_BITS: Final = 20
 _TRIES: Final = 64

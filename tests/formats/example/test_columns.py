@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats import columns
-from asyncdata.formats.example import ExampleParser, parse_example
-from asyncdata.formats.features import (
+from asyncdata.formats.example import columns
+from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -18,8 +17,9 @@ from asyncdata.formats.features import (
     VarLenFeature,
     want,
 )
-from asyncdata.formats.serialize import serialize_example
-from asyncdata.formats.stepping import SPARE_BYTES
+from asyncdata.formats.example.parser import ExampleParser, parse_example
+from asyncdata.formats.example.serialize import serialize_example
+from asyncdata.formats.example.stepping import SPARE_BYTES
 from asyncdata.memory.bytesarray import BytesArray
 from tests.samples import samples
 

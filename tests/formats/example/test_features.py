@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncdata.formats.example import parse_example
-from asyncdata.formats.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature, kind_of
-from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.example.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature, kind_of
+from asyncdata.formats.example.parser import parse_example
+from asyncdata.formats.example.serialize import serialize_example
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncdata import arguments
-from asyncdata.formats import partitions as cuts
-from asyncdata.formats.features import (
+from asyncdata.formats.example import partitions as cuts
+from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -29,8 +29,8 @@ from asyncdata.formats.features import (
     want,
     want_partition,
 )
-from asyncdata.formats.lists import Column
-from asyncdata.formats.stepping import Ragged
+from asyncdata.formats.example.lists import Column
+from asyncdata.formats.example.stepping import Ragged
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
 

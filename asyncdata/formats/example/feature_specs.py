@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from asyncdata.formats.features import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
+from asyncdata.formats.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
 from asyncdata.spec import ArraySpec, BytesSpec, RaggedSpec
 
 Axes: TypeAlias = "tuple[int | None, ...]"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 import numpy as np
 
 from asyncdata import arguments
-from asyncdata.formats import partitions as cuts
+from asyncdata.formats.example import partitions as cuts
 
 Kind: TypeAlias = Literal["bytes", "float32", "int64"]
 

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats import columns
+from asyncdata.formats.example import columns
+from asyncdata.formats.example.features import Wanted, object_array
+from asyncdata.formats.example.scalar import Data, Place, decode, scan
+from asyncdata.formats.example.stepping import MAX_KEY_BYTES, Group, Ragged, Spans
+from asyncdata.formats.example.varints import ByteArray, IntArray, WireError
 from asyncdata.formats.fast.choice import Choice
 from asyncdata.formats.fast.parsing import FastReader
-from asyncdata.formats.features import Wanted, object_array
-from asyncdata.formats.one_example import Data, Place, decode, scan
-from asyncdata.formats.stepping import MAX_KEY_BYTES, Group, Ragged, Spans
-from asyncdata.formats.wire import ByteArray, IntArray, WireError
 from asyncdata.memory.bytesarray import BytesArray
 
 Record: TypeAlias = bytes | bytearray | memoryview

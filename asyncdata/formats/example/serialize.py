@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.wire import pack_varints, write_varint
+from asyncdata.formats.example.varints import pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]

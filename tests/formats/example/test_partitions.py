@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.example import parse_example
-from asyncdata.formats.features import RaggedFeature
-from asyncdata.formats.partitions import UniformRowLength
-from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.example.features import RaggedFeature
+from asyncdata.formats.example.parser import parse_example
+from asyncdata.formats.example.partitions import UniformRowLength
+from asyncdata.formats.example.serialize import serialize_example
 
 LENGTHS = [2, 0, 3]
 WAYS: dict[str, tuple[Any, list[int]]] = {

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 import asyncdata as ad
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.example import parse_example
-from asyncdata.formats.features import (
+from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
     VarLenFeature,
 )
-from asyncdata.formats.serialize import serialize_example
+from asyncdata.formats.example.parser import parse_example
+from asyncdata.formats.example.serialize import serialize_example
 
 INT = FixedLenFeature([], int)
 INT_7 = FixedLenFeature([], int, 7)

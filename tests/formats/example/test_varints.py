@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncdata.formats.wire import (
+from asyncdata.formats.example.varints import (
     WireError,
     lengths_at,
     pack_varints,

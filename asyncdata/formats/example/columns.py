@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.features import Kind, Wanted
-from asyncdata.formats.one_example import TAG_OF_KIND
-from asyncdata.formats.stepping import (
+from asyncdata.formats.example.features import Kind, Wanted
+from asyncdata.formats.example.scalar import TAG_OF_KIND
+from asyncdata.formats.example.stepping import (
     MAX_KEY_BYTES,
     SPARE_BYTES,
     Group,
@@ -37,8 +37,8 @@ from asyncdata.formats.stepping import (
     enter_map,
     keep_inside,
 )
-from asyncdata.formats.unordered import UnorderedReader
-from asyncdata.formats.wire import (
+from asyncdata.formats.example.unordered import UnorderedReader
+from asyncdata.formats.example.varints import (
     ByteArray,
     IntArray,
     WireError,

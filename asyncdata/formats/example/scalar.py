@@ -20,8 +20,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.features import Kind, Wanted, object_array
-from asyncdata.formats.wire import WireError, read_length, read_varint, signed, skip_field, unpack_varints
+from asyncdata.formats.example.features import Kind, Wanted, object_array
+from asyncdata.formats.example.varints import WireError, read_length, read_varint, signed, skip_field, unpack_varints
 
 Data: TypeAlias = bytes | memoryview
 Place: TypeAlias = tuple[int, int]

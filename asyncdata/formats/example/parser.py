@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
-from asyncdata.formats.feature_specs import of_examples, of_records
-from asyncdata.formats.features import Feature, FixedLenSequenceFeature
-from asyncdata.formats.lists import ListReader, Record, batch_of
-from asyncdata.formats.outputs import check_spec, of_batch, of_record, of_stack, plan
+from asyncdata.formats.example.feature_specs import of_examples, of_records
+from asyncdata.formats.example.features import Feature, FixedLenSequenceFeature
+from asyncdata.formats.example.lists import ListReader, Record, batch_of
+from asyncdata.formats.example.outputs import check_spec, of_batch, of_record, of_stack, plan
 
 
 class ExampleParser:

@@ -15,11 +15,19 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.entry_steps import RUN, Entries, entries_of
-from asyncdata.formats.features import Wanted
-from asyncdata.formats.key_table import KeyTable
-from asyncdata.formats.stepping import SPARE_BYTES, Group, Mask, Spans, Values, enter
-from asyncdata.formats.wire import ByteArray, IntArray, WordArray, floats_at, lengths_at, varints_of_width, words_at
+from asyncdata.formats.example.features import Wanted
+from asyncdata.formats.example.fields import RUN, Entries, entries_of
+from asyncdata.formats.example.keys import KeyTable
+from asyncdata.formats.example.stepping import SPARE_BYTES, Group, Mask, Spans, Values, enter
+from asyncdata.formats.example.varints import (
+    ByteArray,
+    IntArray,
+    WordArray,
+    floats_at,
+    lengths_at,
+    varints_of_width,
+    words_at,
+)
 
 _CELLS: Final = 1 << 16
 """Records times lists that are read together; more are cut."""

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.example import parse_example
-from asyncdata.formats.features import Feature, FixedLenFeature, VarLenFeature, want
-from asyncdata.formats.serialize import serialize_example
-from asyncdata.formats.stepping import SPARE_BYTES
-from asyncdata.formats.unordered import UnorderedReader
+from asyncdata.formats.example.features import Feature, FixedLenFeature, VarLenFeature, want
+from asyncdata.formats.example.parser import parse_example
+from asyncdata.formats.example.serialize import serialize_example
+from asyncdata.formats.example.stepping import SPARE_BYTES
+from asyncdata.formats.example.unordered import UnorderedReader
 
 SPEC: dict[str, Feature] = {
     "i": FixedLenFeature([], int),

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
-from asyncdata.formats.sequence_example import parse_sequence_example
-from asyncdata.formats.serialize import serialize_sequence_example
+from asyncdata.formats.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
+from asyncdata.formats.example.sequences import parse_sequence_example
+from asyncdata.formats.example.serialize import serialize_sequence_example
 
 CONTEXT: Any = {"id": FixedLenFeature([], int), "tags": VarLenFeature(bytes)}
 SEQUENCES: Any = {

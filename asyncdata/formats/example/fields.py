@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.stepping import SPARE_BYTES, Mask, enter_map
-from asyncdata.formats.wire import ByteArray, IntArray, lengths_at
+from asyncdata.formats.example.stepping import SPARE_BYTES, Mask, enter_map
+from asyncdata.formats.example.varints import ByteArray, IntArray, lengths_at
 
 RUN: Final = 8192
 """So many entries are looked at in one go: what is looked at again and again stays in the cache."""

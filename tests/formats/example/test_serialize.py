@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncdata.formats.serialize import serialize_example, serialize_sequence_example
+from asyncdata.formats.example.serialize import serialize_example, serialize_sequence_example
 from benchmarks.protobuf_examples import message_classes
 from tests.samples import samples
 

@@ -1,0 +1,1 @@
+"""``tf.train.Example`` and ``tf.train.SequenceExample``, without TensorFlow and without protobuf."""
