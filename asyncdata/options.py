@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from asyncdata import arguments
@@ -403,9 +402,3 @@ def usable_cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:
         return os.cpu_count() or 1
-
-
-def user_cache_directory() -> Path:
-    """Where this user's programs keep what they can make again; read when it is first needed."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(home) if os.path.isabs(home) else Path.home() / ".cache"

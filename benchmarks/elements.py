@@ -5,8 +5,7 @@
     range     range, interleave, shuffle, map (whole blocks at a time, inline), batch, prefetch: 1 to 10 million numbers
     records   TFRecord files from the page cache: read, framed, checksums of lengths and payloads verified, interleaved,
               shuffled, batched
-    parsing   blocks of tf.train.Examples, as `benchmarks.formats_cost` measures them: in the base install, and with the
-              extra ``fast``
+    parsing   blocks of tf.train.Examples, as `benchmarks.formats_cost` measures them
 
 Every cell is a process of its own on one core, which counts its own CPU time, all threads: a round of the one, a round
 of the other, medians of several. A round is two seconds of passes, of which the first second is not counted: the caches

@@ -3,8 +3,7 @@
     python -m benchmarks.formats_cost [--tensorflow PYTHON] [--quick]
 
 Parsing stands beside ``tf.io.parse_example`` on the same records in blocks of the same size, both on one core: a round
-of the one, then a round of the other, medians of several. Without TensorFlow its column is empty; without numba (the
-extra ``fast``) the compiled column is.
+of the one, then a round of the other, medians of several. Without TensorFlow its column is empty.
 
 Serializing stands beside protobuf's own implementation in C (upb), from the same dicts to the same bytes, in turn, by
 the least time of many: the quick way fills the message's fields, the usual one makes a message for each feature. A
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -247,17 +245,14 @@ def _plain(value: Any) -> Any:
 
 def parsing(python: str | None, *, rounds: int) -> None:
     """Blocks of records, by each of the ways there are, in turn."""
-    compiled = importlib.util.find_spec("numba") is not None
     print("CPU us per record; x: part of tf.io.parse_example's\n")
-    print("| record | block | tf.io.parse_example | base | x | fast | x |\n|---|---|---|---|---|---|---|")
+    print("| record | block | tf.io.parse_example | asyncdata | x |\n|---|---|---|---|---|")
     found = workloads()
     with peer_of(python, found) as peer:
         for number, (name, (spec, records)) in enumerate(found.items()):
             for block in BLOCKS:
                 batches = [_batch(records[at : at + block]) for at in range(0, len(records), block)]
-                ways = {"base": _rounds(parse_example(spec, compiled=False), batches)}
-                if compiled:
-                    ways["fast"] = _rounds(parse_example(spec, compiled=True), batches)
+                ways = {"ours": _rounds(parse_example(spec), batches)}
                 if peer is not None:
                     ways["tf"] = lambda number=number, block=block: peer.round_s(str(number), block)  # type: ignore[misc]  # bound now
                 times: dict[str, list[float]] = {way: [] for way in ways}
@@ -286,11 +281,8 @@ def _rounds(parse: ExampleParser, batches: list[BytesArray]) -> Callable[[], flo
 
 
 def _cells(middle: Mapping[str, float]) -> str:
-    cells = [f"{middle['tf']:.2f}" if "tf" in middle else ""]
-    for way in ("base", "fast"):
-        cells.append(f"{middle[way]:.2f}" if way in middle else "")
-        cells.append(f"{middle[way] / middle['tf']:.2f}" if way in middle and "tf" in middle else "")
-    return " | ".join(cells)
+    ours = middle["ours"]
+    return f"{middle['tf']:.2f} | {ours:.2f} | {ours / middle['tf']:.2f}" if "tf" in middle else f" | {ours:.2f} | "
 
 
 def main() -> None:

@@ -28,7 +28,6 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "backports",
         "cv2",
         "hdfs_native",
-        "numba",
         "obstore",
         "pyarrow",
     }

@@ -196,13 +196,13 @@ def like(expected: dict[str, Any], found: Any) -> dict[str, Any]:
     return {"flat": {**flat, "shape": [rows]}, "splits": splits}
 
 
-def ours(question: dict[str, Any], *, compiled: bool | None) -> tuple[Any, str | None]:
+def ours(question: dict[str, Any]) -> tuple[Any, str | None]:
     """What asyncdata makes of a question: values, or an error's text."""
     records = [bytes.fromhex(record) for record in question["records"]]
     context = made(question["context"])
     parse: Any
     if question["sequences"] is None:
-        parse = ad.parse_example(context, compiled=compiled)
+        parse = ad.parse_example(context)
     else:
         parse = ad.parse_sequence_example(context, made(question["sequences"]))
     try:
@@ -212,10 +212,10 @@ def ours(question: dict[str, Any], *, compiled: bool | None) -> tuple[Any, str |
     return (found if isinstance(found, tuple) else (found,)), None
 
 
-def check(question: dict[str, Any], asker: Referee, *, compiled: bool | None = False) -> bool:
+def check(question: dict[str, Any], asker: Referee) -> bool:
     """The same values, or an error of both that names the same record and feature; gives whether there were values."""
     expected = asker.ask(question)
-    found, error = ours(question, compiled=compiled)
+    found, error = ours(question)
     if expected is None:
         assert error is not None, question
         return False
@@ -251,8 +251,7 @@ def check_error(question: dict[str, Any], theirs: str, error: str, asker: Refere
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if SOAK else 600)
-@pytest.mark.parametrize("compiled", [False, None])
-def test_examples_give_what_tensorflow_gives(asker: Referee, compiled: bool | None) -> None:
+def test_examples_give_what_tensorflow_gives(asker: Referee) -> None:
     """Random specs over random records, alone and in batches: dtypes, shapes, splits and bits; defaults and lacks."""
     valued = 0
     for seed in range(samples(150, 6000)):
@@ -261,7 +260,7 @@ def test_examples_give_what_tensorflow_gives(asker: Referee, compiled: bool | No
         records = [ad.serialize_example(drawer.record(spec)).hex() for _ in range(drawer.random.choice((1, 9, 20)))]
         for single in (False, True):
             question = {"context": spec, "sequences": None, "records": records, "single": single}
-            valued += check(question, asker, compiled=compiled)
+            valued += check(question, asker)
     assert valued > seed
 
 

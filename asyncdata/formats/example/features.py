@@ -222,60 +222,6 @@ class RaggedFeature:
 Feature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | RaggedFeature
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One list of a record, as the parsers look for it.
-
-    Attributes:
-        name: Its feature in the spec, for errors.
-        key: Its key in the record.
-        kind: What its list must hold.
-        shape: Shape of the values; () for any number of them.
-        count: Values in the shape; -1 for any number of them.
-        step: What the number of values must be a multiple of.
-        default: What an absent feature gives; None where its lack is an error.
-    """
-
-    name: str
-    key: bytes
-    kind: Kind
-    shape: tuple[int, ...]
-    count: int
-    step: int
-    default: Any
-
-    @property
-    def single(self) -> bool:
-        """Whether it is exactly one value, without dimensions."""
-        return self.count == 1 and not self.shape
-
-
-def want(name: str, feature: Feature) -> Wanted:
-    """The list that holds a feature's values."""
-    key = name.encode()
-    if isinstance(feature, FixedLenFeature):
-        shape = _shape_of(feature.shape)
-        default = None if feature.default_value is None else value_of(feature.default_value, feature.dtype, shape)
-        return Wanted(name, key, feature.dtype, shape, math.prod(shape), 1, default)
-    if isinstance(feature, FixedLenSequenceFeature):
-        step = math.prod(_shape_of(feature.shape))
-        return Wanted(name, key, feature.dtype, (), -1, step, _nothing(feature.dtype, ()))
-    if isinstance(feature, RaggedFeature) and feature.value_key is not None:
-        key = feature.value_key.encode()
-    return Wanted(name, key, feature.dtype, (), -1, 1, _nothing(feature.dtype, ()))
-
-
-def want_partition(name: str, key: str) -> Wanted:
-    """The list that a partition reads."""
-    return Wanted(name, key.encode(), "int64", (), -1, 1, _nothing("int64", ()))
-
-
-def _nothing(kind: Kind, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    array = np.empty((0, *shape), object if kind == "bytes" else kind)
-    array.setflags(write=False)
-    return array
-
-
 def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
     """A default value as a record would give it: bytes, a numpy scalar, or a read-only array of ``shape``.
 

@@ -1,4 +1,4 @@
-"""From the lists of the records to what a spec's features are: shapes, padding, rows.
+"""From the lists of the records to what a spec's features are: columns, shapes, padding, rows; and their specs.
 
 | feature                 | one record                          | a batch of n                                      |
 |-------------------------|-------------------------------------|---------------------------------------------------|
@@ -12,87 +12,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from asyncdata import arguments
 from asyncdata.formats.example import partitions as cuts
 from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
-    VarLenFeature,
-    Wanted,
     value_of,
-    want,
-    want_partition,
 )
-from asyncdata.formats.example.lists import Column
-from asyncdata.formats.example.stepping import Ragged
+from asyncdata.formats.example.vectorized import Column
+from asyncdata.formats.example.wanted import Output, Wanted
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
+from asyncdata.spec import ArraySpec, BytesSpec, RaggedSpec
+
+Axes: TypeAlias = "tuple[int | None, ...]"
 
 
-class Output(NamedTuple):
-    """One feature of a spec and the lists it is made of.
-
-    Attributes:
-        name: Its key in the result.
-        feature: What it is.
-        slot: The list of its values.
-        cuts: The list of each partition, outermost first; None for one without a list.
-    """
-
-    name: str
-    feature: Feature
-    slot: int
-    cuts: tuple[int | None, ...]
+# --- columns of values that were read one by one
 
 
-def check_spec(argument: str, spec: Any) -> dict[str, Feature]:
-    """A copy of the spec. Raises ``TypeError`` for an entry that is none of the feature classes."""
-    if not isinstance(spec, Mapping):
-        raise TypeError(f"{argument} must be a dict of features by name, not {arguments.shown(spec)}")
-    for name, feature in spec.items():
-        arguments.instance(f"every key of {argument}", name, str, "a str")
-        if not isinstance(feature, FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | RaggedFeature):
-            raise TypeError(
-                f"{argument} says of feature {name!r} {arguments.shown(feature)}, which is none of the feature classes"
-            )
-    return dict(spec)
+def stacked(values: Sequence[Any], item: Wanted) -> Column:
+    """The column of a list, from its values in every record."""
+    if item.count < 0:
+        if item.kind != "bytes":
+            flat: Any = np.concatenate(values) if values else np.empty(0, item.kind)
+        else:
+            flat = BytesArray.from_items([value for some in values for value in some])
+        return RaggedArray.from_row_lengths(flat, np.array([len(some) for some in values], np.int64))
+    if item.single and item.kind == "bytes":
+        return BytesArray.from_items(values)
+    column = np.empty((len(values), *item.shape), object if item.kind == "bytes" else item.kind)
+    _put(column, range(len(values)), values)
+    return column
 
 
-def plan(spec: Mapping[str, Feature]) -> tuple[list[Wanted], list[Output]]:
-    """The lists to look for, each once, and what is made of them."""
-    wanted: list[Wanted] = []
-    found: dict[Any, int] = {}
+def patched(column: Column, places: Sequence[int], values: Sequence[Any], item: Wanted) -> Column:
+    """A column with other values at some places."""
+    if not isinstance(column, np.ndarray):
+        every = list(column)
+        for place, value in zip(places, values, strict=True):
+            every[place] = value
+        return stacked(every, item)
+    _put(column, places, values)
+    return column
 
-    def slot_of(item: Wanted) -> int:
-        # Lists of any length are alike if key and kind are; fixed ones have a feature each.
-        identity = (item.key, item.kind, item.step) if item.count < 0 else (item.name,)
-        if identity not in found:
-            found[identity] = len(wanted)
-            wanted.append(item)
-        return found[identity]
 
-    outputs = []
-    for name, feature in spec.items():
-        slot = slot_of(want(name, feature))
-        parts = feature.partitions if isinstance(feature, RaggedFeature) else ()
-        outputs.append(
-            Output(
-                name,
-                feature,
-                slot,
-                tuple(
-                    None if isinstance(part, cuts.UniformRowLength) else slot_of(want_partition(name, part.key))
-                    for part in parts
-                ),
-            )
-        )
-    return wanted, outputs
+def _put(column: np.ndarray[Any, Any], places: Sequence[int], values: Sequence[Any]) -> None:
+    for place, value in zip(places, values, strict=True):
+        column[place] = value
+
+
+# --- features
 
 
 def of_record(output: Output, values: Sequence[Any]) -> Any:
@@ -105,25 +80,25 @@ def of_record(output: Output, values: Sequence[Any]) -> Any:
     columns: list[Any] = list(values)
     for slot in (output.slot, *output.cuts):
         if slot is not None:
-            columns[slot] = _column_of_one(values[slot])
+            flat = values[slot]
+            if flat.dtype == object:
+                flat = BytesArray.from_items([bytes(item) for item in flat])
+            columns[slot] = RaggedArray(flat, np.array([0, len(flat)]))
     return ragged(output, feature, columns)[0]
-
-
-def _column_of_one(values: Any) -> Ragged:
-    flat = BytesArray.from_items([bytes(item) for item in values]) if values.dtype == object else values
-    return Ragged(flat, np.array([0, len(flat)]))
 
 
 def of_batch(output: Output, columns: Sequence[Column]) -> Any:
     """What the feature is in a batch whose lists are ``columns``."""
     feature, column = output.feature, columns[output.slot]
-    if not isinstance(column, Ragged):
+    if not isinstance(column, RaggedArray):
         return column
     if isinstance(feature, RaggedFeature):
         return ragged(output, feature, columns)
     if isinstance(feature, FixedLenSequenceFeature):
-        return padded(feature, column)
-    return RaggedArray(column.values, column.splits)
+        assert isinstance(feature.shape, tuple)
+        values = np.asarray(column.values).reshape(-1, *feature.shape)
+        return padded(feature, values, column.row_splits // math.prod(feature.shape))
+    return column
 
 
 def of_stack(output: Output, columns: Sequence[Column]) -> Any:
@@ -133,18 +108,13 @@ def of_stack(output: Output, columns: Sequence[Column]) -> Any:
         ValueError: If the records' values differ in shape, and cannot be stacked.
     """
     feature, column = output.feature, columns[output.slot]
-    if not isinstance(column, Ragged):
+    if not isinstance(column, RaggedArray):
         return column
-    lengths = np.diff(column.splits)
-    if isinstance(column.values, BytesArray) or output.cuts or not len(lengths) or (lengths != lengths[0]).any():
+    values, lengths = column.values, column.row_lengths()
+    if not isinstance(values, np.ndarray) or output.cuts or not len(lengths) or (lengths != lengths[0]).any():
         raise ValueError(f"the values of feature {output.name!r} cannot be stacked")
     shape: Any = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
-    return column.values.reshape(len(lengths), -1, *shape) if len(column.values) else _no_values(column, shape)
-
-
-def _no_values(column: Ragged, shape: Any) -> Any:
-    assert isinstance(column.values, np.ndarray)
-    return column.values.reshape(len(column.splits) - 1, 0, *shape)
+    return values.reshape(len(lengths), int(lengths[0]) // math.prod(shape), *shape)
 
 
 def ragged(output: Output, feature: RaggedFeature, columns: Sequence[Any]) -> RaggedArray:
@@ -154,15 +124,62 @@ def ragged(output: Output, feature: RaggedFeature, columns: Sequence[Any]) -> Ra
         CorruptRecordError: If its partitions do not fit its values.
     """
     column = columns[output.slot]
-    numbers = [None if slot is None else (columns[slot].values, columns[slot].splits) for slot in output.cuts]
+    numbers = [None if slot is None else (columns[slot].values, columns[slot].row_splits) for slot in output.cuts]
     parts = tuple(zip(feature.partitions, numbers, strict=True))
-    return cuts.cut(output.name, column.values, column.splits, parts, feature.row_splits_dtype)
+    return cuts.cut(output.name, column.values, column.row_splits, parts, feature.row_splits_dtype)
 
 
-def padded(feature: FixedLenSequenceFeature, column: Ragged) -> np.ndarray[Any, Any]:
-    """The steps of a batch, shorter records padded."""
-    assert isinstance(feature.shape, tuple)
-    values = np.asarray(column.values).reshape(-1, *feature.shape)
-    rows = RaggedArray(values, column.splits // math.prod(feature.shape))
+def padded(feature: FixedLenSequenceFeature, steps: Any, splits: Any) -> np.ndarray[Any, Any]:
+    """The steps of a batch, each of the feature's shape; shorter records padded."""
     default = feature.default_value
-    return rows.to_dense(None if default is None else value_of(default, feature.dtype, ()))
+    return RaggedArray(steps, splits).to_dense(None if default is None else value_of(default, feature.dtype, ()))
+
+
+# --- specs
+
+
+def of_records(given: Any) -> Axes | None:
+    """The axes in front of every value, by the spec of the records: none for one record, one for a batch."""
+    if isinstance(given, BytesSpec) and given.shape is not None and len(given.shape) <= 1:
+        return given.shape
+    return None
+
+
+def of_examples(features: Mapping[str, Feature], axes: Axes | None) -> dict[str, Any] | None:
+    """What `parse_example` makes of records with these axes; None where the records are not known."""
+    return None if axes is None else {name: _of_feature(feature, axes) for name, feature in features.items()}
+
+
+def of_sequences(context: Mapping[str, Feature], sequences: Mapping[str, Feature], axes: Axes | None) -> Any:
+    """What `parse_sequence_example` makes of records with these axes."""
+    if axes is None:
+        return None
+    parsed = {name: _of_steps(feature, axes) for name, feature in sequences.items()}
+    if not axes:
+        return of_examples(context, axes), parsed
+    padded = [name for name, feature in sequences.items() if isinstance(feature, FixedLenSequenceFeature)]
+    return of_examples(context, axes), parsed, dict.fromkeys(padded, ArraySpec(axes, np.int64))
+
+
+def _of_feature(feature: Feature, axes: Axes) -> Any:
+    single = feature.dtype == "bytes"
+    if isinstance(feature, FixedLenFeature | FixedLenSequenceFeature):
+        assert isinstance(feature.shape, tuple)
+        if single:
+            return BytesSpec(axes) if isinstance(feature, FixedLenFeature) and not feature.shape else None
+        steps: Axes = () if isinstance(feature, FixedLenFeature) else (None,)
+        return ArraySpec((*axes, *steps, *feature.shape), feature.dtype)
+    if isinstance(feature, RaggedFeature) and feature.partitions:
+        return None
+    if not axes:
+        return None if single else ArraySpec((None,), feature.dtype)
+    return RaggedSpec((*axes, None), object if single else feature.dtype, 1)
+
+
+def _of_steps(feature: Feature, axes: Axes) -> Any:
+    if isinstance(feature, FixedLenSequenceFeature):
+        assert isinstance(feature.shape, tuple)
+        return None if feature.dtype == "bytes" else ArraySpec((*axes, None, *feature.shape), feature.dtype)
+    if isinstance(feature, RaggedFeature) and feature.partitions:
+        return None
+    return RaggedSpec((*axes, None, None), object if feature.dtype == "bytes" else feature.dtype, len(axes) + 1)

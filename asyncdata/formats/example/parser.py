@@ -3,7 +3,8 @@
 The values are those of ``tf.io.parse_example`` and ``tf.io.parse_single_example`` on the same bytes: the last entry of
 a key counts, an entry without a value counts as absent, lists may be packed or not, int64 are two's complement varints,
 values are never cast. Where TensorFlow lets a length reach beyond what encloses it, this parser reports a corrupt
-record. How lists are read says ``lists``, what is made of them ``outputs``.
+record. What to look for is planned once (``wanted``); it is found in one record (``scalar``) or in many together
+(``vectorized``), and made into features (``outputs``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
-from asyncdata.formats.example.feature_specs import of_examples, of_records
+from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.features import Feature, FixedLenSequenceFeature
-from asyncdata.formats.example.lists import ListReader, Record, batch_of
-from asyncdata.formats.example.outputs import check_spec, of_batch, of_record, of_stack, plan
+from asyncdata.formats.example.keys import MAX_KEY_BYTES
+from asyncdata.formats.example.outputs import of_batch, of_examples, of_record, of_records, of_stack, patched, stacked
+from asyncdata.formats.example.scalar import Record, ScalarReader, in_batch
+from asyncdata.formats.example.varints import ByteArray, IntArray
+from asyncdata.formats.example.vectorized import Column, VectorizedReader
+from asyncdata.formats.example.wanted import check_spec, plan
+from asyncdata.memory.bytesarray import BytesArray
 
 
 class ExampleParser:
@@ -36,7 +42,7 @@ class ExampleParser:
 
     accepts_rows = True
 
-    def __init__(self, spec: Mapping[str, Feature], *, zero_copy: bool = False, compiled: bool | None = None) -> None:
+    def __init__(self, spec: Mapping[str, Feature], *, zero_copy: bool = False) -> None:
         self.spec = check_spec("spec", spec)
         if not spec:
             raise ValueError("the spec names no feature")
@@ -44,13 +50,15 @@ class ExampleParser:
             if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
                 raise ValueError(f"feature {name!r}: a FixedLenSequenceFeature of an Example needs allow_missing=True")
         self.zero_copy = arguments.flag("zero_copy", zero_copy)
-        compiled = arguments.flag_or_none("compiled", compiled)
-        self._compiled = compiled
-        wanted, self._outputs = plan(self.spec)
-        self._lists = ListReader(wanted, compiled=compiled)
+        self._wanted, self._outputs = plan(self.spec)
+        self._one = ScalarReader(self._wanted)
+        keys = {item.key for item in self._wanted}
+        # Records of which two lists have one key, or with a very long key, are read one by one.
+        usual = len(keys) == len(self._wanted) and max(map(len, keys)) <= MAX_KEY_BYTES
+        self._many = VectorizedReader(self._wanted) if usual else None
 
     def __reduce__(self) -> tuple[Callable[..., ExampleParser], tuple[Any, ...]]:
-        return _rebuild, (self.spec, self.zero_copy, self._compiled)
+        return _rebuild, (self.spec, self.zero_copy)
 
     def __repr__(self) -> str:
         return f"parse_example({', '.join(self.spec)})"
@@ -68,7 +76,7 @@ class ExampleParser:
         """
         if not isinstance(record, bytes | bytearray | memoryview):
             return self.batched(record)
-        values = self._lists.record(record, memoryview(record) if self.zero_copy else None)
+        values = self._one.read(record, memoryview(record) if self.zero_copy else None)
         return {output.name: of_record(output, values) for output in self._outputs}
 
     def batched(self, records: Sequence[Record]) -> dict[str, Any]:
@@ -79,7 +87,7 @@ class ExampleParser:
             TypeError: The records are not bytes.
         """
         batch = batch_of(records)
-        columns = self._lists.block(batch.base, batch.rows)
+        columns = self._columns(batch.base, batch.rows)
         return {output.name: of_batch(output, columns) for output in self._outputs}
 
     def rows(self, view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -92,13 +100,35 @@ class ExampleParser:
             ValueError: If values differ in shape from record to record.
         """
         array = view if isinstance(view, np.ndarray) else np.frombuffer(view, np.uint8)
-        columns = self._lists.block(array, rows)
+        columns = self._columns(array, rows)
         return {output.name: of_stack(output, columns) for output in self._outputs}
 
+    def _columns(self, array: ByteArray, rows: IntArray) -> list[Column]:
+        """The lists of the records at ``rows``: together as far as they are as usual, the rest one by one.
 
-def parse_example(
-    spec: Mapping[str, Feature], *, zero_copy: bool = False, compiled: bool | None = None
-) -> ExampleParser:
+        Byte strings stay where they are, as far as they can.
+        """
+        together = None if self._many is None else self._many.read(array, rows)
+        left = list(range(len(rows))) if together is None else np.flatnonzero(~together[1]).tolist()
+        singles = []
+        for index in left:
+            offset, length = rows[index].tolist()
+            try:
+                singles.append(self._one.read(array[offset : offset + length].data))
+            except CorruptRecordError as error:
+                raise in_batch(error, index, len(rows)) from None
+        values = [[single[slot] for single in singles] for slot in range(len(self._wanted))]
+        if together is None:
+            return list(map(stacked, values, self._wanted))
+        if not left:
+            return together[0]
+        return [
+            patched(column, left, found, item)
+            for column, found, item in zip(together[0], values, self._wanted, strict=True)
+        ]
+
+
+def parse_example(spec: Mapping[str, Feature], *, zero_copy: bool = False) -> ExampleParser:
     """A map function from serialized ``tf.train.Example`` to a dict of values, for one record or a batch.
 
     Example:
@@ -115,11 +145,23 @@ def parse_example(
     Args:
         spec: By feature name, one of the feature classes.
         zero_copy: Give bytes values of a single record as memoryviews into it.
-        compiled: Read batches by compiled code, which needs the extra ``fast`` (numba). None does so where numba is
-            installed and enough records were parsed to pay for loading it; values are the same either way.
     """
-    return ExampleParser(spec, zero_copy=zero_copy, compiled=compiled)
+    return ExampleParser(spec, zero_copy=zero_copy)
 
 
-def _rebuild(spec: dict[str, Feature], zero_copy: bool, compiled: bool | None) -> ExampleParser:
-    return ExampleParser(spec, zero_copy=zero_copy, compiled=compiled)
+def batch_of(records: Any) -> BytesArray:
+    """A batch of records side by side.
+
+    Raises:
+        TypeError: It is something else: texts, numbers, a batch of batches.
+    """
+    items = records.tolist() if isinstance(records, np.ndarray) else records
+    if isinstance(items, Sequence) and not isinstance(items, str):
+        found = items if isinstance(items, BytesArray) else BytesArray.from_items(items)
+        if not found.text:
+            return found
+    raise TypeError(f"a record is bytes, and a batch of records a sequence of them, not a {type(records).__name__}")
+
+
+def _rebuild(spec: dict[str, Feature], zero_copy: bool) -> ExampleParser:
+    return ExampleParser(spec, zero_copy=zero_copy)

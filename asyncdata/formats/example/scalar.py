@@ -1,4 +1,4 @@
-"""One ``tf.train.Example``: where the value of each wanted key lies, and what it is.
+"""One ``tf.train.Example`` at a time: where the value of each wanted key lies, and what it is.
 
 ::
 
@@ -8,21 +8,26 @@
     Feature   = field 1: bytes list | field 2: float list | field 3: int64 list
     list      = field 1, repeated; numbers packed into one field, or a field each
 
-Tags are one byte: field number * 8 + wire type, the wire type being 2 for everything that has a length.
+Tags are one byte: field number * 8 + wire type, the wire type being 2 for everything that has a length. A scan notes
+where the list of each wanted key lies and skips the rest unread; each list is then decoded by its kind. This way reads
+every record that is one, words all errors, and is what reading many together (``vectorized``) is tested against.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.example.features import Kind, Wanted, object_array
+from asyncdata.errors import CorruptRecordError
+from asyncdata.formats.example.features import Kind, object_array
 from asyncdata.formats.example.varints import WireError, read_length, read_varint, signed, skip_field, unpack_varints
+from asyncdata.formats.example.wanted import Wanted
 
+Record: TypeAlias = bytes | bytearray | memoryview
 Data: TypeAlias = bytes | memoryview
 Place: TypeAlias = tuple[int, int]
 """Begin and end of a Feature message in its record."""
@@ -30,10 +35,68 @@ Place: TypeAlias = tuple[int, int]
 TAG_OF_KIND: Final[Mapping[Kind, int]] = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
 _FEW_BYTES: Final = 24
 """Packed lists up to here are decoded in Python, longer ones in numpy."""
+_SMALL_RECORD_BYTES: Final = 4096
+"""Up to here a record is copied to bytes first, whose items are cheaper to look at than a memoryview's."""
 _float_at = struct.Struct("<f").unpack_from
 
 
-def scan(data: Data, slots: Mapping[bytes, int]) -> list[Place | None]:
+class ScalarReader:
+    """Reads the wanted lists of one record."""
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self._wanted = tuple(wanted)
+        self._slots = {key: slot for slot, key in enumerate(dict.fromkeys(item.key for item in wanted))}
+
+    def read(self, record: Record, views: memoryview | None = None) -> list[Any]:
+        """The lists, in the order wanted.
+
+        Args:
+            record: The bytes.
+            views: The record again, to cut byte strings from as views; None copies them.
+
+        Raises:
+            CorruptRecordError: If it is no Example, or a list is not what is wanted.
+        """
+        data: Data = record if isinstance(record, bytes) else memoryview(record)
+        if len(record) <= _SMALL_RECORD_BYTES:
+            data = bytes(data)
+        try:
+            places = _scan(data, self._slots)
+        except (WireError, IndexError) as error:
+            raise CorruptRecordError(
+                f"the record is not a tf.train.Example: {words_of(error)}; {_look(record)}"
+            ) from None
+        values: list[Any] = []
+        for item in self._wanted:
+            place = places[self._slots[item.key]]
+            if place is not None:
+                try:
+                    values.append(decode(data, place, item, views))
+                except (WireError, IndexError) as error:
+                    raise CorruptRecordError(f"feature {item.name!r}: {words_of(error)}") from None
+            elif item.default is not None:
+                values.append(item.default)
+            else:
+                raise CorruptRecordError(f"feature {item.name!r} ({item.kind}, shape {item.shape}) is missing")
+        return values
+
+
+def words_of(error: Exception) -> str:
+    """What is wrong, for errors of the wire format."""
+    return "it is cut off" if isinstance(error, IndexError) else str(error)
+
+
+def in_batch(error: CorruptRecordError, index: int, count: int) -> CorruptRecordError:
+    """The same error, which says which record of a batch it is about."""
+    return CorruptRecordError(f"record {index} of the {count} in the batch: {error.message}")
+
+
+def _look(record: Record) -> str:
+    head = bytes(record[:12])
+    return f"it is {len(record)} bytes long and begins with {head.hex(' ')}" if head else "it is empty"
+
+
+def _scan(data: Data, slots: Mapping[bytes, int]) -> list[Place | None]:
     """Where the value of each key lies: of several entries of a key, the last one that has a value.
 
     Args:

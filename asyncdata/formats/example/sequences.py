@@ -19,20 +19,25 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.example.feature_specs import of_records, of_sequences
 from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
-    Wanted,
-    value_of,
 )
-from asyncdata.formats.example.lists import ListReader, Record, batch_of, in_batch, stacked, words_of
-from asyncdata.formats.example.outputs import Output, check_spec, of_batch, of_record, plan, ragged
-from asyncdata.formats.example.scalar import decode, read_entry
-from asyncdata.formats.example.stepping import Ragged
+from asyncdata.formats.example.outputs import (
+    of_batch,
+    of_record,
+    of_records,
+    of_sequences,
+    padded,
+    ragged,
+    stacked,
+)
+from asyncdata.formats.example.parser import batch_of
+from asyncdata.formats.example.scalar import Record, ScalarReader, decode, in_batch, read_entry, words_of
 from asyncdata.formats.example.varints import WireError, read_length, skip_field
+from asyncdata.formats.example.wanted import Output, Wanted, check_spec, plan
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
 
@@ -71,8 +76,8 @@ class SequenceExampleParser:
         for name, feature in self.sequence_features.items():
             if isinstance(feature, FixedLenFeature):
                 raise TypeError(f"sequence feature {name!r} has steps: use FixedLenSequenceFeature")
-        wanted, self._context = plan(self.context_features)
-        self._lists = ListReader(wanted, compiled=False)
+        self._context_wanted, self._context = plan(self.context_features)
+        self._one = ScalarReader(self._context_wanted)
         # A step of a padded sequence is what a fixed feature is in an Example.
         steps: dict[str, Feature] = {
             name: FixedLenFeature(feature.shape, feature.dtype)
@@ -108,7 +113,7 @@ class SequenceExampleParser:
             CorruptRecordError: If a record is no SequenceExample, or a feature is not what the specs say.
         """
         if isinstance(record, bytes | bytearray | memoryview):
-            context = self._lists.record(record, None)
+            context = self._one.read(record)
             sequences = self._steps(bytes(record))
             return (
                 {output.name: of_record(output, context) for output in self._context},
@@ -126,11 +131,11 @@ class SequenceExampleParser:
         records = batch_of(records).views()
         for index, record in enumerate(records):
             try:
-                contexts.append(self._lists.record(record, None))
+                contexts.append(self._one.read(record))
                 sequences.append(self._steps(bytes(record)))
             except CorruptRecordError as error:
                 raise in_batch(error, index, len(records)) from None
-        columns = self._lists.stacked(contexts)
+        columns = [stacked([c[slot] for c in contexts], item) for slot, item in enumerate(self._context_wanted)]
         context = {output.name: of_batch(output, columns) for output in self._context}
         found: dict[str, Any] = {}
         lengths: dict[str, Any] = {}
@@ -141,7 +146,7 @@ class SequenceExampleParser:
             value = self._together(output, sequences)
             feature = self.sequence_features[output.name]
             if isinstance(feature, FixedLenSequenceFeature):
-                found[output.name] = _padded(feature, value, outer)
+                found[output.name] = padded(feature, np.asarray(value), outer)
                 lengths[output.name] = np.array(counts, np.int64)
             else:
                 dtype = feature.row_splits_dtype if isinstance(feature, RaggedFeature) else np.int64
@@ -204,10 +209,10 @@ class SequenceExampleParser:
         feature, column = self.sequence_features[output.name], columns[output.slot]
         if isinstance(feature, RaggedFeature):
             for slot in output.cuts:
-                if slot is not None and len(columns[slot].splits) != len(column.splits):
+                if slot is not None and len(columns[slot]) != len(column):
                     raise CorruptRecordError(f"sequence feature {output.name!r} and its partitions differ in steps")
             return ragged(output, feature, columns)
-        return RaggedArray(column.values, column.splits) if isinstance(column, Ragged) else column
+        return column
 
 
 def _values(data: bytes, place: tuple[int, int], item: Wanted) -> list[Any]:
@@ -229,13 +234,6 @@ def _values(data: bytes, place: tuple[int, int], item: Wanted) -> list[Any]:
         where = f"sequence feature {item.name!r}, step {len(values)}"
         raise CorruptRecordError(f"{where}: {words_of(error)}") from None
     return values
-
-
-def _padded(feature: FixedLenSequenceFeature, value: Any, outer: Any) -> Any:
-    values = np.asarray(value) if isinstance(value, BytesArray) else value
-    default = feature.default_value
-    rows = RaggedArray(values, outer)
-    return rows.to_dense(None if default is None else value_of(default, feature.dtype, ()))
 
 
 def parse_sequence_example(

@@ -20,6 +20,15 @@ MAX_VARINT_BYTES: Final = 10
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 _WORD_BYTES: Final = 8
 _CONTINUES: Final = np.uint64(0x8080808080808080)
+_CONTINUES_ONE: Final = np.uint64(0x80)
+_CONTINUES_FOUR: Final = np.uint64(0x80000000)
+"""Where the last byte of a varint of one byte, and of four, says that none follows."""
+_LENGTH_BYTES: Final = 4
+_WIDTHS: Final = np.uint64(1 << 32 | 2 << 24 | 3 << 16 | 4 << 8)
+_WIDTHS_AT: Final = np.uint64(39)
+"""What such a bit is multiplied with, and where the product then has the width."""
+_GROUP: Final = np.uint64(0x7F)
+_SEVEN: Final = np.uint64(7)
 _ONE: Final = np.uint64(1)
 _THREE: Final = np.uint64(3)
 _MOST_SHIFT: Final = np.uint64(63)
@@ -33,8 +42,8 @@ _GROUPS: Final = tuple(
         (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
     )
 )
-MASK_OF_WIDTH: Final = np.array([(1 << 8 * min(width, 8)) - 1 for width in range(256)], np.uint64)
-MASK_OF_WIDTH.setflags(write=False)
+_MASK_OF_WIDTH: Final = np.array([(1 << 8 * min(width, 8)) - 1 for width in range(256)], np.uint64)
+_MASK_OF_WIDTH.setflags(write=False)
 """By width: a word whose bytes up to the width are set."""
 _CONTINUES_OF_WIDTH: Final = np.array(
     [sum(0x80 << 8 * byte for byte in range(min(width - 1, 8))) for width in range(256)], np.uint64
@@ -145,12 +154,15 @@ def floats_at(array: ByteArray, positions: IntArray) -> npt.NDArray[np.float32]:
 
 
 def _join_groups(words: WordArray, widest: int) -> WordArray:
-    """Pushes the 7-bit groups of each word together; continuation bits are dropped.
+    """Pushes the 7-bit groups of each word together, in place; continuation bits are dropped.
 
     Bytes beyond the widest are zero, so that narrow varints need fewer steps.
     """
     for low, high, shift in _GROUPS[: (min(widest, _WORD_BYTES) - 1).bit_length()]:
-        words = (words & low) | ((words & high) >> shift)
+        upper = words & high
+        upper >>= shift
+        words &= low
+        words |= upper
     return words
 
 
@@ -160,13 +172,20 @@ def lengths_at(array: ByteArray, positions: IntArray) -> tuple[IntArray, IntArra
     Each position must have 15 bytes; lengths of 256 MiB and more are left to the caller.
     """
     words = words_at(array, positions)
-    ends = ~words & _CONTINUES
-    last = ends & (~ends + _ONE)
-    if (last == np.uint64(0x80)).all():
-        return (words & np.uint64(0x7F)).view(np.int64), 1, True
-    values = _join_groups(words & ((last << _ONE) - _ONE), _WORD_BYTES).view(np.int64)
-    widths = 1 + sum((last > bound).astype(np.int64) for bound in (0x80, 0x8000, 0x800000))
-    return values, widths, (last != 0) & (last <= np.uint64(0x80000000))
+    ends = ~words
+    ends &= _CONTINUES
+    last = ends & np.negative(ends)
+    if (last == _CONTINUES_ONE).all():
+        return (words & _GROUP).view(np.int64), 1, True
+    fine: npt.NDArray[np.bool_] = last <= _CONTINUES_FOUR
+    fine &= last != 0
+    widths = last * _WIDTHS
+    widths >>= _WIDTHS_AT
+    widths &= _SEVEN
+    last <<= _ONE
+    last -= _ONE
+    words &= last
+    return _join_groups(words, _LENGTH_BYTES).view(np.int64), widths.view(np.int64), fine
 
 
 def varints_of_width(array: ByteArray, positions: IntArray, widths: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
@@ -175,14 +194,14 @@ def varints_of_width(array: ByteArray, positions: IntArray, widths: IntArray) ->
     Args:
         array: The bytes; each position must have 15 of them.
         positions: Where each varint begins.
-        widths: Claimed width of each, any number from 0 to 255.
+        widths: Claimed width of each, any number from 0 on.
     """
     words = words_at(array, positions)
-    mask = MASK_OF_WIDTH[widths]
-    good = (words & _CONTINUES & mask) == _CONTINUES_OF_WIDTH[widths]
+    words &= _MASK_OF_WIDTH.take(widths, mode="clip")
+    good: npt.NDArray[np.bool_] = (words & _CONTINUES) == _CONTINUES_OF_WIDTH.take(widths, mode="clip")
     good &= widths != 0
     widest = int(widths.max(initial=1))
-    values = _join_groups(words & mask, widest)
+    values = _join_groups(words, widest)
     if widest > _WORD_BYTES:
         good &= widths <= MAX_VARINT_BYTES
         wide = np.flatnonzero(widths > _WORD_BYTES)
@@ -220,11 +239,12 @@ def unpack_varints(data: ByteArray) -> tuple[IntArray, IntArray]:
         raise WireError("a varint of a list is longer than 10 bytes")
     padded = np.zeros(size + 2 * _WORD_BYTES, np.uint8)
     padded[:size] = data
-    values = _join_groups(words_at(padded, starts) & MASK_OF_WIDTH[widths], widest)
-    if widest > _WORD_BYTES:
-        for byte in (8, 9):
-            wide = np.flatnonzero(widths > byte)
-            values[wide] |= (padded[starts[wide] + byte] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
+    words = words_at(padded, starts)
+    words &= _MASK_OF_WIDTH.take(widths)
+    values = _join_groups(words, widest)
+    for byte in range(_WORD_BYTES, widest):
+        wide = np.flatnonzero(widths > byte)
+        values[wide] |= (padded[starts[wide] + byte] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
     return values.view(np.int64), ends
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import random
 from typing import Any
 
@@ -8,23 +7,21 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import CorruptRecordError
-from asyncdata.formats.example import columns
 from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
     VarLenFeature,
-    want,
 )
+from asyncdata.formats.example.fields import SPARE_BYTES
 from asyncdata.formats.example.parser import ExampleParser, parse_example
 from asyncdata.formats.example.serialize import serialize_example
-from asyncdata.formats.example.stepping import SPARE_BYTES
+from asyncdata.formats.example.vectorized import VectorizedReader
+from asyncdata.formats.example.wanted import want
 from asyncdata.memory.bytesarray import BytesArray
 from tests.samples import samples
 
-WAYS = [False, True] if importlib.util.find_spec("numba") is not None else [False]
-"""Read in numpy, and by compiled code where there is a compiler."""
 VarLen = VarLenFeature | RaggedFeature | FixedLenSequenceFeature
 
 KEYS = ("a", "b", "key", "k" * 20, "z" * 96, "")
@@ -127,13 +124,12 @@ def fits(value: Any, expected: Any, feature: Feature) -> bool:
     return equal(value, expected)
 
 
-@pytest.mark.parametrize("compiled", WAYS)
-def test_batches_give_what_the_records_give_alone(compiled: bool) -> None:
+def test_batches_give_what_the_records_give_alone() -> None:
     """Stepped together or not, in any buffer, values are the same bit for bit; a batch fails if a record of it does."""
     for seed in range(samples(300, 20_000)):
         drawer = Drawer(seed)
         records = [drawer.record() for _ in range(drawer.random.choice((8, 9, 30, 60)))]
-        parse = parse_example(drawer.spec, compiled=compiled)
+        parse = parse_example(drawer.spec)
         alone = one_by_one(parse, records)
         view, rows = scattered(records, drawer.random)
         if None in alone:
@@ -174,24 +170,24 @@ def check_stacked(parse: ExampleParser, view: memoryview, rows: Any, alone: list
         assert all(equal(value, found[name]) for value, found in zip(column, alone, strict=True))
 
 
-def test_every_record_is_in_one_group_or_left_over() -> None:
-    """Groups and rest are a partition, and records of one layout are really stepped together."""
+def test_records_are_read_together_or_left_over() -> None:
+    """Records of several layouts are read together, in any order of theirs; only a damaged one is left over."""
     features = {"a": FixedLenFeature([], int), "b": FixedLenFeature([], float, 0.5), "s": FixedLenFeature([], bytes)}
     wanted = [want(name, feature) for name, feature in features.items()]
-    slots = {item.key: slot for slot, item in enumerate(wanted)}
     orders = [("a", "b", "s"), ("s", "b", "a"), ("a", "s")]
     values = {"a": 1 << 40, "b": 2.5, "s": b"text"}
     records = [serialize_example({key: values[key] for key in orders[index % 3]}) for index in range(90)]
     records[40] = b"damaged"
     view, rows = scattered([*records, bytes(SPARE_BYTES)], random.Random(1))
-    groups, left = columns.BlockReader(wanted, slots).parse(np.frombuffer(view, np.uint8), rows[:90])
-    assert left.tolist() == [40]
-    assert sorted(index for group in groups for index in group.indices.tolist()) == [i for i in range(90) if i != 40]
-    assert len(groups) == 3
-    assert all(group.values[0].tolist() == [1 << 40] * len(group.indices) for group in groups)  # type: ignore[union-attr]  # numbers are arrays
+    found = VectorizedReader(wanted).read(np.frombuffer(view, np.uint8), rows[:90])
+    assert found is not None
+    (numbers, _, _), good = found
+    assert np.flatnonzero(~good).tolist() == [40]
+    assert isinstance(numbers, np.ndarray)
+    assert numbers[good].tolist() == [1 << 40] * 89
 
 
-def test_damage_in_a_group_is_never_read_over() -> None:
+def test_damage_among_records_that_are_alike_is_never_read_over() -> None:
     """One byte of one record is changed: the batch fails if that record does, and gives its values if not."""
     spec: dict[str, Feature] = {
         "i": FixedLenFeature([], int),
@@ -235,3 +231,133 @@ def test_long_lists_are_unpacked_across_runs() -> None:
     view, rows = scattered([serialize_example({"v": values}) for values in lists], random.Random(2))
     column = parse.batched(BytesArray(np.frombuffer(view, np.uint8), rows))["v"]
     assert all(equal(found, values) for found, values in zip(column, lists, strict=True))
+
+
+SPEC: dict[str, Feature] = {
+    "i": FixedLenFeature([], int),
+    "image/object/bbox/xmin": FixedLenFeature([], float),
+    "image/object/bbox/xmax": FixedLenFeature([], float, -1.0),
+    "s": FixedLenFeature([], bytes),
+    "v": VarLenFeature(int),
+}
+
+
+def shuffled(index: int, **more: Any) -> bytes:
+    """A record whose keys come in an order of their own, with keys that nobody wants."""
+    features = {
+        "i": 1 << index % 64 if index % 64 < 63 else -1,
+        "image/object/bbox/xmin": index / 2,
+        "s": b"x" * index,
+        "v": list(range(index % 5)),
+        "image/object/bbox": 1.5,
+        "image/object/bbox/xmid": 2.5,
+        **more,
+    }
+    if index % 3:
+        features["image/object/bbox/xmax"] = float(index)
+    order = list(features)
+    random.Random(index).shuffle(order)
+    return serialize_example({key: features[key] for key in order})
+
+
+def left_over(spec: dict[str, Feature], records: list[bytes]) -> list[int]:
+    """Which records are not read together with the others."""
+    sizes = np.array([len(record) for record in records])
+    rows = np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
+    array = np.frombuffer(b"".join(records) + bytes(SPARE_BYTES), np.uint8)
+    found = VectorizedReader([want(name, feature) for name, feature in spec.items()]).read(array, rows)
+    return list(range(len(records))) if found is None else np.flatnonzero(~found[1]).tolist()
+
+
+def test_records_in_any_order_are_read_together() -> None:
+    """None is left over, and each value is its record's; keys that are longer or shorter by a bit are other keys."""
+    records = [shuffled(index) for index in range(200)]
+    assert left_over(SPEC, records) == []
+    parse = parse_example(SPEC)
+    batch = parse(records)
+    for index, record in enumerate(records):
+        alone = parse(record)
+        for name in SPEC:
+            assert np.array_equal(batch[name][index], alone[name]), (index, name)
+    assert batch["i"][63] == -1
+    assert batch["image/object/bbox/xmax"][3] == -1.0
+
+
+def test_unusual_records_are_left_over_and_no_others() -> None:
+    """A key twice, a value that is missing, an entry turned round, damage: exactly these go the slow way."""
+    records = [shuffled(index) for index in range(40)]
+    records[3] += serialize_example({"i": 5})
+    records[7] = serialize_example({"i": 5})
+    records[11] = records[11][:-1]
+    records[15] = b""
+    records[19] = shuffled(19, i=0.5)
+    assert left_over(SPEC, records) == [3, 7, 11, 15, 19]
+
+
+def test_damage_among_records_in_any_order_is_never_read_over() -> None:
+    """One byte of one record is changed: the batch fails if that record does, and gives its values if not."""
+    parse = parse_example(SPEC)
+    records = [shuffled(index) for index in range(12)]
+    for place in range(len(records[5])):
+        for flip in (0x01, 0x08, 0x80):
+            damaged = bytearray(records[5])
+            damaged[place] ^= flip
+            batch = [*records[:5], bytes(damaged), *records[6:]]
+            try:
+                alone = parse(bytes(damaged))
+            except CorruptRecordError:
+                with pytest.raises(CorruptRecordError, match="record 5 of the 12"):
+                    parse(batch)
+                continue
+            found = parse(batch)
+            for name in SPEC:
+                value, expected = np.asarray(found[name][5]), np.asarray(alone[name])
+                assert value.tobytes() == expected.tobytes(), f"byte {place}, {flip:#x}, {name}"
+
+
+def test_many_tiny_entries_do_not_make_many_steps() -> None:
+    """A record that is nothing but empty entries is left over, and is an error."""
+    records = [shuffled(index) for index in range(20)]
+    records[4] = b"\x0a\xb8\x17" + b"\x0a\x00" * 1500
+    assert left_over(SPEC, records) == [4]
+
+
+def test_the_outer_length_may_have_any_width() -> None:
+    """Records of every size around one, two and three bytes of length are read; one whose length is wrong is not."""
+    spec: dict[str, Feature] = {"s": FixedLenFeature([], bytes)}
+    sizes = [*range(100, 140), *range(16_370, 16_390)]
+    records: list[bytes] = []
+    for some in (sizes[:40], sizes[40:52], sizes):
+        records = [serialize_example({"s": b"x" * size}) for size in some]
+        assert left_over(spec, records) == []
+        for change in (-1, 1):
+            # The record begins or ends elsewhere than its length says.
+            changed = [record[:-1] if change < 0 else record + b"\0" for record in records]
+            assert left_over(spec, changed) == list(range(len(changed)))
+    odd = b"\x0a\x80" + bytes(128)
+    assert left_over(spec, [*records[:10], odd]) == [10]
+
+
+def test_a_spec_may_have_thousands_of_keys() -> None:
+    """Keys that no small table keeps apart are found all the same."""
+    names = [f"feature_{number}" for number in range(6000)]
+    spec: dict[str, Feature] = {name: FixedLenFeature([], int, -1) for name in names}
+    parse = parse_example(spec)
+    orders = [names[start::599] for start in range(12)]
+    batch = parse([serialize_example({name: int(name[8:]) for name in order}) for order in orders])
+    for name in (*names[:50], *names[-50:]):
+        number = int(name[8:])
+        assert batch[name].tolist() == [number if name in order else -1 for order in orders]
+
+
+def test_byte_strings_stay_where_they_are() -> None:
+    """Single ones and those of lists are references into the records, whatever the order of their keys."""
+    spec: dict[str, Feature] = {"s": FixedLenFeature([], bytes), "v": VarLenFeature(bytes)}
+    values = {"s": b"x", "v": [b"one", b"", b"three" * 40]}
+    records = BytesArray.from_items(
+        [serialize_example(dict(sorted(values.items(), reverse=n % 2 > 0))) for n in range(20)]
+    )
+    batch = parse_example(spec)(records)
+    assert batch["s"].base is records.base
+    assert batch["v"].values.base is records.base
+    assert batch["v"].to_list() == [values["v"]] * 20
