@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from asyncdata.errors import BrokenFrameError
 from asyncdata.formats.block_codec import CODECS, pack, unpack
-from asyncdata.formats.block_image import DTYPE_KINDS, PLAIN, ArraySpec, Image, PlainSpec, RefSpec, Spec
+from asyncdata.formats.block_image import DTYPE_KINDS, PLAIN, Image, Spec, StoredArray, StoredPlain, StoredRefs
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, Structure, TupleOf, leaf_count
 from asyncdata.memory.wire import aligned
@@ -95,12 +95,12 @@ def index(places: list[Place], at: int, made_of: Json = None) -> bytes:
 
 
 def _write(spec: Spec) -> dict[str, Any]:
-    if isinstance(spec, ArraySpec):
+    if isinstance(spec, StoredArray):
         return {"kind": "array", "dtype": spec.dtype, "shape": spec.shape, "at": spec.at}
-    if isinstance(spec, RefSpec):
+    if isinstance(spec, StoredRefs):
         leaves = [[leaf.kind, leaf.dtype, leaf.shape, leaf.text] for leaf in spec.leaves]
         return {"kind": "refs", "leaves": leaves, "which_at": spec.which_at, "rows_at": spec.rows_at}
-    if isinstance(spec, PlainSpec):
+    if isinstance(spec, StoredPlain):
         return {"kind": "plain", "values": spec.values}
     odd = next(item for item in spec.items if type(item) not in PLAIN)
     what = "an array of objects" if isinstance(odd, np.ndarray) else f"a {type(odd).__name__}"
@@ -208,15 +208,15 @@ def read_image(memory: npt.NDArray[np.uint8], place: Place, most: int) -> tuple[
 def _read(names: dict[str, Any]) -> Spec:
     kind = names["kind"]
     if kind == "array":
-        return ArraySpec(_dtype(names["dtype"]), _shape(names["shape"]), int(names["at"]))
+        return StoredArray(_dtype(names["dtype"]), _shape(names["shape"]), int(names["at"]))
     if kind == "refs":
         leaves = tuple(_read_leaf(*entry) for entry in names["leaves"])
-        return RefSpec(leaves, int(names["which_at"]), int(names["rows_at"]))
+        return StoredRefs(leaves, int(names["which_at"]), int(names["rows_at"]))
     if kind == "plain":
         values = tuple(names["values"])
         if not all(type(value) in PLAIN for value in values):
             raise ValueError("a plain value is none")
-        return PlainSpec(values)
+        return StoredPlain(values)
     raise ValueError(f"unknown kind of column: {kind!r}")
 
 

@@ -33,7 +33,7 @@ DTYPE_KINDS: Final = "biufcMm"
 
 
 @dataclass(frozen=True, slots=True)
-class ArraySpec:
+class StoredArray:
     """Rows side by side at `at`."""
 
     dtype: str
@@ -42,7 +42,7 @@ class ArraySpec:
 
 
 @dataclass(frozen=True, slots=True)
-class RefSpec:
+class StoredRefs:
     """References: ``int64[n, 2]`` at `rows_at`; what each is: ``leaves[0]``, or by ``uint32[n]`` at `which_at`."""
 
     leaves: tuple[Leaf, ...]
@@ -51,7 +51,7 @@ class RefSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainSpec:
+class StoredPlain:
     """Python numbers, booleans and None."""
 
     values: tuple[Any, ...]
@@ -64,7 +64,7 @@ class ObjectSpec:
     items: tuple[Any, ...]
 
 
-Spec: TypeAlias = ArraySpec | RefSpec | PlainSpec | ObjectSpec
+Spec: TypeAlias = StoredArray | StoredRefs | StoredPlain | ObjectSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Image:
     @property
     def has_references(self) -> bool:
         """Whether it must be loaded into a slab."""
-        return any(isinstance(spec, RefSpec) for spec in self.specs)
+        return any(isinstance(spec, StoredRefs) for spec in self.specs)
 
 
 # --- making one ----------------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ class ImageBuilder:
         for column in self._columns:
             if isinstance(column, _Arrays):
                 array = np.ascontiguousarray(np.concatenate(column.parts))
-                specs.append(ArraySpec(array.dtype.str, array.shape[1:], place(array)))
+                specs.append(StoredArray(array.dtype.str, array.shape[1:], place(array)))
             elif isinstance(column, _Refs):
                 rows = np.array(column.rows, np.int64).reshape(-1, 2)
                 refs.append((column, rows))
                 which = place(np.array(column.which, np.uint32)) if len(column.leaves) > 1 else -1
-                specs.append(RefSpec(tuple(column.leaves), which, place(rows)))
+                specs.append(StoredRefs(tuple(column.leaves), which, place(rows)))
             elif all(type(item) in PLAIN for item in column.items):
-                specs.append(PlainSpec(tuple(column.items)))
+                specs.append(StoredPlain(tuple(column.items)))
             else:
                 specs.append(ObjectSpec(tuple(column.items)))
         # One byte more than the payloads, so that an empty one at the end begins inside.
@@ -229,7 +229,7 @@ class ImageBuilder:
         for column, rows in refs:
             self._move(body, column, rows, base)
         for spec in specs:
-            if isinstance(spec, RefSpec):
+            if isinstance(spec, StoredRefs):
                 body[spec.rows_at : spec.rows_at + 16 * self.rows].view(np.int64)[::2] += base
         image = Image(self.rows, self._structure, tuple(specs), nbytes, body)
         self.__init__()  # type: ignore[misc]  # begins again
@@ -298,21 +298,21 @@ def load(image: Image, memory: npt.NDArray[np.uint8], start: int, slabs: Slabs |
     origin = memory[start : start + 8 * ORIGIN_WIDTH * count].view(np.int64).reshape(count, ORIGIN_WIDTH).copy()
     columns: list[Column] = []
     for spec in image.specs:
-        if isinstance(spec, ArraySpec):
+        if isinstance(spec, StoredArray):
             dtype = np.dtype(spec.dtype)
             nbytes = dtype.itemsize * int(np.prod(spec.shape, dtype=np.int64)) * count
             data = memory[start + spec.at : start + spec.at + nbytes]
             columns.append(ArrayColumn(data.view(dtype).reshape(count, *spec.shape).copy()))
-        elif isinstance(spec, RefSpec):
+        elif isinstance(spec, StoredRefs):
             assert slabs is not None
             columns.append(_references(spec, memory, start, slabs, count))
         else:
-            items = spec.values if isinstance(spec, PlainSpec) else spec.items
+            items = spec.values if isinstance(spec, StoredPlain) else spec.items
             columns.append(ObjectColumn([i.copy() if isinstance(i, np.ndarray) else i for i in items]))
     return Block(image.structure, tuple(columns), origin, EMPTY)
 
 
-def _references(spec: RefSpec, memory: npt.NDArray[np.uint8], start: int, slabs: Slabs, count: int) -> RefColumn:
+def _references(spec: StoredRefs, memory: npt.NDArray[np.uint8], start: int, slabs: Slabs, count: int) -> RefColumn:
     rows = memory[start + spec.rows_at : start + spec.rows_at + 16 * count].view(np.int64).reshape(count, 2).copy()
     rows[:, 0] += start
     column = RefColumn(slabs, rows, spec.leaves[0])
@@ -334,16 +334,16 @@ def check_image(image: Image, memory: npt.NDArray[np.uint8], start: int) -> None
     count = image.rows
     _check(0 <= 8 * ORIGIN_WIDTH * count <= image.nbytes)
     for spec in image.specs:
-        if isinstance(spec, ArraySpec):
+        if isinstance(spec, StoredArray):
             leaf = Leaf("array", spec.dtype, (count, *spec.shape))
             _check(spec.at >= 0 and spec.at + leaf.nbytes <= image.nbytes)
-        elif isinstance(spec, PlainSpec):
+        elif isinstance(spec, StoredPlain):
             _check(len(spec.values) == count)
-        elif isinstance(spec, RefSpec):
+        elif isinstance(spec, StoredRefs):
             _check_references(spec, image, memory, start)
 
 
-def _check_references(spec: RefSpec, image: Image, memory: npt.NDArray[np.uint8], start: int) -> None:
+def _check_references(spec: StoredRefs, image: Image, memory: npt.NDArray[np.uint8], start: int) -> None:
     count = image.rows
     _check(spec.rows_at >= 0 and spec.rows_at + 16 * count <= image.nbytes and len(spec.leaves) > 0)
     rows = memory[start + spec.rows_at : start + spec.rows_at + 16 * count].view(np.int64).reshape(count, 2)

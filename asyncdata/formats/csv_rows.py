@@ -163,13 +163,8 @@ class CsvFramer:
         found = next(c for c in converted if c.wrong == wrong)
         position = int(split.starts[leading + wrong])
         line = int(lines_at(split, np.array([position]), place.line)[0])
-        return CorruptRecordError(
-            f"line {line}: {found.message}",
-            url=place.url,
-            version=place.version,
-            offset=place.offset + position - start,
-            record=place.record + wrong,
-        )
+        message = f"line {line}: {found.message}"
+        return place.error(CorruptRecordError, message, behind=position - start, record=wrong)
 
     def _broken_quote(self, split: Split, place: Place, start: int, leading: int) -> DataError | None:
         """What is wrong with the record behind those that were found, if its quotes are."""
@@ -184,13 +179,7 @@ class CsvFramer:
         return None
 
     def _broken(self, text: str, place: Place, record: int, line: int, behind: int = 0) -> BrokenFrameError:
-        return BrokenFrameError(
-            f"line {line}: {text}",
-            url=place.url,
-            version=place.version,
-            offset=place.offset + behind,
-            record=place.record + record,
-        )
+        return place.error(BrokenFrameError, f"line {line}: {text}", behind=behind, record=record)
 
 
 def _first(values: Values, count: int) -> Values:

@@ -73,11 +73,8 @@ class FixedLengthFramer:
         return Frames(starts=starts, values=(Refs(rows),), stop=stop, need=need, error=error)
 
     def _error(self, place: Place, size: int) -> BrokenFrameError:
-        return BrokenFrameError(
+        return place.error(
+            BrokenFrameError,
             f"{size} bytes less a header of {self._header} and a footer of {self._footer} are no whole number of "
             f"records of {self._record} bytes",
-            url=place.url,
-            version=place.version,
-            offset=place.offset,
-            record=place.record,
         )

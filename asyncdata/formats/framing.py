@@ -19,16 +19,17 @@ What always holds:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import DataError
 from asyncdata.memory.leaf import BYTES, Leaf
-from asyncdata.memory.structure import Structure
+from asyncdata.memory.structure import LEAF, Structure, TupleOf
 
 Positions: TypeAlias = npt.NDArray[np.int64]
+E = TypeVar("E", bound=DataError)
 
 NOWHERE: Final[Positions] = np.empty(0, np.int64)
 NOWHERE.flags.writeable = False
@@ -51,6 +52,12 @@ class Place:
     offset: int = 0
     record: int = 0
     line: int = 1
+
+    def error(self, kind: type[E], message: str, *, behind: int = 0, record: int = 0) -> E:
+        """An error so many bytes and records behind this place."""
+        return kind(
+            message, url=self.url, version=self.version, offset=self.offset + behind, record=self.record + record
+        )
 
 
 class Refs(NamedTuple):
@@ -131,3 +138,34 @@ class Framer(Protocol):
             last: Nothing follows ``stop``.
             place: Of ``start``.
         """
+
+
+class WholeFramer:
+    """Whole objects: one record, which is everything, the empty object included.
+
+    Args:
+        url: Given in front of the bytes as the first of a pair, if not None.
+    """
+
+    in_thread = False
+
+    def __init__(self, url: str | None = None) -> None:
+        self._url = url
+        self.structure: Structure = LEAF if url is None else TupleOf((LEAF, LEAF))
+
+    def frame(
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
+    ) -> Frames:
+        """See `Framer`."""
+        del view, limit
+        size = stop - start
+        if not last:
+            return Frames(starts=NOWHERE, values=self._values(None), stop=start, need=remaining or 0)
+        if not size and place.offset:
+            return Frames(starts=NOWHERE, values=self._values(None), stop=stop)
+        content: Values = Refs(np.array([[start, size]], np.int64)) if size else [b""]
+        return Frames(starts=np.array([start], np.int64), values=self._values(content), stop=stop)
+
+    def _values(self, content: Values | None) -> tuple[Values, ...]:
+        found: Values = [] if content is None else content
+        return (found,) if self._url is None else ([] if content is None else [self._url], found)

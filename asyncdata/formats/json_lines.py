@@ -75,10 +75,9 @@ class JsonFramer:
                 values.append(parse_json(view[begin : begin + size]))
             except CorruptRecordError as error:
                 row = len(values)
-                error.message = f"line {int(frames.lines[row])}: {error.message}"
-                error.url, error.version = place.url, place.version
-                error.offset, error.record = place.offset + int(frames.starts[row]) - start, place.record + row
-                frames.error = error
+                message = f"line {int(frames.lines[row])}: {error.message}"
+                behind = int(frames.starts[row]) - start
+                frames.error = place.error(CorruptRecordError, message, behind=behind, record=row)
                 frames.resume, frames.resume_line = frames.stop, frames.next_line
                 if row + 1 < len(frames.starts):
                     frames.resume, frames.resume_line = int(frames.starts[row + 1]), int(frames.lines[row + 1])

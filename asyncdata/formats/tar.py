@@ -3,16 +3,21 @@
 Long names of GNU's (type ``L``) and pax headers (name and size of the next member) belong to the member behind them.
 What is no regular file (directories, links, devices, sparse files) is passed over. A block of zeros ends the archive;
 what follows it is not looked at. An archive that ends behind a whole member without that block is whole.
+
+By WebDataset's convention, consecutive members whose names differ only in their extension are one sample: the key of a
+member is its path up to the first dot of its last component, its extension what follows that dot, in small letters.
+Names without a dot are no part of any sample, nor is what is called ``__so__`` or lies in a folder of such a name.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.errors import BrokenFrameError, DataError
+from asyncdata.errors import BrokenFrameError
 from asyncdata.formats import tar_headers
 from asyncdata.formats.framing import Frames, Place, Refs
 from asyncdata.formats.tar_headers import BLOCK, Header, HeaderError, padded
@@ -40,6 +45,12 @@ _LOOKS: Final = (
     (b"BZh", "bzip2"),
     (b"<", "XML or HTML"),
 )
+
+
+_NAME: Final = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
+_ASIDE: Final = re.compile(r"__[^/]*__($|/)")
+
+KEY: Final = "__key__"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +115,7 @@ class TarFramer:
         starts: list[int] = []
         rows: list[tuple[int, int]] = []
         names: list[str] = []
-        need, error, ended, at = 0, None, False, start
+        need, wrong, ended, at = 0, "", False, start
         limit = min(limit, _MOST_AT_A_TIME)
         while len(starts) < limit:
             step = min(self._skip, stop - at)
@@ -112,7 +123,7 @@ class TarFramer:
             at += step
             if at == stop:
                 if last and (self._skip > self._padding or self._lead):
-                    error = self._error("the file ends inside a member", place, at - start)
+                    wrong = "the file ends inside a member"
                 break
             if not self._lead and stop - at >= BLOCK and tar_headers.is_end(bytes(view[at : at + BLOCK])):
                 at, ended = at + BLOCK, True
@@ -122,11 +133,11 @@ class TarFramer:
             except _CutOff as cut_off:
                 need = cut_off.need
                 if last:
-                    error = self._error(f"the file ends inside a member: {need} bytes are needed", place, at - start)
+                    wrong = f"the file ends inside a member: {need} bytes are needed"
                 break
             except HeaderError as problem:
                 hint = _recognise(bytes(view[at : at + 8])) if place.offset + at == start else ""
-                error = self._error(f"a tar header is wrong: {problem}{hint}", place, at - start)
+                wrong = f"a tar header is wrong: {problem}{hint}"
                 break
             if member.name is not None:
                 starts.append(at - self._lead)
@@ -143,7 +154,7 @@ class TarFramer:
             values=(Refs(table),),
             stop=at,
             need=need,
-            error=error,
+            error=place.error(BrokenFrameError, wrong, behind=at - start, record=len(starts)) if wrong else None,
             ended=ended,
             names=names,
         )
@@ -206,9 +217,6 @@ class TarFramer:
         self._sparse = None
         return _Member(None, body, size, body + padded(size))
 
-    def _error(self, message: str, place: Place, behind: int) -> DataError:
-        return BrokenFrameError(message, url=place.url, version=place.version, offset=place.offset + behind)
-
 
 def _check_inside(position: int, end: int | None) -> None:
     if end is not None and position > end:
@@ -222,3 +230,18 @@ def _recognise(head: bytes) -> str:
         if head.startswith(signature):
             return f"; the file looks like {meaning}"
     return f"; the file begins with {head.hex(' ')}"
+
+
+class SamplePart(NamedTuple):
+    """A member's place in its sample."""
+
+    key: str
+    extension: str
+
+
+def part_of(name: str) -> SamplePart | None:
+    """Which part of which sample a member is; None for none."""
+    if _ASIDE.match(name):
+        return None
+    found = _NAME.fullmatch(name)
+    return None if found is None else SamplePart(found[1], found[2].lower())

@@ -6,8 +6,8 @@ A record on disk, all integers little-endian, both CRCs masked CRC-32C::
 
 :func:`frame` finds whole records and never copies a payload. What always holds:
 
-* A length is used for nothing but a comparison until its checksum was verified; ``Frames.need``, the only figure that a
-  caller may allocate by, comes from a verified length that fits the rest of the object.
+* A length is used for nothing but a comparison until its checksum was verified; ``RecordRows.need``, the only figure
+  that a caller may allocate by, comes from a verified length that fits the rest of the object.
 * The records in front of a damaged place are returned together with the error.
 * However an object is cut, the rows are the same: a cut-off tail is framed again when more of it is there.
 
@@ -18,17 +18,20 @@ checksums are a step of their own, :func:`check_payloads`, so that it can run in
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import BrokenFrameError, CorruptRecordError
-from asyncdata.formats import crc32c
+from asyncdata.errors import BrokenFrameError
+from asyncdata.formats import crc32c, crc_run
 from asyncdata.formats.crc32c import Bytes
+from asyncdata.formats.framing import Frames, Place, Positions, Refs
+from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
+from asyncdata.memory.structure import LEAF, Structure
 
 HEADER_BYTES: Final = 12
 FOOTER_BYTES: Final = 4
@@ -42,12 +45,16 @@ _ALIKE: Final = 4
 _FEW: Final = 32
 """Up to so many records, looking at one after the other is cheaper than at all of them at once."""
 
+_FEW_CHECKS: Final = 128
+"""Up to so many payload checksums, verifying one after the other is faster than all of them in one."""
+
 _MAX_ROW_LENGTH: Final = (1 << 63) - 1
 _length_at = struct.Struct("<Q").unpack_from
 _word_at = struct.Struct("<I").unpack_from
 _header = struct.Struct("<QI").pack
 _pack_length = struct.Struct("<Q").pack
 _pack_word = struct.Struct("<I").pack
+_NOWHERE: Final = Place()
 _HEADER_DTYPE: Final = np.dtype([("length", "<u8"), ("crc", "<u4")])
 
 _SIGNATURES: Final = (
@@ -65,27 +72,7 @@ _SIGNATURES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameContext:
-    """Where in which object the bytes lie, for messages only.
-
-    Attributes:
-        url: The object.
-        version: Its generation or ETag.
-        object_offset: Offset in the object (decompressed offset for compressed files) of the first byte to be framed.
-        record_index: Index in the object of the record that begins there.
-    """
-
-    url: str | None = None
-    version: str | None = None
-    object_offset: int = 0
-    record_index: int = 0
-
-
-NO_CONTEXT: Final = FrameContext()
-
-
-class Frames(NamedTuple):
+class RecordRows(NamedTuple):
     """What :func:`frame` found.
 
     Attributes:
@@ -110,8 +97,8 @@ def frame(
     limit: int = 0,
     remaining: int | None = None,
     check: bool = True,
-    context: FrameContext = NO_CONTEXT,
-) -> Frames:
+    place: Place = _NOWHERE,
+) -> RecordRows:
     """Finds the whole records in ``view[start:stop]``.
 
     Args:
@@ -122,10 +109,10 @@ def frame(
         remaining: Bytes of the object from ``start`` on, where known. A record that would reach beyond them is an
             error; so is a cut-off tail once ``remaining == stop - start``, which is how to say "this is all".
         check: Verify the length checksums.
-        context: The place, for the error.
+        place: Of ``start``, for the error.
 
     Returns:
-        The rows, and either a tail to be completed or an error; see :class:`Frames`.
+        The rows, and either a tail to be completed or an error; see :class:`RecordRows`.
     """
     if not 0 <= start <= stop <= len(view):
         raise ValueError(f"start {start} and stop {stop} do not lie in a view of {len(view)} bytes")
@@ -154,16 +141,11 @@ def frame(
             break
     rows = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     if count == limit and limit and not bad:
-        return Frames(rows, position, 0, None)
+        return RecordRows(rows, position, 0, None)
     left = None if remaining is None else remaining - (position - start)
-    place = FrameContext(
-        url=context.url,
-        version=context.version,
-        object_offset=context.object_offset + position - start,
-        record_index=context.record_index + count,
-    )
+    place = dataclasses.replace(place, offset=place.offset + position - start, record=place.record + count)
     need, error = _tail(view, position, stop, left=left, check=check, place=place)
-    return Frames(rows, position, need, error)
+    return RecordRows(rows, position, need, error)
 
 
 def _walk(
@@ -227,34 +209,28 @@ def _verified_singly(view: memoryview, starts: Iterable[int]) -> int:
 
 
 def _tail(
-    view: memoryview, position: int, stop: int, *, left: int | None, check: bool, place: FrameContext
+    view: memoryview, position: int, stop: int, *, left: int | None, check: bool, place: Place
 ) -> tuple[int, BrokenFrameError | None]:
     """Judges the record that begins at ``position`` and is not whole, if there is one."""
     if stop - position < HEADER_BYTES:
         if left is not None and 0 < left < FRAME_BYTES:
-            return 0, _broken(f"the file ends inside a record: {left} bytes are too few for the smallest one", place)
+            text = f"the file ends inside a record: {left} bytes are too few for the smallest one"
+            return 0, place.error(BrokenFrameError, text)
         return 0, None
     (length,) = _length_at(view, position)
     if check and crc32c.masked_checksum(view[position : position + 8]) != _word_at(view, position + 8)[0]:
-        hint = _recognise(view, position, stop) if place.object_offset == 0 else ""
-        return 0, _broken(
-            f"the length checksum of a record does not match (its length field says {length}){hint}", place
-        )
+        hint = _recognise(view, position, stop) if place.offset == 0 else ""
+        text = f"the length checksum of a record does not match (its length field says {length}){hint}"
+        return 0, place.error(BrokenFrameError, text)
     need = FRAME_BYTES + length
     if left is not None and need > left:
         text = (
             f"the file is truncated: a record of {length} bytes begins here, and {need - left} bytes of it are missing"
         )
-        return 0, _broken(text, place)
+        return 0, place.error(BrokenFrameError, text)
     if length > _MAX_ROW_LENGTH - FRAME_BYTES:
-        return 0, _broken(f"a record says that it is {length} bytes long", place)
+        return 0, place.error(BrokenFrameError, f"a record says that it is {length} bytes long")
     return need, None
-
-
-def _broken(message: str, place: FrameContext) -> BrokenFrameError:
-    return BrokenFrameError(
-        message, url=place.url, version=place.version, offset=place.object_offset, record=place.record_index
-    )
 
 
 def _recognise(view: memoryview, position: int, stop: int) -> str:
@@ -270,7 +246,7 @@ def check_payloads(view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[n
 
     Args:
         view: The bytes that ``rows`` refers to; each payload's stored checksum follows it.
-        rows: int64[n, 2] as in ``Frames.rows``.
+        rows: int64[n, 2] as in ``RecordRows.rows``.
     """
     if not len(rows):
         return np.empty(0, np.int64)
@@ -284,23 +260,6 @@ def check_payloads(view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[n
     masked += np.uint32(crc32c.MASK_DELTA)
     words = np.ndarray((len(array) - FOOTER_BYTES + 1,), "<u4", array, strides=(1,))
     return np.flatnonzero(masked != words[ends])
-
-
-def payload_error(bad: int, rows: npt.NDArray[np.int64], *, context: FrameContext = NO_CONTEXT) -> CorruptRecordError:
-    """The error for one position that :func:`check_payloads` returned.
-
-    Args:
-        bad: The position in ``rows``.
-        rows: The rows that were checked, which follow one another in one object.
-        context: The place of the first of them.
-    """
-    return CorruptRecordError(
-        f"the payload checksum of a record of {int(rows[bad, 1])} bytes does not match",
-        url=context.url,
-        version=context.version,
-        offset=context.object_offset + int(rows[bad, 0] - rows[0, 0]),
-        record=context.record_index + bad,
-    )
 
 
 def encode(payload: Bytes) -> bytes:
@@ -320,3 +279,45 @@ def _pieces(payload: Bytes) -> tuple[bytes, Bytes, bytes]:
     size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
     length = _pack_length(size)
     return _header(size, crc32c.masked_checksum(length)), payload, _pack_word(crc32c.masked_checksum(payload))
+
+
+class TFRecordFramer:
+    """TFRecord files as one of the framed formats: payloads as references, their checksums still to be verified.
+
+    Args:
+        check: Whether payload checksums are to be verified by whoever is given the records.
+    """
+
+    structure: Structure = LEAF
+    in_thread = False
+
+    def __init__(self, *, check: bool) -> None:
+        self._leaf = UNCHECKED_BYTES if check else BYTES
+
+    def frame(
+        self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
+    ) -> Frames:
+        """See `Framer`."""
+        del last  # a tail that nothing follows is noticed by who knows how much of it is missing
+        rows, end, need, error = frame(view, start, stop, limit=limit, remaining=remaining, place=place)
+        return Frames(
+            starts=rows[:, 0] - HEADER_BYTES,
+            values=(Refs(rows, self._leaf),),
+            stop=end,
+            need=need,
+            error=error,
+            short=error is None and len(rows) < limit,
+        )
+
+
+def payloads_hold(view: memoryview, rows: Positions) -> bool:
+    """Whether the payload checksums of records that were framed together hold.
+
+    Args:
+        view: The bytes that `rows` refers to.
+        rows: int64[n, 2], n > 0: position and length of each payload.
+    """
+    nbytes = int(rows[-1].sum() - rows[0, 0])
+    if len(rows) > _FEW_CHECKS and nbytes < crc_run.MOST_BYTES:
+        return crc_run.holds(view, rows)
+    return not len(check_payloads(view, rows))

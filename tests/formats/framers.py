@@ -9,8 +9,8 @@ import numpy as np
 
 from asyncdata.errors import DataError
 from asyncdata.formats.framing import Framer
-from asyncdata.formats.framing_stream import iter_framed
 from asyncdata.testing.decoders import Decode, Pieces, check_every_cut, check_piece_sizes, check_random_cuts
+from tests.formats.streams import iter_framed
 from tests.samples import samples
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from asyncdata.formats import crc_run
-from asyncdata.formats.tfrecord import encode_many, frame
-from asyncdata.formats.tfrecord_framer import payloads_hold
+from asyncdata.formats.tfrecord import encode_many, frame, payloads_hold
 from tests.samples import samples
 
 SHAPES = {

@@ -15,9 +15,9 @@ from asyncdata.formats import csv_split
 from asyncdata.formats.csv_rows import CsvFramer
 from asyncdata.formats.csv_split import Splitter
 from asyncdata.formats.csv_values import Column
-from asyncdata.formats.framing_stream import iter_framed
 from asyncdata.testing.decoders import pieces_of, run
 from tests.formats.framers import check_any_chunking, decoder, outcome, plain
+from tests.formats.streams import iter_framed
 from tests.samples import samples
 
 INT, LONG, BYTES = Column("int32", None), Column("int64", None), Column("bytes", None)

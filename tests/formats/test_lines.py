@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.formats.framing import Place, Refs
-from asyncdata.formats.framing_stream import iter_framed
 from asyncdata.formats.lines import LineFramer
 from tests.formats.framers import check_any_chunking, decoder
+from tests.formats.streams import iter_framed
 
 CASES: list[tuple[bytes, list[bytes]]] = [
     (b"", []),

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from asyncdata.errors import BrokenFrameError
 from asyncdata.formats import crc32c
+from asyncdata.formats.framing import Place
 from asyncdata.formats.tfrecord import (
-    FrameContext,
-    Frames,
+    RecordRows,
     check_payloads,
     encode,
     encode_many,
     frame,
-    payload_error,
 )
 from tests.samples import samples
 
@@ -28,17 +27,17 @@ FROM_TENSORFLOW = bytes.fromhex(
     "000000000000000029039807d8ea82a2"
     "06000000000000007369d53700ff00ff00ff4c812478"
 )
-PLACE = FrameContext(url="gs://b/o", version="7", object_offset=1000, record_index=50)
+PLACE = Place(url="gs://b/o", version="7", offset=1000, record=50)
 
 
-def payloads(view: bytes, frames: Frames) -> list[bytes]:
+def payloads(view: bytes, frames: RecordRows) -> list[bytes]:
     """The payloads that the rows point at."""
     return [view[start : start + size] for start, size in frames.rows.tolist()]
 
 
-def whole(data: bytes) -> Frames:
+def whole(data: bytes) -> RecordRows:
     """Frames all of an object."""
-    return frame(memoryview(data), 0, len(data), remaining=len(data), context=PLACE)
+    return frame(memoryview(data), 0, len(data), remaining=len(data), place=PLACE)
 
 
 def header(length: int) -> bytes:
@@ -256,18 +255,6 @@ def test_arbitrary_bytes_never_do_more_than_give_an_error() -> None:
         check_payloads(memoryview(data), found.rows)
         ends = found.rows.sum(axis=1)
         assert (ends + 4 <= found.stop).all()
-
-
-def test_payload_errors_say_where() -> None:
-    """The error for a spoilt payload names the record and where its frame begins."""
-    data = bytearray(encode_many([b"abc", b"defg", b"h"]))
-    data[19 + 12] ^= 1
-    data[-1] ^= 1
-    found = whole(bytes(data))
-    bad = check_payloads(memoryview(data), found.rows)
-    assert bad.tolist() == [1, 2]
-    error = payload_error(1, found.rows, context=PLACE)
-    assert error.place() == {"url": "gs://b/o", "version": "7", "offset": 1019, "record": 51}
 
 
 def test_rows_of_many_objects_can_be_checked_in_any_order() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from asyncdata.formats.tfrecord import encode_many
-from asyncdata.formats.tfrecord_framer import TFRecordFramer
+from asyncdata.formats.tfrecord import TFRecordFramer, encode_many
 from tests.formats.framers import check_any_chunking, outcome
 
 PAYLOADS = [b"one", b"", b"x" * 40, b"two", b"", b"yz"]

@@ -10,8 +10,8 @@ import pytest
 
 from asyncdata.errors import BrokenFrameError, CompressionError, CorruptRecordError
 from asyncdata.formats.tfrecord import encode, encode_many
-from asyncdata.formats.tfrecord_stream import iter_records
 from asyncdata.testing import decoders
+from tests.formats.streams import iter_records
 from tests.samples import samples
 
 RECORDS = [b"abc", b"", b"x" * 130, b"defg", b""]

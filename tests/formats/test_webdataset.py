@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncdata.formats.webdataset import part_of
+from asyncdata.formats.tar import part_of
 
 
 @pytest.mark.parametrize(

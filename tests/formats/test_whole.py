@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncdata.formats.whole import WholeFramer
+from asyncdata.formats.framing import WholeFramer
 from tests.formats.framers import check_any_chunking, outcome
 
 

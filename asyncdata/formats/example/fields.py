@@ -29,7 +29,7 @@ _MOST_STEPS: Final = 1024
 _TAG: Final = np.uint8(0x0A)
 
 
-class Fields(NamedTuple):
+class FieldRun(NamedTuple):
     """Some steps.
 
     Attributes:
@@ -56,7 +56,7 @@ class Fields(NamedTuple):
         return np.repeat(steps, list(map(len, self.messages)))
 
 
-def fields_of(array: ByteArray, position: IntArray, end: IntArray, good: Mask) -> Iterator[Fields]:
+def fields_of(array: ByteArray, position: IntArray, end: IntArray, good: Mask) -> Iterator[FieldRun]:
     """The fields of messages; marks messages that are damaged, while they are read.
 
     Args:
@@ -95,7 +95,7 @@ def fields_of(array: ByteArray, position: IntArray, end: IntArray, good: Mask) -
                 message, begin, following, limit = message[fine], begin[fine], following[fine], limit[fine]
                 if not len(message):
                     break
-            yield Fields(step, (message,), begin, following - 1)
+            yield FieldRun(step, (message,), begin, following - 1)
         more = following < limit
         if np.count_nonzero(more) < len(more):
             beyond = following > limit
@@ -113,7 +113,7 @@ def fields_of(array: ByteArray, position: IntArray, end: IntArray, good: Mask) -
         yield _short(array, first, held, good)
 
 
-def _short(array: ByteArray, first: int, held: list[tuple[IntArray, IntArray, IntArray]], good: Mask) -> Fields:
+def _short(array: ByteArray, first: int, held: list[tuple[IntArray, IntArray, IntArray]], good: Mask) -> FieldRun:
     """Steps whose fields all are short: of each message, where the length lies, and where the next one would."""
     messages, ats, nexts = zip(*held, strict=True)
     begin, stop = np.concatenate(ats), np.concatenate(nexts)
@@ -122,7 +122,7 @@ def _short(array: ByteArray, first: int, held: list[tuple[IntArray, IntArray, In
         good[np.concatenate(messages)[odd]] = False
     begin += 1
     stop -= 1
-    return Fields(first, messages, begin, stop)
+    return FieldRun(first, messages, begin, stop)
 
 
 def enter(array: ByteArray, position: IntArray, stop: IntArray, good: Mask) -> IntArray:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from asyncdata.formats.example.fields import (
     RUN,
     SPARE_BYTES,
-    Fields,
+    FieldRun,
     Mask,
     enter,
     fields_of,
@@ -143,7 +143,7 @@ class VectorizedReader:
 
     # --- the second pass
 
-    def _note_alike(self, array: ByteArray, entries: Fields, head: WordArray, grid: _Grid) -> bool:
+    def _note_alike(self, array: ByteArray, entries: FieldRun, head: WordArray, grid: _Grid) -> bool:
         """Notes a run of entries if all records have the same keys in them, in the same order, and values."""
         steps = slice(entries.first, entries.first + len(entries.messages))
         count = grid.value.shape[1]
@@ -171,7 +171,7 @@ class VectorizedReader:
         grid.value[rows], grid.head[rows], grid.size[rows] = value, at_value, size
         return True
 
-    def _note_any(self, array: ByteArray, entries: Fields, head: WordArray, good: Mask, grid: _Grid) -> None:
+    def _note_any(self, array: ByteArray, entries: FieldRun, head: WordArray, good: Mask, grid: _Grid) -> None:
         """Looks the keys of a run of entries up, and notes where their values lie."""
         sizes = ((head >> _EIGHT) & _BYTE).view(np.int64)
         value = entries.begin + sizes

@@ -8,12 +8,11 @@ from typing import Any, Final
 from asyncdata.formats.csv_rows import CsvFramer
 from asyncdata.formats.csv_values import Column
 from asyncdata.formats.fixed_length import FixedLengthFramer
-from asyncdata.formats.framing import Framer
+from asyncdata.formats.framing import Framer, WholeFramer
 from asyncdata.formats.json_lines import JsonFramer
 from asyncdata.formats.lines import LineFramer
 from asyncdata.formats.tar import TarFramer
-from asyncdata.formats.tfrecord_framer import TFRecordFramer, payloads_hold
-from asyncdata.formats.whole import WholeFramer
+from asyncdata.formats.tfrecord import TFRecordFramer, payloads_hold
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.plan import files, sources

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from asyncdata.errors import BrokenFrameError
-from asyncdata.formats.tfrecord import encode, encode_many
-from asyncdata.formats.tfrecord_framer import TFRecordFramer
+from asyncdata.formats.tfrecord import TFRecordFramer, encode, encode_many
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.reading.chunks import Chunk
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage

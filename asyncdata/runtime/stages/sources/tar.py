@@ -17,8 +17,7 @@ import numpy as np
 
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.framing import Frames, Refs
-from asyncdata.formats.tar import Members
-from asyncdata.formats.webdataset import KEY, part_of
+from asyncdata.formats.tar import KEY, Members, part_of
 from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn

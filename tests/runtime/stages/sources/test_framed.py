@@ -12,10 +12,9 @@ import pytest
 from asyncdata.formats.csv_rows import CsvFramer
 from asyncdata.formats.csv_values import Column
 from asyncdata.formats.fixed_length import FixedLengthFramer
-from asyncdata.formats.framing import Framer
+from asyncdata.formats.framing import Framer, WholeFramer
 from asyncdata.formats.json_lines import JsonFramer
 from asyncdata.formats.lines import LineFramer
-from asyncdata.formats.whole import WholeFramer
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.sources.framed import FramedStage
 from tests.runtime.stages.laws import Bench, Make, check_any_blocking, check_cancelling, check_closing, whole
