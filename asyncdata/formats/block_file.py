@@ -43,7 +43,7 @@ _FRAME_BYTES: Final = _FRAME.size
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ImagePlace:
     """Where an image lies in its file, frame included."""
 
     offset: int
@@ -86,7 +86,7 @@ def frame(image: Image, codec: str | None = None) -> list[bytes | memoryview]:
     return [start, header, body]
 
 
-def index(places: list[Place], at: int, made_of: Json = None) -> bytes:
+def index(places: list[ImagePlace], at: int, made_of: Json = None) -> bytes:
     """The index and the trailer, for the end of the file; `at` is where that is, `made_of` goes along."""
     entries = [[place.offset, place.nbytes, place.rows] for place in places]
     text = json.dumps(entries if made_of is None else {"images": entries, "made_of": made_of}).encode()
@@ -141,14 +141,14 @@ def read_trailer(data: bytes, size: int) -> tuple[int, int, int]:
     return offset, length, crc
 
 
-def read_index(data: bytes, crc: int, end: int) -> tuple[list[Place], Any]:
+def read_index(data: bytes, crc: int, end: int) -> tuple[list[ImagePlace], Any]:
     """Where the images lie, all of them before `end`; and what was given to `index` as `made_of`."""
     if crc32c.crc32c(data) != crc:
         raise BrokenFrameError("the checksum of the index does not match")
     try:
         found = json.loads(data)
         entries, made_of = (found["images"], found["made_of"]) if isinstance(found, dict) else (found, None)
-        places = [Place(*map(int, entry)) for entry in entries]
+        places = [ImagePlace(*map(int, entry)) for entry in entries]
     except (ValueError, TypeError, KeyError) as error:
         raise BrokenFrameError("the index cannot be read") from error
     for place in places:
@@ -162,7 +162,7 @@ def read_index(data: bytes, crc: int, end: int) -> tuple[list[Place], Any]:
     return places, made_of
 
 
-def read_image(memory: npt.NDArray[np.uint8], place: Place, most: int) -> tuple[Image, int]:
+def read_image(memory: npt.NDArray[np.uint8], place: ImagePlace, most: int) -> tuple[Image, int]:
     """The image whose frame is the beginning of `memory`, and where its body begins there.
 
     A body that was packed has been unpacked, and is the image's own.

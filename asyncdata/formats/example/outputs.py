@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from asyncdata.formats.example import partitions as cuts
+from asyncdata.formats.example.columnar import Column
 from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
@@ -24,7 +25,6 @@ from asyncdata.formats.example.features import (
     RaggedFeature,
     value_of,
 )
-from asyncdata.formats.example.vectorized import Column
 from asyncdata.formats.example.wanted import Output, Wanted
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray

@@ -4,7 +4,7 @@ The values are those of ``tf.io.parse_example`` and ``tf.io.parse_single_example
 a key counts, an entry without a value counts as absent, lists may be packed or not, int64 are two's complement varints,
 values are never cast. Where TensorFlow lets a length reach beyond what encloses it, this parser reports a corrupt
 record. What to look for is planned once (``wanted``); it is found in one record (``scalar``) or in many together
-(``vectorized``), and made into features (``outputs``).
+(``columnar``), and made into features (``outputs``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
+from asyncdata.formats.example.columnar import Column, ColumnarReader
 from asyncdata.formats.example.features import Feature, FixedLenSequenceFeature
 from asyncdata.formats.example.keys import MAX_KEY_BYTES
 from asyncdata.formats.example.outputs import of_batch, of_examples, of_record, of_records, of_stack, patched, stacked
 from asyncdata.formats.example.scalar import Record, ScalarReader, in_batch
 from asyncdata.formats.example.varints import ByteArray, IntArray
-from asyncdata.formats.example.vectorized import Column, VectorizedReader
 from asyncdata.formats.example.wanted import check_spec, plan
 from asyncdata.memory.bytesarray import BytesArray
 
@@ -55,7 +55,7 @@ class ExampleParser:
         keys = {item.key for item in self._wanted}
         # Records of which two lists have one key, or with a very long key, are read one by one.
         usual = len(keys) == len(self._wanted) and max(map(len, keys)) <= MAX_KEY_BYTES
-        self._many = VectorizedReader(self._wanted) if usual else None
+        self._many = ColumnarReader(self._wanted) if usual else None
 
     def __reduce__(self) -> tuple[Callable[..., ExampleParser], tuple[Any, ...]]:
         return _rebuild, (self.spec, self.zero_copy)

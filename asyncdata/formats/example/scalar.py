@@ -10,7 +10,7 @@
 
 Tags are one byte: field number * 8 + wire type, the wire type being 2 for everything that has a length. A scan notes
 where the list of each wanted key lies and skips the rest unread; each list is then decoded by its kind. This way reads
-every record that is one, words all errors, and is what reading many together (``vectorized``) is tested against.
+every record that is one, words all errors, and is what reading many together (``columnar``) is tested against.
 """
 
 from __future__ import annotations

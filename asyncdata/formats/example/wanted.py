@@ -1,6 +1,6 @@
 """What a spec asks for: the lists to look for in a record, and the features that are made of them.
 
-However values are found, one record at a time (``scalar``) or many together (``vectorized``), this is what is looked
+However values are found, one record at a time (``scalar``) or many together (``columnar``), this is what is looked
 for; ``outputs`` makes features of what was found.
 """
 

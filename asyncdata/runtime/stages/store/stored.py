@@ -29,7 +29,7 @@ from asyncdata.errors import (
 from asyncdata.formats.block_file import (
     MAGIC,
     TRAILER_BYTES,
-    Place,
+    ImagePlace,
     UnwritableError,
     frame,
     index,
@@ -245,7 +245,7 @@ class FileStore:
         self._order = order
         self._freshness = freshness
         self._info: ObjectInfo | None = None
-        self._places: list[Place] = []
+        self._places: list[ImagePlace] = []
 
     async def open(self) -> int | None:
         """See `Store`.
@@ -269,7 +269,7 @@ class FileStore:
             await self._freshness.check(made_of)
         return len(self._places)
 
-    async def _read_places(self, info: ObjectInfo) -> tuple[list[Place], Any]:
+    async def _read_places(self, info: ObjectInfo) -> tuple[list[ImagePlace], Any]:
         if info.size < len(MAGIC) + TRAILER_BYTES:
             raise BrokenFrameError("the file is too short to be one of ours")
         trailer = await self._read(info, info.size - TRAILER_BYTES, TRAILER_BYTES, _as_bytes)
@@ -334,7 +334,7 @@ def _as_bytes(memory: Any) -> bytes:
     return data
 
 
-def _checked(memory: Any, place: Place, most: int) -> tuple[Image, int]:
+def _checked(memory: Any, place: ImagePlace, most: int) -> tuple[Image, int]:
     image, start = read_image(memory, place, most)
     check_image(image, memory if image.body is None else image.body, start)
     return image, start
@@ -366,7 +366,7 @@ class FileFilling:
         self._threads = threads
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         self._file: BinaryIO | None = None
-        self._places: list[Place] = []
+        self._places: list[ImagePlace] = []
         self._at = len(MAGIC)
 
     async def add(self, image: Image) -> None:
@@ -390,7 +390,7 @@ class FileFilling:
         for piece in pieces:
             self._file.write(piece)
         nbytes = sum(map(len, pieces))
-        self._places.append(Place(self._at, nbytes, image.rows))
+        self._places.append(ImagePlace(self._at, nbytes, image.rows))
         self._at += nbytes
 
     def _open(self) -> None:

@@ -89,7 +89,7 @@ class _Grid(NamedTuple):
     size: IntArray
 
 
-class VectorizedReader:
+class ColumnarReader:
     """Reads the wanted lists of many records; remembers in which order the last ones had their keys.
 
     Args:

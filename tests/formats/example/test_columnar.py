@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from asyncdata.errors import CorruptRecordError
+from asyncdata.formats.example.columnar import ColumnarReader
 from asyncdata.formats.example.features import (
     Feature,
     FixedLenFeature,
@@ -17,7 +18,6 @@ from asyncdata.formats.example.features import (
 from asyncdata.formats.example.fields import SPARE_BYTES
 from asyncdata.formats.example.parser import ExampleParser, parse_example
 from asyncdata.formats.example.serialize import serialize_example
-from asyncdata.formats.example.vectorized import VectorizedReader
 from asyncdata.formats.example.wanted import want
 from asyncdata.memory.bytesarray import BytesArray
 from tests.samples import samples
@@ -179,7 +179,7 @@ def test_records_are_read_together_or_left_over() -> None:
     records = [serialize_example({key: values[key] for key in orders[index % 3]}) for index in range(90)]
     records[40] = b"damaged"
     view, rows = scattered([*records, bytes(SPARE_BYTES)], random.Random(1))
-    found = VectorizedReader(wanted).read(np.frombuffer(view, np.uint8), rows[:90])
+    found = ColumnarReader(wanted).read(np.frombuffer(view, np.uint8), rows[:90])
     assert found is not None
     (numbers, _, _), good = found
     assert np.flatnonzero(~good).tolist() == [40]
@@ -265,7 +265,7 @@ def left_over(spec: dict[str, Feature], records: list[bytes]) -> list[int]:
     sizes = np.array([len(record) for record in records])
     rows = np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
     array = np.frombuffer(b"".join(records) + bytes(SPARE_BYTES), np.uint8)
-    found = VectorizedReader([want(name, feature) for name, feature in spec.items()]).read(array, rows)
+    found = ColumnarReader([want(name, feature) for name, feature in spec.items()]).read(array, rows)
     return list(range(len(records))) if found is None else np.flatnonzero(~found[1]).tolist()
 
 
