@@ -32,8 +32,9 @@ _SEVEN: Final = np.uint64(7)
 _ONE: Final = np.uint64(1)
 _THREE: Final = np.uint64(3)
 _MOST_SHIFT: Final = np.uint64(63)
-_FEW: Final = 96
-"""Fewer words than this are gathered as they lie."""
+_FEW: Final = 512
+"""Fewer words than this are gathered as they lie. Where that begins to be dearer than putting each together from two
+aligned ones depends on the processor: at 100 words on a Xeon of 2.5 GHz, at 5,000 on an EPYC."""
 _GROUPS: Final = tuple(
     (np.uint64(low), np.uint64(high), np.uint64(shift))
     for low, high, shift in (
@@ -133,7 +134,6 @@ def words_at(array: ByteArray, positions: IntArray) -> WordArray:
     if len(positions) < _FEW or not words.flags.aligned:
         windows: npt.NDArray[Any] = np.ndarray((len(array) - _WORD_BYTES + 1,), "<u8", array, strides=(1,))
         return windows[positions]
-    # Gathering unaligned words is several times dearer than putting each together from two aligned ones.
     at = positions >> 3
     shift = (positions & 7).view(np.uint64)
     shift <<= _THREE
