@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 from asyncdata import arguments
 from asyncdata.errors import CompressionError
 from asyncdata.formats import crc32c, zstd
+from asyncdata.formats.signatures import look_of
 
 CompressionType: TypeAlias = Literal["", "GZIP", "ZLIB", "ZSTD"]
 COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = ("", "GZIP", "ZLIB", "ZSTD")
@@ -33,12 +34,6 @@ _INPUT_BYTES: Final = 1 << 16
 _HEAD_BYTES: Final = 12
 _GZIP_SIGNATURE: Final = b"\x1f\x8b"
 _ZSTD_SIGNATURE: Final = b"\x28\xb5"
-_LOOKS: Final = (
-    (b"BZh", "bzip2"),
-    (b"\xfd7zXZ\0", "xz"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"<", "XML or HTML"),
-)
 
 
 def check_compression_type(compression_type: str | None) -> CompressionType:
@@ -223,9 +218,8 @@ class Decompressor:
         for kind in ("GZIP", "ZLIB", "ZSTD"):
             if _signature(kind, self._head):
                 return f"{text}, which looks like {kind}: pass compression_type={kind!r}"
-        for signature, meaning in _LOOKS:
-            if self._head.startswith(signature):
-                return f"{text}, which looks like {meaning}"
+        if look := look_of(self._head):
+            return f"{text}, which looks like {look}"
         return f"{text}; pass compression_type=None if it is not compressed"
 
     def _garbage(self) -> CompressionError:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
+from asyncdata.formats.signatures import look_of
 from asyncdata.spec import ArraySpec
 
 Image: TypeAlias = npt.NDArray[np.uint8]
@@ -36,18 +37,7 @@ _LONE_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 _png_header = struct.Struct(">4sIIB").unpack_from
 _jpeg_frame = struct.Struct(">BHHB").unpack_from
 _u16 = struct.Struct(">H").unpack_from
-
-_OTHER_FORMATS: Final = (
-    (b"GIF8", "a GIF"),
-    (b"RIFF", "a WebP or another RIFF file"),
-    (b"BM", "a BMP"),
-    (b"II*\0", "a TIFF"),
-    (b"MM\0*", "a TIFF"),
-    (b"<", "XML or HTML"),
-    (b"{", "JSON"),
-    (b"\x1f\x8b", "gzip data"),
-    (b"\x0a", "a tf.train.Example; name the feature that holds the image, or parse it first"),
-)
+_EXAMPLE: Final = "a tf.train.Example; name the feature that holds the image, or parse it first"
 
 
 class ImageHeader(NamedTuple):
@@ -285,10 +275,8 @@ def _look(data: Encoded) -> str:
     if not head:
         return "it is empty"
     text = f"it is {len(data)} bytes long and begins with {head.hex(' ')}"
-    for signature, meaning in _OTHER_FORMATS:
-        if head.startswith(signature):
-            return f"{text}, which looks like {meaning}"
-    return text
+    look = _EXAMPLE if head[0] == 0x0A else look_of(head, file=False)
+    return f"{text}, which looks like {look}" if look else text
 
 
 def _opencv() -> Any:

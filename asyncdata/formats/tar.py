@@ -20,6 +20,7 @@ import numpy as np
 from asyncdata.errors import BrokenFrameError
 from asyncdata.formats import tar_headers
 from asyncdata.formats.framing import Frames, Place, Refs
+from asyncdata.formats.signatures import look_of
 from asyncdata.formats.tar_headers import BLOCK, Header, HeaderError, padded
 from asyncdata.memory.structure import LEAF, Structure
 
@@ -38,15 +39,6 @@ _META: Final = frozenset(
         tar_headers.PAX_SOLARIS,
     }
 )
-_LOOKS: Final = (
-    (b"\x1f\x8b", "gzip: pass compression_type='GZIP'"),
-    (b"\x28\xb5\x2f\xfd", "zstd: pass compression_type='ZSTD'"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"BZh", "bzip2"),
-    (b"<", "XML or HTML"),
-)
-
-
 _NAME: Final = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")
 _ASIDE: Final = re.compile(r"__[^/]*__($|/)")
 
@@ -226,10 +218,8 @@ def _check_inside(position: int, end: int | None) -> None:
 
 
 def _recognise(head: bytes) -> str:
-    for signature, meaning in _LOOKS:
-        if head.startswith(signature):
-            return f"; the file looks like {meaning}"
-    return f"; the file begins with {head.hex(' ')}"
+    look = look_of(head)
+    return f"; the file looks like {look}" if look else f"; the file begins with {head.hex(' ')}"
 
 
 class SamplePart(NamedTuple):

@@ -30,6 +30,7 @@ from asyncdata.errors import BrokenFrameError
 from asyncdata.formats import crc32c, crc_run
 from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.framing import Frames, Place, Positions, Refs
+from asyncdata.formats.signatures import look_of
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
 from asyncdata.memory.structure import LEAF, Structure
 
@@ -56,20 +57,6 @@ _pack_length = struct.Struct("<Q").pack
 _pack_word = struct.Struct("<I").pack
 _NOWHERE: Final = Place()
 _HEADER_DTYPE: Final = np.dtype([("length", "<u8"), ("crc", "<u4")])
-
-_SIGNATURES: Final = (
-    (b"\x1f\x8b", "it looks like gzip: pass compression_type='GZIP'"),
-    (b"\x78\x01", "it looks like zlib: pass compression_type='ZLIB'"),
-    (b"\x78\x5e", "it looks like zlib: pass compression_type='ZLIB'"),
-    (b"\x78\x9c", "it looks like zlib: pass compression_type='ZLIB'"),
-    (b"\x78\xda", "it looks like zlib: pass compression_type='ZLIB'"),
-    (b"\x28\xb5\x2f\xfd", "it looks like zstd: pass compression_type='ZSTD'"),
-    (b"PK\x03\x04", "it looks like a zip archive"),
-    (b"PAR1", "it looks like Parquet"),
-    (b"\xff\xd8\xff", "it looks like a JPEG image"),
-    (b"\x89PNG", "it looks like a PNG image"),
-    (b"<", "it looks like XML or HTML"),
-)
 
 
 class RecordRows(NamedTuple):
@@ -235,10 +222,9 @@ def _tail(
 
 def _recognise(view: memoryview, position: int, stop: int) -> str:
     head = bytes(view[position : min(position + 8, stop)])
-    for signature, meaning in _SIGNATURES:
-        if head.startswith(signature):
-            return f"; the file does not begin like a TFRecord file, {meaning}"
-    return f"; the file does not begin like a TFRecord file (first bytes {head.hex(' ')})"
+    look = look_of(head)
+    found = f"it looks like {look}" if look else f"first bytes {head.hex(' ')}"
+    return f"; the file does not begin like a TFRecord file ({found})"
 
 
 def check_payloads(view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

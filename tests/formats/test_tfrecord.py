@@ -210,7 +210,8 @@ def test_a_tail_too_short_for_any_record_is_an_error_as_soon_as_it_is_known() ->
         (b"\x28\xb5\x2f\xfd", "zstd"),
         (b"PAR1", "Parquet"),
         (b"<html>", "HTML"),
-        (b'{"a": 1}', "7b 22 61"),
+        (b'{"a": 1}', "JSON"),
+        (b"any text", "61 6e 79"),
     ],
 )
 def test_another_format_is_named_in_the_error(head: bytes, hint: str) -> None:
