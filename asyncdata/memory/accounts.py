@@ -106,6 +106,7 @@ class Account:
         closed: It takes no more asks, and vanishes with its last byte.
         queued: Its asks without an answer, in the order they were made. Seldom empty: the limit is the bottleneck.
         foresee: Says what its stage is going to hold, for the advice of an error; None of most.
+        waited_s: Seconds that its asks waited until they were answered.
     """
 
     __slots__ = (
@@ -122,6 +123,7 @@ class Account:
         "queued",
         "rank",
         "reserved",
+        "waited_s",
         "waiting",
     )
 
@@ -130,6 +132,7 @@ class Account:
         self.rank = rank
         self.kind = kind
         self.any_order = any_order
+        self.waited_s = 0.0
         self.reserved = 0
         self.backed = 0
         self.own = 0

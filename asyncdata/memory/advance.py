@@ -13,6 +13,10 @@ Provenance ("origin") is one packed row of four int64, `ORIGIN_WIDTH`:
 
     shard or source number | record index | sub-index (flat_map, interleave of datasets), 0 without | byte offset
 
+An advance is of one kind. *Ordered*: the rows come in the same order in every run, so that marks say where they are.
+*Unordered*: rows come as they are ready; there are no marks, because "the row after this one" is another one next time,
+and whatever is made of such rows is unordered too.
+
 Advances are divisible (`split`), can be joined (`concat`), survive dropped rows (`select`) and grouping (`group`).
 What follows the last row (rows dropped at the end of a block) stays in the advance as its tail, which is used up with
 the row that comes next, in whichever block; a block without rows carries a tail alone.
@@ -35,6 +39,9 @@ NO_ORIGINS.flags.writeable = False
 Mark: TypeAlias = Any
 """JSON-able data that one stage understands; nests the state of what is upstream of it."""
 
+Marks: TypeAlias = tuple[tuple[int, Mark], ...]
+"""Each with the row in front of which it counts."""
+
 
 class State(NamedTuple):
     """Base + skip: rebuild from `mark` (None: from the beginning of the epoch), then drop `skip` outputs."""
@@ -51,24 +58,30 @@ class Advance:
         used_rows: ``int64[m, 4]`` origins of the source rows used up, in order.
         ends: ``int64[rows]``: once output row i is consumed, ``used_rows[:ends[i]]`` are used up. None: one each.
         marks: ``(row, mark)`` pairs in ascending order of row, 0 <= row <= rows.
+        ordered: Of which kind it is.
     """
 
-    __slots__ = ("ends", "marks", "rows", "used_rows")
+    __slots__ = ("ends", "marks", "ordered", "rows", "used_rows")
 
     def __init__(
         self,
         rows: int,
         used_rows: Rows,
         ends: Rows | None = None,
-        marks: tuple[tuple[int, Mark], ...] = (),
+        marks: Marks = (),
+        *,
+        ordered: bool = True,
     ) -> None:
+        assert ordered or not marks, "marks say nothing about rows in any order"
+        self.ordered = ordered
         self.rows = rows
         self.used_rows = used_rows
         self.ends = ends
         self.marks = marks
 
     def __repr__(self) -> str:
-        return f"Advance(rows={self.rows}, used={len(self.used_rows)}, marks={list(self.marks)})"
+        marks = list(self.marks) if self.ordered else "unordered"
+        return f"Advance(rows={self.rows}, used={len(self.used_rows)}, marks={marks})"
 
     @property
     def has_news(self) -> bool:
@@ -95,13 +108,13 @@ class Advance:
         if self.marks:
             head_marks = tuple(m for m in self.marks if m[0] < row)
             tail_marks = tuple((r - row, mark) for r, mark in self.marks if r >= row)
-        head = Advance(row, self.used_rows[:cut], head_ends, head_marks)
-        return head, Advance(self.rows - row, self.used_rows[cut:], tail_ends, tail_marks)
+        head = self._alike(row, self.used_rows[:cut], head_ends, head_marks)
+        return head, self._alike(self.rows - row, self.used_rows[cut:], tail_ends, tail_marks)
 
     def select(self, kept: Rows) -> Advance:
         """The advance when only the rows `kept` (ascending indices) are passed on; the others stay used up."""
         marks = tuple((int(np.searchsorted(kept, row)), mark) for row, mark in self.marks)
-        return Advance(len(kept), self.used_rows, self._all_ends()[kept], marks)
+        return self._alike(len(kept), self.used_rows, self._all_ends()[kept], marks)
 
     def expand(self, counts: Rows) -> Advance:
         """The advance when input row i becomes ``counts[i]`` output rows; it is used up with the last of them.
@@ -116,35 +129,45 @@ class Advance:
         out[stops[whole] - 1] = ends[whole]
         positions = np.concatenate((np.zeros(1, np.int64), stops))
         marks = tuple((int(positions[row]), mark) for row, mark in self.marks)
-        return Advance(len(out), self.used_rows, out, marks)
+        return self._alike(len(out), self.used_rows, out, marks)
 
-    def reorder(self, order: Rows, marks: tuple[tuple[int, Mark], ...]) -> Advance:
+    def reorder(self, order: Rows, marks: Marks) -> Advance:
         """The advance when the rows leave in another order (a permutation); each takes what it uses up along."""
         if self.ends is None and len(self.used_rows) == self.rows:
-            return Advance(self.rows, self.used_rows.take(order, axis=0), None, marks)
+            return self._alike(self.rows, self.used_rows.take(order, axis=0), None, marks)
         ends = self._all_ends()
         counts = np.diff(ends, prepend=0)[order]
         new_ends = np.cumsum(counts)
         shift = (ends[order] - new_ends).repeat(counts)
         index = np.arange(len(self.used_rows))
         index[: len(shift)] += shift
-        return Advance(self.rows, self.used_rows.take(index, axis=0), new_ends, marks)
+        return self._alike(self.rows, self.used_rows.take(index, axis=0), new_ends, marks)
 
-    def group(self, stops: Sequence[int], marks: tuple[tuple[int, Mark], ...]) -> Advance:
+    def group(self, stops: Sequence[int], marks: Marks) -> Advance:
         """The advance when rows up to ``stops[j]`` form output j; the stage supplies marks of its own."""
         ends = np.array([self.end(stop) for stop in stops], np.int64)
-        return Advance(len(stops), self.used_rows, ends, marks)
+        return self._alike(len(stops), self.used_rows, ends, marks)
 
     def _all_ends(self) -> Rows:
         return self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
 
-    def with_marks(self, marks: tuple[tuple[int, Mark], ...]) -> Advance:
+    def with_marks(self, marks: Marks) -> Advance:
         """The same rows with the marks of another stage, which nest or replace those from upstream."""
-        return Advance(self.rows, self.used_rows, self.ends, marks)
+        return self._alike(self.rows, self.used_rows, self.ends, marks)
+
+    def unordered(self) -> Advance:
+        """The same rows, which came as they were ready; nothing that was noted about their order counts any more."""
+        return Advance(self.rows, self.used_rows, self.ends, ordered=False)
+
+    def _alike(self, rows: int, used_rows: Rows, ends: Rows | None, marks: Marks) -> Advance:
+        return Advance(rows, used_rows, ends, marks, ordered=self.ordered)
 
     @staticmethod
     def concat(parts: Sequence[Advance]) -> Advance:
-        """One advance for blocks joined end to end; a part's tail is used up with the next row that follows."""
+        """One advance for blocks joined end to end; a part's tail is used up with the next row that follows.
+
+        Of parts that are not all ordered nothing is.
+        """
         if len(parts) == 1:
             return parts[0]
         rows = sum(part.rows for part in parts)
@@ -157,6 +180,8 @@ class Advance:
                 pieces.append(part._all_ends() + base)  # noqa: SLF001 -- of this class
                 base += len(part.used_rows)
             ends = np.concatenate(pieces)
+        if not all(part.ordered for part in parts):
+            return Advance(rows, used, ends, ordered=False)
         marks: list[tuple[int, Mark]] = []
         row = 0
         for part in parts:
@@ -174,11 +199,15 @@ class Fold:
 
     A stage keeps one per input to write its own marks; the consumer's edge keeps one for ``state_dict()``. A mark at
     row r counts from the delivery of row r on, so that the state after k rows is the same however they were cut.
+
+    Attributes:
+        ordered: Whether everything so far was; else there is no state that base and skip could describe.
     """
 
-    __slots__ = ("_mark", "_pending", "_skip")
+    __slots__ = ("_mark", "_pending", "_skip", "ordered")
 
     def __init__(self, state: State | None = None) -> None:
+        self.ordered = True
         self._mark: Mark = None
         self._skip = 0
         if state is not None:
@@ -205,6 +234,7 @@ class Fold:
 
     def feed(self, advance: Advance) -> None:
         """Folds a whole block."""
+        self.ordered = self.ordered and advance.ordered
         self._mark, self._skip = self.at(advance, advance.rows)
         if advance.rows:
             self._pending = ()

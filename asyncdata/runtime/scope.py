@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,8 @@ from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.observe.snapshot import SkippedStats
 from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
-from asyncdata.runtime.error_policy import Guard, Skips, sum_up
+from asyncdata.planner.sizes import Shares, divide
+from asyncdata.runtime.error_policy import Skips, sum_up
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.runtime.memory.budget import Budget
@@ -21,6 +23,7 @@ from asyncdata.runtime.quarantine import Quarantine
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import Meter, Spawn, StageContext
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
@@ -36,6 +39,15 @@ _BLOCK_PART: Final = 64
 _MOST_EXECUTORS: Final = 256
 """Functions that are recognized without being pickled again."""
 
+_ACCOUNTS: Final = {
+    "rows": ("rows for ", Kind.ASSEMBLER),
+    "kept": ("", Kind.ASSEMBLER),
+    "tasks": ("", Kind.FLOW),
+    "inputs": ("inputs of ", Kind.FLOW),
+    "ahead": ("", Kind.FLOW),
+}
+"""How the names of a stage's accounts begin, and their kinds; see `StageContext`."""
+
 
 class Access(NamedTuple):
     """Storage as one set of storage options reaches it.
@@ -47,6 +59,31 @@ class Access(NamedTuple):
 
     io: Io
     manifest: Manifest
+
+
+class Step(NamedTuple):
+    """One step of a running plan.
+
+    Attributes:
+        label: Its name.
+        rows: That it handed on.
+        nbytes: Of them, see `Meter`.
+        seconds: That it was waited for.
+        input_s: Seconds that its inputs were waited for, by itself or by its tasks.
+        memory_s: Seconds that it, or its tasks, waited for memory.
+    """
+
+    label: str
+    rows: int
+    nbytes: int
+    seconds: float
+    input_s: float
+    memory_s: float
+
+    @property
+    def working_s(self) -> float:
+        """Seconds of work; where a stage works ahead, those that its consumer had to wait for."""
+        return max(0.0, self.seconds - self.input_s - self.memory_s)
 
 
 class Services:
@@ -66,7 +103,7 @@ class Services:
         budget: Budget,
         settings: Options,
         seed: int,
-        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        spawn: Spawn,
     ) -> None:
         self.runtime = runtime
         self.settings = settings
@@ -77,6 +114,7 @@ class Services:
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.sources = SourceTable()
+        self.meters: dict[str, Meter] = {}
         self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
         self._occupants: dict[str, int] = {}
@@ -145,6 +183,31 @@ class Services:
             account = self.budget.open(name, rank=rank, kind=kind, reserved_bytes=reserved_bytes)
             self._accounts[place] = account
         return account
+
+    def meter(self, place: str, label: str) -> Meter:
+        """What the step at this place did; the same one for every epoch and every inner dataset."""
+        return self.meters.setdefault(place, Meter(label))
+
+    def steps(self) -> list[Step]:
+        """What every step of the plan did so far, the last one first; from any thread."""
+        meters = dict(sorted(self.meters.items()))
+        found = {id(meter): meter for meter in meters.values()}
+        waited = dict.fromkeys(found, 0.0)
+        for place, meter in meters.items():
+            above = meters.get(place.rpartition(".")[0])
+            if above is not None and above is not meter:
+                waited[id(above)] += meter.seconds
+        return [
+            Step(
+                label=meter.label,
+                rows=meter.rows,
+                nbytes=meter.nbytes,
+                seconds=meter.seconds,
+                input_s=waited[key],
+                memory_s=sum(account.waited_s for account in list(meter.accounts.values())),
+            )
+            for key, meter in found.items()
+        ]
 
     def occupy(self, place: str) -> None:
         """Something was lowered at this place of the plan that may end long before the pipeline does."""
@@ -295,18 +358,49 @@ class Scope:
         return self.services.access(merged_storage(self.storage, self.storage_else))
 
     @property
-    def block_bytes(self) -> int:
-        """What a block of objects that a stage makes outside of slabs may take, unless it is one element."""
-        return self.services.budget.limit // _BLOCK_PART // max(self.shards, 1)
+    def shares(self) -> Shares:
+        """How the memory limit is divided at this place of the plan."""
+        return divide(
+            self.services.options,
+            current_shards=self.shards,
+            worker_stages=self.worker_stages,
+            parts=self.services.budget.parts,
+        )
 
-    def guard(self, label: str) -> Guard | None:
-        """Whom the stage of this step asks about elements that fail; None lets none."""
-        return None if self.errors is None else self.errors.guard(self.place, label)
+    def context(self, label: str, step: str, deterministic: bool | None = None) -> StageContext:
+        """What the stage of this node is given.
+
+        Args:
+            label: The stage's name.
+            step: The step's name where failures are counted.
+            deterministic: What the step says about the order; None for the option's word.
+        """
+        services = self.services
+        return StageContext(
+            label=label,
+            budget=services.budget,
+            sources=services.sources,
+            threads=services.threads,
+            spawn=services.spawn,
+            account=functools.partial(self._account, label),
+            path=self.element,
+            guard=None if self.errors is None else self.errors.guard(self.place, step),
+            block_bytes=services.budget.limit // _BLOCK_PART // max(self.shards, 1),
+            ordered=self.ordered if deterministic is None else deterministic,
+        )
+
+    def _account(self, label: str, purpose: str) -> Account:
+        begins, kind = _ACCOUNTS[purpose]
+        account = self.services.account(
+            f"{self.place} {purpose}",
+            begins + label,
+            rank=self.rank,
+            kind=kind,
+            reserved_bytes=self.shares.task_bytes if purpose == "tasks" else 0,
+        )
+        self.services.meter(self.place, label).accounts[purpose] = account
+        return account
 
     def below(self, child: int = 0, **changes: Any) -> Scope:
         """The scope of an input."""
         return dataclasses.replace(self, place=f"{self.place}.{child}", rank=self.rank + 1, **changes)
-
-    def is_ordered(self, wish: bool | None) -> bool:
-        """A stage's own word, or else the option's."""
-        return self.ordered if wish is None else wish

@@ -1,8 +1,8 @@
-"""`Stage`: a running node of a plan.
+"""`Stage`: a running node of a plan, and what every stage is given.
 
 Stages pull: the consumer's edge asks the last stage for a block, which asks the one before it, down to the sources.
 Backpressure is therefore the absence of a question, and a chain of cheap stages costs a few function calls per block.
-Stages that work ahead (reads, worker tasks, prefetch) do so in tasks of the pipeline's TaskGroup.
+Stages that work ahead (worker tasks, prefetch, async functions) do so in a task of the pipeline, see `Ahead`.
 
 The laws every stage obeys, checked for each of them in the tests:
 
@@ -17,11 +17,22 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from asyncdata.memory.accounts import Account
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ObjectColumn
+from asyncdata.runtime.error_policy import Guard
+from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import note_progress
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.workers.failure import as_raisable
+
+T = TypeVar("T")
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task of the pipeline's TaskGroup."""
@@ -32,34 +43,141 @@ BLOCK_ROWS: Final = 4096
 BLOCK_BYTES: Final = 16 << 20
 """What a block of new objects may take, when there is no reason for less; or it is one element."""
 
-MARK_EVERY: Final = 1024
-"""Stages write a mark at every so many rows of their output, counted from its beginning."""
-
 LONG_STEP_S: Final = 0.002
 """The longest time that a stage keeps the loop to itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageContext:
+    """What a stage is given beside its inputs and its own parameters.
+
+    Attributes:
+        label: The stage's name in errors and reports.
+        budget: The pipeline's memory.
+        sources: For naming elements; files are entered here.
+        threads: For what takes long.
+        spawn: Starts a task of the pipeline.
+        account: The account of this stage for a purpose, see `rows`, `tasks`, `inputs`, `ahead` and `kept`.
+        path: Provenance of the elements that made the datasets around the stage; tells its sources from others.
+        guard: Says whether an element that fails may be left out; None lets none.
+        block_bytes: What a block of new objects may take, unless it is one element.
+        ordered: Whether elements leave in the order in which they came, where the stage could do otherwise.
+    """
+
+    label: str
+    budget: Budget
+    sources: SourceTable
+    threads: Offload
+    spawn: Spawn
+    account: Callable[[str], Account]
+    path: tuple[int | str, ...] = ()
+    guard: Guard | None = None
+    block_bytes: int = BLOCK_BYTES
+    ordered: bool = True
+
+    @property
+    def rows(self) -> Account:
+        """Charged with slabs whose rows the stage collects for what it makes of them."""
+        return self.account("rows")
+
+    @property
+    def kept(self) -> Account:
+        """Charged with what the stage keeps for long: a shuffle's buffer, a cache."""
+        return self.account("kept")
+
+    @property
+    def tasks(self) -> Account:
+        """Charged with what the stage has made; there is room for the soonest of it."""
+        return self.account("tasks")
+
+    @property
+    def inputs(self) -> Account:
+        """Charged with rows that are packed for a worker."""
+        return self.account("inputs")
+
+    @property
+    def ahead(self) -> Account:
+        """Charged with elements that were made ahead."""
+        return self.account("ahead")
+
+
+@dataclass(slots=True)
+class Meter:
+    """What a step of the plan did so far, in all epochs and inner datasets.
+
+    Attributes:
+        label: The step.
+        blocks: Handed on.
+        rows: In them.
+        nbytes: Of these rows in arrays and slabs; Python objects are not counted.
+        seconds: That pulls took, those of the step's input included.
+        accounts: Of the step's memory, by purpose.
+    """
+
+    label: str
+    blocks: int = 0
+    rows: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    accounts: dict[str, Account] = field(default_factory=dict)
+
+    def note(self, block: Block) -> None:
+        """One more block was handed on."""
+        self.blocks += 1
+        self.rows += len(block)
+        for column in block.columns:
+            if type(column) is not ObjectColumn:
+                self.nbytes += column.nbytes
 
 
 class Stage(ABC):
     """One running step. Used from the stage loop only, by one caller at a time.
 
     Attributes:
-        label: The stage's name in errors and reports.
+        context: What it was given.
+        label: Its name in errors and reports.
+        inputs: The stages that it asks.
+        meter: Counts what it hands on, where it is the stage of a node.
+        _block: Rows of the input that it is in the middle of, for `aclose` to find.
     """
 
-    def __init__(self, label: str, inputs: tuple[Stage, ...] = ()) -> None:
-        self.label = label
+    def __init__(self, context: StageContext, inputs: tuple[Stage, ...] = ()) -> None:
+        self.context = context
+        self.label = context.label
         self.inputs = inputs
+        self.meter: Meter | None = None
+        self._block: Block | None = None
+        self._pause = Pause()
 
-    @abstractmethod
     async def pull(self, limit: int) -> Block | None:
         """The next block, of 1 to `limit` rows, or of none when it only carries news; None at the end, and ever after.
 
         A pull is cancelled only when the pipeline ends, never by its consumer; what the stage holds while it waits is
         in its attributes, where `aclose` finds it.
         """
+        meter = self.meter
+        if meter is None:
+            return await self._pull(limit)
+        began = time.monotonic()
+        block = await self._pull(limit)
+        meter.seconds += time.monotonic() - began
+        if block is not None:
+            meter.note(block)
+        return block
 
-    def pull_ready(self, limit: int) -> Block | None:  # noqa: ARG002 -- for stages that can tell
-        """As `pull`, for what is at hand: None when there is nothing without waiting, or only an error or the end."""
+    @abstractmethod
+    async def _pull(self, limit: int) -> Block | None:
+        """See `pull`."""
+
+    def pull_ready(self, limit: int) -> Block | None:
+        """As `pull`, for what is there: None when there is nothing without waiting, or only an error or the end."""
+        block = self._pull_ready(limit)
+        if block is not None and self.meter is not None:
+            self.meter.note(block)
+        return block
+
+    def _pull_ready(self, limit: int) -> Block | None:  # noqa: ARG002 -- for stages that can tell
+        """See `pull_ready`."""
         return None
 
     def prepare(self) -> None:
@@ -70,10 +188,18 @@ class Stage(ABC):
     @property
     def draining(self) -> bool:
         """Whether all sources behind this stage have begun their last piece of work."""
-        return all(stage.draining for stage in self.inputs)
+        return self._block is None and all(stage.draining for stage in self.inputs)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows come in the same order in every run, as far as that is known before they come."""
+        return all(stage.ordered for stage in self.inputs)
 
     async def aclose(self) -> None:
         """Releases everything; idempotent. Called after the pipeline's tasks have ended."""
+        if self._block is not None:
+            self._block.release()
+            self._block = None
         await close_all(self.inputs)
 
     def __repr__(self) -> str:
@@ -106,6 +232,100 @@ class Pause:
             self._since = time.monotonic()
 
 
-def row_marks(start: int, rows: int, every: int = MARK_EVERY) -> range:
-    """The rows of a block beginning at output position `start` where a mark belongs."""
-    return range(-start % every, rows, every)
+class Ahead(Generic[T]):
+    """What a task makes ahead of the stage's pulls, and the waiting of the two for each other.
+
+        fill():  await room(…) · put(item) · put(item) · … returns: the end · raises: an error, behind all items
+        pull():  await wait() · take() · …
+
+    Args:
+        context: Of the stage.
+        fill: The task.
+
+    Attributes:
+        items: Made, and not taken yet.
+        ended: `fill` has returned or failed.
+    """
+
+    def __init__(self, context: StageContext, fill: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.items: deque[T] = deque()
+        self.ended = False
+        self._spawn = context.spawn
+        self._fill = fill
+        self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def _run(self) -> None:
+        try:
+            await self._fill()
+        except BaseException as error:  # noqa: BLE001 -- raised by the pull that has taken the items before it
+            self._error = raisable(error)
+        finally:
+            self.ended = True
+            self._news.set()
+
+    # --- the task ----------------------------------------------------------------------------------------------
+
+    async def room(self, is_full: Callable[[], bool]) -> None:
+        """Waits until there is something to do; looks whenever something was taken."""
+        while is_full():
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, item: T) -> None:
+        """One more."""
+        self.items.append(item)
+        self._news.set()
+
+    def tell(self) -> None:
+        """An item that was put in before has changed."""
+        self._news.set()
+
+    # --- pulls -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Starts the task, at the first call; later ones let it look for room."""
+        if self._task is None:
+            self._task = self._spawn(self._run())
+        self._room.set()
+
+    async def wait(self, is_ready: Callable[[], bool] | None = None) -> bool:
+        """Waits for an item, or what else is asked for; False at the end.
+
+        Raises:
+            BaseException: What the task raised; when nothing is left in front of it.
+        """
+        self.begin()
+        while not (self.items if is_ready is None else is_ready()):
+            if self.ended and not self.items:
+                if self._error is not None:
+                    raise self._error
+                return False
+            self._news.clear()
+            await self._news.wait()
+        return True
+
+    def take(self) -> T:
+        """The first item."""
+        self._room.set()
+        return self.items.popleft()
+
+    async def aclose(self) -> None:
+        """Ends the task; what is left in `items` belongs to the stage."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def raisable(error: BaseException) -> Exception:
+    """What a pull raises for an error of a task of the stage; a cancellation by the pipeline goes on at once.
+
+    A function may also raise ``CancelledError`` by itself, by awaiting something that was cancelled: this is an error
+    like any other.
+    """
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
+    return as_raisable(error)

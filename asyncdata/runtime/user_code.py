@@ -12,8 +12,7 @@ import numpy as np
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.error_policy import Guard
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S
+from asyncdata.runtime.stage import BLOCK_BYTES, LONG_STEP_S, StageContext
 from asyncdata.types import Element
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import as_raisable
@@ -30,8 +29,7 @@ class UserFunction:
 
     Args:
         function: The user's function.
-        label: The stage's name.
-        sources: For naming the record.
+        context: Of the stage that calls it.
         keys: Key of the random generators, when the function takes one.
         depth: Of the function's step in the plan; sets its random numbers apart from those of other steps.
     """
@@ -39,14 +37,12 @@ class UserFunction:
     def __init__(
         self,
         function: Callable[..., Any],
-        label: str,
-        sources: SourceTable,
+        context: StageContext,
         keys: tuple[int, int] | None = None,
         depth: int = 0,
     ) -> None:
         self._function = function
-        self._label = label
-        self._sources = sources
+        self._context = context
         self._keys = keys
         self._depth = depth
 
@@ -71,7 +67,7 @@ class UserFunction:
         except BaseException as error:
             explain_call(error, self._function, arguments, {} if self._keys is None else {"rng": None})
             raised = as_raisable(error)
-            self._sources.locate(raised, self._label, origin)
+            self._context.sources.locate(raised, self._context.label, origin)
             if raised is error:
                 raise
             raise raised from raised.__cause__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.plan.label import function_name
 from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.sources.arrays import block_of_elements, source_origin
 from asyncdata.runtime.user_code import UserFunction, call_rows
 from asyncdata.workers.failure import UserFunctionError
@@ -19,9 +21,22 @@ from asyncdata.workers.failure import UserFunctionError
 ORIGIN = source_origin(1, 3, 1)[0]
 
 
+def context(label: str, sources: SourceTable | None = None) -> StageContext:
+    """Of a stage that calls functions, and does nothing else."""
+    nothing: Any = None
+    return StageContext(
+        label=label,
+        budget=nothing,
+        sources=sources or SourceTable(),
+        threads=nothing,
+        spawn=nothing,
+        account=nothing,
+    )
+
+
 def test_tuples_are_unpacked() -> None:
     """A tuple element becomes arguments, anything else is one."""
-    function = UserFunction(lambda *parts: parts, "map", SourceTable())
+    function = UserFunction(lambda *parts: parts, context("map"))
     assert function((1, 2), ORIGIN) == (1, 2)
     assert function([1, 2], ORIGIN) == ([1, 2],)
     assert function({"a": 1}, ORIGIN) == ({"a": 1},)
@@ -29,7 +44,7 @@ def test_tuples_are_unpacked() -> None:
 
 def test_generators_are_keyed_by_the_element() -> None:
     """The same key and provenance give the same numbers; another record others."""
-    function = UserFunction(lambda _, rng: rng.random(), "map", SourceTable(), keys=(1, 2))
+    function = UserFunction(lambda _, rng: rng.random(), context("map"), keys=(1, 2))
     other = source_origin(1, 4, 1)[0]
     assert function(0, ORIGIN) == function(1, ORIGIN) != function(0, other)
 
@@ -42,7 +57,7 @@ def test_errors_keep_their_type_and_name_the_element() -> None:
 
     sources = SourceTable()
     number = sources.add(("1",), "range(5)")
-    function = UserFunction(broken, "map(broken)", sources)
+    function = UserFunction(broken, context("map(broken)", sources))
     with pytest.raises(ZeroDivisionError) as caught:
         function(1, source_origin(number, 3, 1)[0])
     assert caught.value.__notes__ == ["in map(broken), element 3 of range(5)"]
@@ -57,13 +72,13 @@ def test_errors_that_mean_something_else_are_wrapped(error: type[Exception]) -> 
         raise error("ended")
 
     with pytest.raises(UserFunctionError) as caught:
-        UserFunction(broken, "map", SourceTable())(1, ORIGIN)
+        UserFunction(broken, context("map"))(1, ORIGIN)
     assert isinstance(caught.value.__cause__, error)
 
 
 def test_truth_is_part_of_the_predicate() -> None:
     """An answer without a truth value is the predicate's error, named like any other."""
-    function = UserFunction(lambda x: x, "filter", SourceTable())
+    function = UserFunction(lambda x: x, context("filter"))
     assert function.holds([1], ORIGIN) is True
     assert function.holds([], ORIGIN) is False
     with pytest.raises(ValueError, match="ambiguous") as caught:

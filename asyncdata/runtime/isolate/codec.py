@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory.advance import Advance, Rows
+from asyncdata.memory.advance import Advance, Marks, Rows
 from asyncdata.memory.structure import Structure
 from asyncdata.runtime.consumer.delivery import ColumnParts, Delivery
 from asyncdata.runtime.isolate import out_of_band
@@ -28,7 +28,8 @@ class _Contents(NamedTuple):
     origin: Rows
     used: Rows
     ends: Rows | None
-    marks: tuple[tuple[int, Any], ...]
+    marks: Marks
+    ordered: bool
 
 
 def dump_structure(structure: Structure) -> bytes:
@@ -57,6 +58,7 @@ def wrap(delivery: Delivery) -> out_of_band.Buffers:
         advance.used_rows,
         advance.ends,
         advance.marks,
+        advance.ordered,
     )
     plain = tuple(contents)
     if all(isinstance(column, RefLeaf) and column.leaves is None for column in delivery.columns):
@@ -84,6 +86,6 @@ def unwrap(contents: Any, structure: Structure, base: npt.NDArray[np.uint8] | No
         structure: How leaves nest.
         base: The arena, through a lease.
     """
-    columns, in_arena, origin, used, ends, marks = _Contents(*contents)
-    advance = Advance(len(origin), used, ends, marks)
+    columns, in_arena, origin, used, ends, marks, ordered = _Contents(*contents)
+    advance = Advance(len(origin), used, ends, marks, ordered=ordered)
     return Delivery(structure, columns, base if in_arena else None, origin, advance)

@@ -6,18 +6,8 @@ epoch. Importing the package registers every kind of node.
 
 from __future__ import annotations
 
-from asyncdata.runtime.lower import combining, formats, grouping, sequence, sources, transformations, workers
+from asyncdata.runtime.lower import combining, files, grouping, sources, transformations, workers
 from asyncdata.runtime.lower.registry import lower as lower
-from asyncdata.runtime.lower.registry import register as register
+from asyncdata.runtime.lower.registry import lowers as lowers
 
-__all__ = [
-    "combining",
-    "formats",
-    "grouping",
-    "lower",
-    "register",
-    "sequence",
-    "sources",
-    "transformations",
-    "workers",
-]
+__all__ = ["combining", "files", "grouping", "lower", "lowers", "sources", "transformations", "workers"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from asyncdata.plan import combining
-from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node
 from asyncdata.planner.sizes import shards_of_inputs
-from asyncdata.runtime.lower.registry import branch, draw_key, lower, register
+from asyncdata.runtime.lower.registry import branch, draw_key, lower, lowers
 from asyncdata.runtime.scope import Scope
-from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices
 from asyncdata.runtime.stages.order.zip import ZipStage
@@ -29,46 +28,41 @@ def _vacate(scope: Scope) -> Callable[[int], None]:
     return lambda number: scope.services.vacate(f"{scope.place}.{number}")
 
 
-def _zip(node: combining.Zip, scope: Scope) -> Stage:
-    return ZipStage(label_of(node), _side_by_side(node, scope), node.structure)
+@lowers(combining.Zip)
+def _zip(node: combining.Zip, scope: Scope, context: StageContext) -> Stage:
+    return ZipStage(context, _side_by_side(node, scope), node.structure)
 
 
-def _concatenate(node: combining.Concatenate, scope: Scope) -> Stage:
-    def make(number: int) -> Callable[[], Stage]:
-        def lowered() -> Stage:
-            scope.services.occupy(f"{scope.place}.{number}")
-            return lower(node.datasets[number], branch(scope, number))
+@lowers(combining.Concatenate)
+def _concatenate(node: combining.Concatenate, scope: Scope, context: StageContext) -> Stage:
+    def make(number: int) -> Stage:
+        scope.services.occupy(f"{scope.place}.{number}")
+        return lower(node.datasets[number], branch(scope, number))
 
-        return lowered
-
-    return ConcatenateStage(label_of(node), [make(number) for number in range(len(node.datasets))], _vacate(scope))
+    return ConcatenateStage(context, make, len(node.datasets), _vacate(scope))
 
 
-def _sample_from(node: combining.SampleFrom, scope: Scope) -> Stage:
-    label = label_of(node)
+@lowers(combining.SampleFrom)
+def _sample_from(node: combining.SampleFrom, scope: Scope, context: StageContext) -> Stage:
     key = draw_key(node, scope, node.seed, fresh=bool(node.rerandomize))
     stages = _side_by_side(node, scope)
     count = len(node.datasets)
-    selector: Stage
     if node.weights is not None:
-        selector = RandomChoices(label, key, node.weights)
-    else:
-        selector = VaryingChoices(label, stages[count], key, count)
-    return SampleStage(label, selector, stages[:count], stop_on_empty=node.stop_on_empty, ended=_vacate(scope))
+        return _sample(node, scope, context, RandomChoices(context, key, node.weights), stages)
+    return _sample(node, scope, context, VaryingChoices(context, stages[count], key, count), stages[:count])
 
 
-def _choose_from(node: combining.ChooseFrom, scope: Scope) -> Stage:
-    stages = _side_by_side(node, scope)
-    return SampleStage(
-        label_of(node),
-        stages[-1],
-        stages[:-1],
-        stop_on_empty=node.stop_on_empty,
-        ended=_vacate(scope),
-    )
+@lowers(combining.ChooseFrom)
+def _choose_from(node: combining.ChooseFrom, scope: Scope, context: StageContext) -> Stage:
+    *stages, selector = _side_by_side(node, scope)
+    return _sample(node, scope, context, selector, stages)
 
 
-register(combining.Zip, _zip)
-register(combining.Concatenate, _concatenate)
-register(combining.SampleFrom, _sample_from)
-register(combining.ChooseFrom, _choose_from)
+def _sample(
+    node: combining.SampleFrom | combining.ChooseFrom,
+    scope: Scope,
+    context: StageContext,
+    selector: Stage,
+    stages: list[Stage],
+) -> Stage:
+    return SampleStage(context, selector, stages, stop_on_empty=node.stop_on_empty, ended=_vacate(scope))

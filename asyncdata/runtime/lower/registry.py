@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.accounts import Account
 from asyncdata.options import merged_storage
 from asyncdata.plan.files import FixedLengthRecords, TextLines
 from asyncdata.plan.label import label_of
@@ -16,33 +16,48 @@ from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Check, Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.rules import rewrite
-from asyncdata.planner.sizes import Shares, divide
-from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
-from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 
 N = TypeVar("N", bound=Node)
 
+Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
+"""Makes the stage of a node, with everything upstream of it."""
+
 _FILES_IN_PLACE: Final = (TFRecordFile, TextLines, FixedLengthRecords)
 _STEPS_IN_PLACE: Final = (Check, Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
 
-_LOWERINGS: dict[type[Node], Callable[[Any, Scope], Stage]] = {}
+_LOWERINGS: dict[type[Node], tuple[Make[Any], Callable[[Any], str]]] = {}
 
 
-def register(kind: type[N], make: Callable[[N, Scope], Stage]) -> None:
-    """Says how nodes of one kind become stages."""
-    _LOWERINGS[kind] = make
+def lowers(kind: type[N], label: Callable[[N], str] = label_of) -> Callable[[Make[N]], Make[N]]:
+    """Says how nodes of one kind become stages, and what these are called."""
+
+    def register(make: Make[N]) -> Make[N]:
+        _LOWERINGS[kind] = make, label
+        return make
+
+    return register
 
 
 def lower(node: Node, scope: Scope) -> Stage:
     """The stage that runs a node, with everything upstream of it."""
-    make = _LOWERINGS.get(type(node))
-    if make is None:
+    found = _LOWERINGS.get(type(node))
+    if found is None:
         raise PipelineError(f"there is no stage for {node.label}")
-    return make(node, scope)
+    make, label = found
+    # A step that opens many files is one step where failures are counted.
+    step = node.label if hasattr(node, "url") else label(node)
+    stage = make(node, scope, scope.context(label(node), step, getattr(node, "deterministic", None)))
+    if stage.meter is None:
+        stage.meter = scope.services.meter(scope.place, label(node))
+    else:
+        # The stage of its input, which does all there is to do.
+        scope.services.meters[scope.place] = stage.meter
+    return stage
 
 
 def lower_inner(node: Node, scope: Scope) -> Stage:
@@ -93,23 +108,8 @@ def branch(scope: Scope, number: int, shards: int | None = None) -> Scope:
     return scope.below(number, element=element, shards=scope.shards if shards is None else shards, any_order=False)
 
 
-def source_number(node: Node, scope: Scope) -> int:
-    """Registers a source; the number stands for it in provenance."""
-    return scope.services.sources.add(scope.element, label_of(node))
-
-
-def shares(scope: Scope) -> Shares:
-    """How the memory limit is divided at this place of the plan."""
-    return divide(
-        scope.services.options,
-        current_shards=scope.shards,
-        worker_stages=scope.worker_stages,
-        parts=scope.services.budget.parts,
-    )
-
-
-def lower_into(node: Node, scope: Scope, rows: Account) -> Stage:
-    """The input of a stage that collects its rows, to whose account they are charged.
+def lower_into(node: Node, scope: Scope, context: StageContext, rows: Account) -> Stage:
+    """The input of a stage that collects its rows, on this account of its.
 
     Finished batches and results of tasks count as work under way, which gives memory back by itself; not so when they
     are collected.
@@ -117,7 +117,7 @@ def lower_into(node: Node, scope: Scope, rows: Account) -> Stage:
     stage = lower(node, scope.below(rows_account=rows))
     if _are_in_place(node):
         return stage
-    return HandingOver(stage, Landing(scope.services.budget, rows), scope.services.sources)
+    return HandingOver(context, stage, rows)
 
 
 def _are_in_place(node: Node) -> bool:
@@ -127,17 +127,6 @@ def _are_in_place(node: Node) -> bool:
     if isinstance(node, Interleave):
         return isinstance(getattr(getattr(node.function, "function", None), "opens", None), _FILES_IN_PLACE)
     return isinstance(node, _FILES_IN_PLACE)
-
-
-def rows_account(scope: Scope, name: str) -> Account:
-    """The account charged with slabs whose rows a stage collects."""
-    return scope.services.account(f"{scope.place} rows", name, rank=scope.rank, kind=Kind.ASSEMBLER)
-
-
-def tasks_account(scope: Scope, name: str) -> Account:
-    """The account of the outputs of a stage, with room for the soonest of them."""
-    reserve = shares(scope).task_bytes
-    return scope.services.account(f"{scope.place} tasks", name, rank=scope.rank, kind=Kind.FLOW, reserved_bytes=reserve)
 
 
 def keys(scope: Scope) -> tuple[int, int]:

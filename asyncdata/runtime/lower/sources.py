@@ -3,60 +3,69 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable
 
-from asyncdata.plan import sources
-from asyncdata.plan.label import label_of
-from asyncdata.runtime.lower.registry import draw_key, register, source_number
+from asyncdata.plan import sequence, sources
+from asyncdata.runtime.lower.registry import draw_key, lowers
 from asyncdata.runtime.scope import Scope
-from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.sources.arrays import CounterStage, ItemsStage, RandomStage, RangeStage, SlicesStage
 from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
 from asyncdata.runtime.stages.sources.listing import ListFilesStage
 
 
-def _range(node: sources.Range, scope: Scope) -> Stage:
-    values = range(node.start, node.stop, node.step)
-    return RangeStage(label_of(node), source_number(node, scope), values, node.dtype)
+@lowers(sources.Range)
+def _range(node: sources.Range, scope: Scope, context: StageContext) -> Stage:
+    del scope
+    return RangeStage(context, range(node.start, node.stop, node.step), node.dtype)
 
 
-def _slices(node: sources.TensorSlices, scope: Scope) -> Stage:
-    return SlicesStage(label_of(node), source_number(node, scope), node.arrays, node.structure, scope.block_bytes)
+@lowers(sequence.Counter)
+def _counter(node: sequence.Counter, scope: Scope, context: StageContext) -> Stage:
+    del scope
+    return CounterStage(context, node.start, node.step, node.dtype)
 
 
-def _items(node: sources.Items, scope: Scope) -> Stage:
-    return ItemsStage(label_of(node), source_number(node, scope), node.items)
+@lowers(sequence.Random)
+def _random(node: sequence.Random, scope: Scope, context: StageContext) -> Stage:
+    key = draw_key(node, scope, node.seed, fresh=node.rerandomize, order=False)
+    return RandomStage(context, key)
 
 
-def _generator(node: sources.Generator, scope: Scope) -> Stage:
-    services = scope.services
-    number = source_number(node, scope)
-    if is_async_generator(node.function):
-        return AsyncGeneratorStage(label_of(node), number, node.function, node.args, services.spawn, scope.block_bytes)
-    return GeneratorStage(
-        label_of(node), number, node.function, node.args, services.threads, services.spawn, scope.block_bytes
-    )
+@lowers(sources.TensorSlices)
+def _slices(node: sources.TensorSlices, scope: Scope, context: StageContext) -> Stage:
+    del scope
+    return SlicesStage(context, node.arrays, node.structure)
 
 
-def _list_files(node: sources.ListFiles, scope: Scope) -> Stage:
+@lowers(sources.Items)
+def _items(node: sources.Items, scope: Scope, context: StageContext) -> Stage:
+    del scope
+    return ItemsStage(context, node.items)
+
+
+@lowers(sources.Generator)
+def _generator(node: sources.Generator, scope: Scope, context: StageContext) -> Stage:
+    del scope
+    kind = AsyncGeneratorStage if is_async_generator(node.function) else GeneratorStage
+    return kind(context, node.function, node.args)
+
+
+@lowers(sources.ListFiles)
+def _list_files(node: sources.ListFiles, scope: Scope, context: StageContext) -> Stage:
+    return _listing(node, scope, context, functools.partial(scope.access.manifest.matching, node.patterns))
+
+
+@lowers(sources.ManifestFile)
+def _manifest(node: sources.ManifestFile, scope: Scope, context: StageContext) -> Stage:
+    return _listing(node, scope, context, functools.partial(scope.access.manifest.listed_in, node.url))
+
+
+def _listing(
+    node: sources.ListFiles | sources.ManifestFile,
+    scope: Scope,
+    context: StageContext,
+    find: Callable[[], Awaitable[list[str]]],
+) -> Stage:
     key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None
-    return ListFilesStage(
-        label_of(node),
-        source_number(node, scope),
-        key,
-        functools.partial(scope.access.manifest.matching, node.patterns),
-    )
-
-
-def _manifest(node: sources.ManifestFile, scope: Scope) -> Stage:
-    key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None
-    return ListFilesStage(
-        label_of(node), source_number(node, scope), key, functools.partial(scope.access.manifest.listed_in, node.url)
-    )
-
-
-register(sources.Range, _range)
-register(sources.TensorSlices, _slices)
-register(sources.Items, _items)
-register(sources.Generator, _generator)
-register(sources.ListFiles, _list_files)
-register(sources.ManifestFile, _manifest)
+    return ListFilesStage(context, key, find)

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.options import AUTOTUNE, merged_storage
-from asyncdata.plan import transformations
-from asyncdata.plan.label import label_of
-from asyncdata.runtime.lower.registry import (
-    around_inner,
-    draw_key,
-    lower,
-    lower_inner,
-    lower_into,
-    register,
-    rows_account,
-    tasks_account,
-)
-from asyncdata.runtime.memory.evacuate import Evacuator
-from asyncdata.runtime.memory.landing import LandingAhead
+from asyncdata.plan import sequence, transformations
+from asyncdata.planner.shards import shard_label
+from asyncdata.runtime.lower.registry import around_inner, draw_key, lower, lower_inner, lower_into, lowers
 from asyncdata.runtime.scope import Scope
-from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.group.batch import BatchStage
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
-from asyncdata.runtime.stages.order.repeat import RepeatStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
+from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, EnumerateStage, ShardStage
+from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
+from asyncdata.runtime.stages.rows.unique import UniqueStage
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
@@ -40,116 +30,124 @@ _PREFETCHED_USUAL_PART: Final = 8
 """8 elements are made ahead where they are no more than this part of the limit."""
 _MAX_PARALLEL_OPENS: Final = 64
 
-
-def _filter(node: transformations.Filter, scope: Scope) -> Stage:
-    label = label_of(node)
-    predicate = UserFunction(node.predicate, label, scope.services.sources)
-    return FilterStage(label, lower(node.input, scope.below()), predicate, scope.guard(label))
+# --- which elements, in which order --------------------------------------------------------------------------------
 
 
-def _interleave(node: transformations.Interleave, scope: Scope) -> Stage:
-    services = scope.services
-    label = label_of(node)
-    function = UserFunction(node.function, label, services.sources)
-    shards = scope.shards * node.cycle_length
+@lowers(transformations.Filter)
+def _filter(node: transformations.Filter, scope: Scope, context: StageContext) -> Stage:
+    return FilterStage(context, lower(node.input, scope.below()), node.predicate)
+
+
+@lowers(transformations.Interleave)
+def _interleave(node: transformations.Interleave, scope: Scope, context: StageContext) -> Stage:
+    function = UserFunction(node.function, context)
     around = around_inner(node, scope)
+    any_order = scope.any_order or not context.ordered
 
     def make_inner(element: Element, origin: Rows) -> Stage:
         inner = function(element, origin)
         path = (*scope.element, int(origin[0]), int(origin[1]))
-        any_order = scope.any_order or not ordered
+        shards = scope.shards * node.cycle_length
         return lower_inner(inner, around.below(1, element=path, shards=shards, any_order=any_order))
 
-    ordered = scope.is_ordered(node.deterministic)
     return InterleaveStage(
-        label,
+        context,
         lower(node.input, scope.below()),
         make_inner,
         cycle_length=node.cycle_length,
         block_length=node.block_length,
         ahead=min(node.cycle_length, _MAX_PARALLEL_OPENS),
-        ordered=ordered,
-        spawn=services.spawn,
     )
 
 
-def _shuffle(node: transformations.Shuffle, scope: Scope) -> Stage:
-    services = scope.services
-    label = label_of(node)
-    rows = rows_account(scope, label)
-    upstream = lower_into(node.input, scope, rows)
-    key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
-    evacuator = Evacuator(services.budget, rows)
-    return ShuffleStage(label, upstream, node.buffer_size, key, evacuator, services.budget, rows)
+@lowers(transformations.Shuffle)
+def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
+    upstream = lower_into(node.input, scope, context, context.kept)
+    return ShuffleStage(context, upstream, node.buffer_size, draw_key(node, scope, node.seed, fresh=node.reshuffle))
 
 
-def _batch(node: transformations.Batch, scope: Scope) -> Stage:
-    services = scope.services
-    label = label_of(node)
-    rows = rows_account(scope, f"rows for {label}")
-    return BatchStage(
-        label,
-        lower_into(node.input, scope, rows),
-        node.size,
-        drop_remainder=node.drop_remainder,
-        budget=services.budget,
-        account=tasks_account(scope, label),
-        rows_account=rows,
-        sources=services.sources,
-    )
-
-
-def _repeat(node: transformations.Repeat, scope: Scope) -> Stage:
+@lowers(transformations.Repeat)
+def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -> Stage:
     def make(epoch: int) -> Stage:
         return lower(node.input, scope.below(epoch=(*scope.epoch, epoch)))
 
-    return RepeatStage(label_of(node), make, node.count)
+    return ConcatenateStage(context, make, node.count)
 
 
-def _take(node: transformations.Take, scope: Scope) -> Stage:
+@lowers(transformations.Take)
+def _take(node: transformations.Take, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
-    return upstream if node.count < 0 else TakeStage(label_of(node), upstream, node.count)
+    return upstream if node.count < 0 else TakeStage(context, upstream, node.count)
 
 
-def _skip(node: transformations.Skip, scope: Scope) -> Stage:
+@lowers(transformations.Skip)
+def _skip(node: transformations.Skip, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
     # All of them: nothing need be read.
-    return TakeStage(label_of(node), upstream, 0) if node.count < 0 else SkipStage(label_of(node), upstream, node.count)
+    return TakeStage(context, upstream, 0) if node.count < 0 else SkipStage(context, upstream, node.count)
 
 
-def _prefetch(node: transformations.Prefetch, scope: Scope) -> Stage:
+@lowers(sequence.Shard)
+def _shard(node: sequence.Shard, scope: Scope, context: StageContext) -> Stage:
+    below = scope.below(sharded=shard_label(node) or scope.sharded)
+    return ShardStage(context, lower(node.input, below), node.num_shards, node.index)
+
+
+@lowers(sequence.Unique)
+def _unique(node: sequence.Unique, scope: Scope, context: StageContext) -> Stage:
+    return UniqueStage(context, lower(node.input, scope.below()), scope.services.options.memory_limit_bytes)
+
+
+@lowers(transformations.Prefetch)
+def _prefetch(node: transformations.Prefetch, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
     if node.buffer_size == 0:
         return upstream
-    services = scope.services
-    limit = services.budget.limit
+    limit = scope.services.budget.limit
     autotuned = Depth(min(_PREFETCHED_BYTES, limit // _PREFETCHED_PART), limit // _PREFETCHED_USUAL_PART)
-    label = label_of(node)
-    account = services.account(f"{scope.place} ahead", label, rank=scope.rank, kind=Kind.FLOW)
-    return PrefetchStage(
-        label,
-        upstream,
-        autotuned if node.buffer_size == AUTOTUNE else node.buffer_size,
-        services.spawn,
-        LandingAhead(services.budget, account),
-    )
+    return PrefetchStage(context, upstream, autotuned if node.buffer_size == AUTOTUNE else node.buffer_size)
 
 
-def _ignore_errors(node: transformations.IgnoreErrors, scope: Scope) -> Stage:
+# --- one element after the other -----------------------------------------------------------------------------------
+
+
+@lowers(sequence.Enumerate)
+def _enumerate(node: sequence.Enumerate, scope: Scope, context: StageContext) -> Stage:
+    return EnumerateStage(context, lower(node.input, scope.below()), node.start)
+
+
+@lowers(sequence.TakeWhile)
+def _take_while(node: sequence.TakeWhile, scope: Scope, context: StageContext) -> Stage:
+    return TakeWhileStage(context, lower(node.input, scope.below()), node.predicate)
+
+
+@lowers(sequence.Scan)
+def _scan(node: sequence.Scan, scope: Scope, context: StageContext) -> Stage:
+    return ScanStage(context, lower(node.input, scope.below()), node.initial_state, node.function)
+
+
+@lowers(sequence.AssertCardinality)
+def _assert_cardinality(node: sequence.AssertCardinality, scope: Scope, context: StageContext) -> Stage:
+    return AssertCardinalityStage(context, lower(node.input, scope.below()), node.count)
+
+
+@lowers(sequence.RejectionResample)
+def _rejection_resample(node: sequence.RejectionResample, scope: Scope, context: StageContext) -> Stage:
+    key = draw_key(node, scope, node.seed, fresh=True)
+    upstream = lower(node.input, scope.below())
+    return RejectionStage(context, upstream, node.function, node.target, node.initial, key, every=node.every)
+
+
+# --- what holds for the steps before -------------------------------------------------------------------------------
+
+
+@lowers(transformations.IgnoreErrors)
+def _ignore_errors(node: transformations.IgnoreErrors, scope: Scope, context: StageContext) -> Stage:
+    del context
     return lower(node.input, scope.below(errors=scope.services.skips(scope.place, log_warning=node.log_warning)))
 
 
-def _with_options(node: transformations.WithOptions, scope: Scope) -> Stage:
+@lowers(transformations.WithOptions)
+def _with_options(node: transformations.WithOptions, scope: Scope, context: StageContext) -> Stage:
+    del context
     return lower(node.input, scope.below(storage=merged_storage(scope.storage, node.options.storage)))
-
-
-register(transformations.Filter, _filter)
-register(transformations.Interleave, _interleave)
-register(transformations.Shuffle, _shuffle)
-register(transformations.Batch, _batch)
-register(transformations.Repeat, _repeat)
-register(transformations.Take, _take)
-register(transformations.Skip, _skip)
-register(transformations.Prefetch, _prefetch)
-register(transformations.IgnoreErrors, _ignore_errors)
-register(transformations.WithOptions, _with_options)

@@ -9,51 +9,41 @@ from typing import Any
 
 from asyncdata.errors import FunctionTransferError
 from asyncdata.formats.tfrecord import check_payloads
-from asyncdata.memory.accounts import Kind
 from asyncdata.memory.wire import as_views
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
-from asyncdata.plan.label import function_name, label_of
+from asyncdata.plan.label import function_name
 from asyncdata.planner.check import will_check
-from asyncdata.runtime.lower.registry import keys, lower, register, rows_account, tasks_account
-from asyncdata.runtime.memory.landing import Landing
+from asyncdata.runtime.lower.registry import keys, lower, lowers
 from asyncdata.runtime.scope import Scope
-from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collector
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.work.check import CheckStage
 from asyncdata.runtime.stages.work.workers import WorkerStage
-from asyncdata.runtime.user_code import UserFunction
 from asyncdata.workers.program import Program
 
 
-def _map(node: transformations.Map, scope: Scope) -> Stage:
-    services = scope.services
-    label = label_of(node)
+@lowers(transformations.Map)
+def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stage:
     function = _with_views(node.function) if node.zero_copy else node.function
+    with_rng = keys(scope) if node.rng else None
     if node.executor == "inline":
-        called = UserFunction(function, label, services.sources, keys(scope) if node.rng else None, depth=node.depth)
-        return InlineMapStage(label, lower(node.input, scope.below()), called, scope.guard(label), scope.block_bytes)
+        return InlineMapStage(context, lower(node.input, scope.below()), function, with_rng, node.depth)
     if node.executor == "vectorized":
-        return VectorizedMapStage(
-            label, lower(node.input, scope.below()), node.function, services.sources, scope.block_bytes
-        )
+        return VectorizedMapStage(context, lower(node.input, scope.below()), node.function)
     if node.executor == "async":
         wished = node.parallelism
         return AsyncMapStage(
-            label,
+            context,
             lower(node.input, scope.below()),
             function,
             parallelism=16 if wished is None or wished == AUTOTUNE else wished,
-            ordered=scope.is_ordered(node.deterministic),
             setup=node.setup,
-            sources=services.sources,
-            spawn=services.spawn,
-            keys=keys(scope) if node.rng else None,
+            keys=with_rng,
             depth=node.depth,
-            guard=scope.guard(label),
         )
     assert node.executor is not None
 
@@ -68,7 +58,7 @@ def _map(node: transformations.Map, scope: Scope) -> Stage:
             skip=scope.errors is not None,
         )
 
-    return _worker_stage(node, scope, label, node.executor, node.parallelism, node.deterministic, program, "rows")
+    return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows")
 
 
 def _with_views(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +71,13 @@ def _with_views(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _map_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
+def _name(node: transformations.MapBatch) -> str:
+    names = ", ".join(function_name(function) for function in node.functions)
+    return f"map({names}).batch({node.size})" if names else f"batch({node.size})"
+
+
+@lowers(transformations.MapBatch, label=_name)
+def _map_batch(node: transformations.MapBatch, scope: Scope, context: StageContext) -> Stage:
     if scope.errors is not None and node.functions:
         return _map_then_batch(node, scope)
 
@@ -95,9 +91,7 @@ def _map_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
             stack=True,
         )
 
-    names = ", ".join(function_name(function) for function in node.functions)
-    label = f"map({names}).batch({node.size})" if names else f"batch({node.size})"
-    return _worker_stage(node, scope, label, node.executor, node.parallelism, node.deterministic, program, "batch")
+    return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "batch")
 
 
 def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
@@ -115,36 +109,24 @@ def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
 
     def mapped(scope: Scope) -> Stage:
         label = f"map({', '.join(function_name(function) for function in node.functions)})"
-        return _worker_stage(node, scope, label, node.executor, node.parallelism, node.deterministic, program, "rows")
+        context = scope.context(label, label, node.deterministic)
+        return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows")
 
     filled = dataclasses.replace(node, functions=(), rng=())
-    return _batch_of(filled, scope, mapped)
+    context = scope.context(_name(filled), _name(filled), node.deterministic)
 
-
-def _batch_of(node: transformations.MapBatch, scope: Scope, mapped: Callable[[Scope], Stage]) -> Stage:
-    """Batches that workers put together of elements as they are."""
-
-    def program() -> Program:
+    def stacking() -> Program:
+        """Batches that workers put together of elements as they are."""
         return Program(functions=(), stack=True)
 
-    return _worker_stage(
-        node,
-        scope,
-        f"batch({node.size})",
-        node.executor,
-        node.parallelism,
-        node.deterministic,
-        program,
-        "batch",
-        mapped,
-    )
+    return _worker_stage(filled, scope, context, node.executor, node.parallelism, stacking, "batch", mapped)
 
 
-def _check(node: transformations.Check, scope: Scope) -> Stage:
+@lowers(transformations.Check)
+def _check(node: transformations.Check, scope: Scope, context: StageContext) -> Stage:
     if scope.services.options.num_workers in (0, AUTOTUNE):
         # Handing records to a worker only to have them verified costs more than verifying them.
-        upstream = lower(node.input, scope.below(verify=True))
-        return CheckStage("check", upstream, scope.services.sources, scope.guard("check"))
+        return CheckStage(context, lower(node.input, scope.below(verify=True)))
 
     if will_check(node.input):
         # The workers start while the files are still being listed.
@@ -153,58 +135,47 @@ def _check(node: transformations.Check, scope: Scope) -> Stage:
     def program() -> Program:
         return Program(functions=(), check=check_payloads, skip=scope.errors is not None)
 
-    return _worker_stage(node, scope, "check", "process", AUTOTUNE, None, program, "checked")
+    return _worker_stage(node, scope, context, "process", AUTOTUNE, program, "checked")
 
 
 def _worker_stage(
     node: Any,
     scope: Scope,
-    label: str,
+    context: StageContext,
     kind: str,
     parallelism: int | None,
-    deterministic: bool | None,
     program: Callable[[], Program],
     outcome: Any,
     lowered: Callable[[Scope], Stage] | None = None,
 ) -> Stage:
     services = scope.services
-    rows = rows_account(scope, f"rows for {label}")
-    inputs = services.account(f"{scope.place} inputs", f"inputs of {label}", rank=scope.rank, kind=Kind.FLOW)
-    below = scope.below(rows_account=rows, verify=False)
+    below = scope.below(rows_account=context.rows, verify=False)
     upstream = lower(node.input, below) if lowered is None else lowered(below)
     if outcome != "checked":
-        upstream = HandingOver(upstream, Landing(services.budget, rows), services.sources)
+        upstream = HandingOver(context, upstream, context.rows)
     workers = max(1, services.runtime.num_workers)
     collector = None
     first_rows, least_rows = 1, 0
     if outcome == "batch":
         least_rows = node.size if node.drop_remainder and node.functions else 0
-        collector = Collector(upstream, node.size, drop_remainder=node.drop_remainder and not least_rows)
+        collector = Collector(upstream, (node.size,), drop_remainder=node.drop_remainder and not least_rows)
         first_rows = max(1, -(-node.size // workers))
     try:
         executor = services.executor(scope.place, kind, program, _functions(node))
     except FunctionTransferError as error:
-        error.stage = label
+        error.stage = context.label
         raise
+    rng = getattr(node, "rng", False)
     return WorkerStage(
-        label,
+        context,
         upstream,
         executor=executor,
         outcome=outcome,
         parallelism=services.parallelism(AUTOTUNE if parallelism is None else parallelism, kind),
-        ordered=scope.is_ordered(deterministic),
-        budget=services.budget,
-        account=tasks_account(scope, label),
-        inputs_account=inputs,
-        rows_account=rows,
-        sources=services.sources,
-        keys=keys(scope),
-        with_origin=any(node.rng) if isinstance(node, transformations.MapBatch) else bool(getattr(node, "rng", False)),
-        spawn=services.spawn,
+        keys=keys(scope) if (any(rng) if isinstance(rng, tuple) else rng) else None,
         collector=collector,
         least_rows=least_rows,
         first_rows=first_rows,
-        guard=None if outcome == "batch" else scope.guard(label),
     )
 
 
@@ -212,8 +183,3 @@ def _functions(node: Any) -> tuple[Callable[..., Any], ...]:
     if isinstance(node, transformations.MapBatch):
         return node.functions
     return (node.function,) if isinstance(node, transformations.Map) else ()
-
-
-register(transformations.Map, _map)
-register(transformations.MapBatch, _map_batch)
-register(transformations.Check, _check)

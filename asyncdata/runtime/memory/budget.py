@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -38,6 +39,14 @@ class _Waiter:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.answered: asyncio.Future[None] = loop.create_future()
+
+    async def answered_for(self, account: Account) -> None:
+        """Waits for the answer, which the account is told."""
+        began = time.monotonic()
+        try:
+            await self.answered
+        finally:
+            account.waited_s += time.monotonic() - began
 
 
 class Budget:
@@ -155,7 +164,7 @@ class Budget:
         self._act()
         if ticket.state is State.QUEUED:
             try:
-                await waiter.answered
+                await waiter.answered_for(account)
             except asyncio.CancelledError:
                 if ticket.state in (State.QUEUED, State.HELD):
                     self.give(ticket)

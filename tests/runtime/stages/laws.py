@@ -34,8 +34,9 @@ from asyncdata.options import ErrorPolicy
 from asyncdata.runtime.error_policy import Guard, Skips
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
+from asyncdata.runtime.stages.sources.file import SourceFile
 from asyncdata.workers.threads import ThreadPool
 
 Make: TypeAlias = "Callable[[Bench], Stage]"
@@ -70,6 +71,25 @@ class Bench:
         self.tasks = self.budget.open("tasks", rank=1, kind=Kind.FLOW, reserved_bytes=1 << 20)
         self.inputs = self.budget.open("inputs", rank=1, kind=Kind.FLOW)
         self.read = self.budget.open("source", rank=3, kind=Kind.ASSEMBLER)
+        self.ahead = self.budget.open("ahead", rank=1, kind=Kind.FLOW)
+
+    def context(self, label: str, **named: Any) -> StageContext:
+        """What a stage is given."""
+        accounts = {"rows": self.rows, "kept": self.rows, "tasks": self.tasks, "inputs": self.inputs}
+        return StageContext(
+            label=label,
+            budget=self.budget,
+            sources=self.sources,
+            threads=self,
+            spawn=self.spawn,
+            account={**accounts, "ahead": self.ahead}.__getitem__,
+            **named,
+        )
+
+    def file(self, url: str) -> SourceFile:
+        """A file that a stage reads."""
+        account = self.budget.open("shard", rank=4, kind=Kind.SOURCE)
+        return SourceFile(url=url, account=account, downstream=self.rows, order=1)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task of the pipeline."""
@@ -135,7 +155,7 @@ class Bench:
     def _check(self) -> None:
         held = self.budget.slabs.alive()
         used = self.budget.ledger.used
-        for account in (self.rows, self.tasks, self.inputs, self.read):
+        for account in (self.rows, self.tasks, self.inputs, self.read, self.ahead):
             self.budget.close(account)
         self.arena.close()
         assert not held, f"held at the end: {held}"
@@ -254,7 +274,7 @@ class Scripted(Stage):
         fail: bool = False,
         damaged: frozenset[int] = frozenset(),
     ) -> None:
-        super().__init__("scripted")
+        super().__init__(bench.context("scripted"))
         self._bench = bench
         self._events = list(events)
         self._kind = kind
@@ -270,13 +290,13 @@ class Scripted(Stage):
     def draining(self) -> bool:
         return self._at >= len(self._events)
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         cuts = self._bench.cuts
         if cuts is not None and cuts.random() < 0.3:
             await asyncio.sleep(0)
         return await self._next(limit)
 
-    def pull_ready(self, limit: int) -> Block | None:
+    def _pull_ready(self, limit: int) -> Block | None:
         cuts = self._bench.cuts
         if cuts is None or cuts.random() < 0.5 or self._kind not in ("array", "objects") or self.draining:
             return None

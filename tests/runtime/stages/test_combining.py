@@ -20,9 +20,7 @@ from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, Enum
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
-from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage
-from asyncdata.runtime.stages.sources.endless import CounterStage, RandomStage
-from asyncdata.runtime.user_code import UserFunction
+from asyncdata.runtime.stages.sources.arrays import CounterStage, ItemsStage, RandomStage, RangeStage
 from tests.runtime.stages import oracle
 from tests.runtime.stages.laws import (
     Bench,
@@ -46,11 +44,11 @@ def scripted(bench: Bench, kind: Kinds, count: int, first: int = 0) -> Stage:
 
 
 def items(bench: Bench, values: Sequence[Any], name: str = "items") -> Stage:
-    return ItemsStage(name, bench.sources.add((), name), tuple(values))
+    return ItemsStage(bench.context(name), tuple(values))
 
 
 def numbers(bench: Bench, start: int, stop: int) -> Stage:
-    return RangeStage("range", bench.sources.add((start,), "range"), range(start, stop), "<i8")
+    return RangeStage(bench.context("range", path=(start,)), range(start, stop), "<i8")
 
 
 def _zip(bench: Bench, kind: Kinds, *counts: int, nest: bool = False) -> Stage:
@@ -58,36 +56,37 @@ def _zip(bench: Bench, kind: Kinds, *counts: int, nest: bool = False) -> Stage:
     structure: Any = TupleOf((None,) * len(counts))
     if nest:
         structure = DictOf(("a", "b"), (None, TupleOf((None,) * (len(counts) - 1))))
-    return ZipStage("zip", stages, structure)
+    return ZipStage(bench.context("zip"), stages, structure)
 
 
 def _concatenate(bench: Bench, kind: Kinds, *counts: int) -> Stage:
-    def make(i: int, count: int) -> Callable[[], Stage]:
-        return lambda: scripted(bench, kind, count, 1000 * i)
+    def make(i: int) -> Stage:
+        return scripted(bench, kind, counts[i], 1000 * i)
 
-    return ConcatenateStage("concatenate", [make(i, count) for i, count in enumerate(counts)])
+    return ConcatenateStage(bench.context("concatenate"), make, len(counts))
 
 
 def _choose(bench: Bench, kind: Kinds, choices: Sequence[int], *counts: int, stop: bool = False) -> Stage:
     stages = [scripted(bench, kind, count, 1000 * i) for i, count in enumerate(counts)]
-    return SampleStage("choose", items(bench, choices), stages, stop_on_empty=stop)
+    return SampleStage(bench.context("choose"), items(bench, choices), stages, stop_on_empty=stop)
 
 
 def _sample(bench: Bench, kind: Kinds, *counts: int, stop: bool = False) -> Stage:
     stages = [scripted(bench, kind, count, 1000 * i) for i, count in enumerate(counts)]
-    selector = RandomChoices("sample", KEY, [i + 1 for i in range(len(counts))])
-    return SampleStage("sample", selector, stages, stop_on_empty=stop)
+    selector = RandomChoices(bench.context("sample"), KEY, [i + 1 for i in range(len(counts))])
+    return SampleStage(bench.context("sample"), selector, stages, stop_on_empty=stop)
 
 
 def _varying(bench: Bench, kind: Kinds) -> Stage:
     weights = items(bench, [[1.0, 0.0] if i % 3 else [0.25, 0.75] for i in range(60)], "weights")
     stages = [scripted(bench, kind, count, 1000 * i) for i, count in enumerate((20, 9))]
-    return SampleStage("sample", VaryingChoices("sample", weights, KEY, 2), stages, stop_on_empty=False)
+    return SampleStage(
+        bench.context("sample"), VaryingChoices(bench.context("sample"), weights, KEY, 2), stages, stop_on_empty=False
+    )
 
 
 def _take_while(bench: Bench, kind: Kinds, stop: int) -> Stage:
-    predicate = UserFunction(lambda *parts: number(parts) != stop, "take_while", bench.sources)
-    return TakeWhileStage("take_while", scripted(bench, kind, 40), predicate)
+    return TakeWhileStage(bench.context("take_while"), scripted(bench, kind, 40), lambda *parts: number(parts) != stop)
 
 
 def remembering(state: list[int], element: Any) -> tuple[list[int], Any]:
@@ -97,7 +96,7 @@ def remembering(state: list[int], element: Any) -> tuple[list[int], Any]:
 
 
 def _scan(bench: Bench, kind: Kinds, function: Callable[..., Any] = remembering) -> Stage:
-    return ScanStage("scan", scripted(bench, kind, 40), [], UserFunction(function, "scan", bench.sources))
+    return ScanStage(bench.context("scan"), scripted(bench, kind, 40), [], function)
 
 
 def failing_scan(state: Any, element: Any) -> Any:
@@ -105,13 +104,17 @@ def failing_scan(state: Any, element: Any) -> Any:
 
 
 def _unique(bench: Bench, kind: Kinds) -> Stage:
-    makes = [lambda: scripted(bench, kind, 20), lambda: scripted(bench, kind, 30)]
-    return UniqueStage("unique", ConcatenateStage("concatenate", makes), 1 << 20)
+    twice = ConcatenateStage(bench.context("concatenate"), lambda i: scripted(bench, kind, (20, 30)[i]), 2)
+    return UniqueStage(bench.context("unique"), twice, 1 << 20)
 
 
 def _reject(bench: Bench, kind: Kinds, initial: Sequence[float] | None) -> Stage:
-    function = UserFunction(lambda *parts: number(parts) % 3, "reject", bench.sources)
-    return RejectionStage("reject", scripted(bench, kind, 40), function, (0.6, 0.3, 0.1), initial, KEY, every=False)
+    def function(*parts: Any) -> int:
+        return number(parts) % 3
+
+    return RejectionStage(
+        bench.context("reject"), scripted(bench, kind, 40), function, (0.6, 0.3, 0.1), initial, KEY, every=False
+    )
 
 
 CHOICES = [0, 2, 1, 1, 0, 0, 2, 0, 1, 2, 0, 0, 0, 0, 1, 1, 2, 2, 0, 1]
@@ -132,10 +135,10 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "sample": lambda bench, kind: _sample(bench, kind, 20, 9, 0),
     "sample stops": lambda bench, kind: _sample(bench, kind, 20, 9, 30, stop=True),
     "sample by varying weights": _varying,
-    "enumerate": lambda bench, kind: EnumerateStage("enumerate", scripted(bench, kind, 40), 5),
-    "shard": lambda bench, kind: ShardStage("shard", scripted(bench, kind, 40), 3, 1),
-    "shard all": lambda bench, kind: ShardStage("shard", scripted(bench, kind, 40), 1, 0),
-    "shard nothing": lambda bench, kind: ShardStage("shard", scripted(bench, kind, 4), 9, 5),
+    "enumerate": lambda bench, kind: EnumerateStage(bench.context("enumerate"), scripted(bench, kind, 40), 5),
+    "shard": lambda bench, kind: ShardStage(bench.context("shard"), scripted(bench, kind, 40), 3, 1),
+    "shard all": lambda bench, kind: ShardStage(bench.context("shard"), scripted(bench, kind, 40), 1, 0),
+    "shard nothing": lambda bench, kind: ShardStage(bench.context("shard"), scripted(bench, kind, 4), 9, 5),
     "take while": lambda bench, kind: _take_while(bench, kind, 17),
     "take while all": lambda bench, kind: _take_while(bench, kind, -1),
     "take while nothing": lambda bench, kind: _take_while(bench, kind, 0),
@@ -143,10 +146,12 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "unique": _unique,
     "reject": lambda bench, kind: _reject(bench, kind, None),
     "reject by given": lambda bench, kind: _reject(bench, kind, (0.2, 0.3, 0.5)),
-    "assert cardinality": lambda bench, kind: AssertCardinalityStage("assert", scripted(bench, kind, 11), 11),
+    "assert cardinality": lambda bench, kind: AssertCardinalityStage(
+        bench.context("assert"), scripted(bench, kind, 11), 11
+    ),
     "sample of zip": lambda bench, kind: SampleStage(
-        "sample",
-        RandomChoices("sample", KEY, [1, 1]),
+        bench.context("sample"),
+        RandomChoices(bench.context("sample"), KEY, [1, 1]),
         [_zip(bench, kind, 12, 8), _concatenate(bench, kind, 4, 9)],
         stop_on_empty=False,
     ),
@@ -154,42 +159,44 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
 
 FAILING: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "zip": lambda bench, kind: ZipStage(
-        "zip", [scripted(bench, kind, 20), Scripted(bench, script(9), kind, fail=True)], TupleOf((None, None))
+        bench.context("zip"),
+        [scripted(bench, kind, 20), Scripted(bench, script(9), kind, fail=True)],
+        TupleOf((None, None)),
     ),
     "concatenate": lambda bench, kind: ConcatenateStage(
-        "concatenate", [lambda: scripted(bench, kind, 5), lambda: Scripted(bench, script(9), kind, fail=True)]
+        bench.context("concatenate"),
+        lambda i: Scripted(bench, script((5, 9)[i]), kind, fail=i == 1),
+        2,
     ),
     "choose nothing that is there": lambda bench, kind: _choose(bench, kind, [0, 1, 1, 0, 2, 3, 1], 9, 9, 9),
     "choose": lambda bench, kind: SampleStage(
-        "choose",
+        bench.context("choose"),
         items(bench, CHOICES),
         [scripted(bench, kind, 9), Scripted(bench, script(2), kind, fail=True), scripted(bench, kind, 9)],
         stop_on_empty=False,
     ),
     "weights": lambda bench, kind: SampleStage(
-        "sample",
-        VaryingChoices("sample", items(bench, [[1, 2], [1, 0], [3, 4], [0, 0], [1, 1]]), KEY, 2),
+        bench.context("sample"),
+        VaryingChoices(bench.context("sample"), items(bench, [[1, 2], [1, 0], [3, 4], [0, 0], [1, 1]]), KEY, 2),
         [scripted(bench, kind, 9), scripted(bench, kind, 9)],
         stop_on_empty=False,
     ),
-    "take while": lambda bench, kind: TakeWhileStage(
-        "take_while", scripted(bench, kind, 40), UserFunction(failing, "take_while", bench.sources)
-    ),
+    "take while": lambda bench, kind: TakeWhileStage(bench.context("take_while"), scripted(bench, kind, 40), failing),
     "scan": lambda bench, kind: _scan(bench, kind, failing_scan),
     "scan that returns nonsense": lambda bench, kind: _scan(bench, kind, lambda *_: None),
     "reject": lambda bench, kind: RejectionStage(
-        "reject",
+        bench.context("reject"),
         scripted(bench, kind, 40),
-        UserFunction(lambda *parts: number(parts) // 9, "reject", bench.sources),
+        lambda *parts: number(parts) // 9,
         (0.5, 0.5),
         None,
         KEY,
         every=False,
     ),
-    "assert fewer": lambda bench, kind: AssertCardinalityStage("assert", scripted(bench, kind, 11), 9),
-    "assert more": lambda bench, kind: AssertCardinalityStage("assert", scripted(bench, kind, 11), 12),
-    "assert no end": lambda bench, kind: AssertCardinalityStage("assert", scripted(bench, kind, 11), -1),
-    "unique": lambda bench, kind: UniqueStage("unique", scripted(bench, kind, 40), 3000),
+    "assert fewer": lambda bench, kind: AssertCardinalityStage(bench.context("assert"), scripted(bench, kind, 11), 9),
+    "assert more": lambda bench, kind: AssertCardinalityStage(bench.context("assert"), scripted(bench, kind, 11), 12),
+    "assert no end": lambda bench, kind: AssertCardinalityStage(bench.context("assert"), scripted(bench, kind, 11), -1),
+    "unique": lambda bench, kind: UniqueStage(bench.context("unique"), scripted(bench, kind, 40), 3000),
 }
 
 SEEN: tuple[Kinds, ...] = KINDS if SOAK else ("twice", "nests", "array", "mixed")
@@ -200,8 +207,8 @@ WITH_KIND = [
 ]
 
 SOURCES: dict[str, Make] = {
-    "counter": lambda _: TakeStage("take", CounterStage("counter", 7, 3, -2, "<i4"), 60),
-    "random": lambda _: TakeStage("take", RandomStage("random", 7, KEY), 60),
+    "counter": lambda bench: TakeStage(bench.context("take"), CounterStage(bench.context("counter"), 3, -2, "<i4"), 60),
+    "random": lambda bench: TakeStage(bench.context("take"), RandomStage(bench.context("random"), KEY), 60),
 }
 
 
@@ -237,7 +244,7 @@ def test_zip_ends_with_the_shortest_and_reads_all_equally_far(counts: tuple[int,
 
     def make(bench: Bench) -> Stage:
         stages = [numbers(bench, 100 * i, 100 * i + count) for i, count in enumerate(counts)]
-        return ZipStage("zip", stages, TupleOf((None,) * 3))
+        return ZipStage(bench.context("zip"), stages, TupleOf((None,) * 3))
 
     trace = whole(make)
     elements, read = oracle.zip_datasets([range(100 * i, 100 * i + count) for i, count in enumerate(counts)])
@@ -257,7 +264,7 @@ def test_choices_are_followed(stop: bool) -> None:
 
             def make(bench: Bench, choices: tuple[int, ...] = choices) -> Stage:
                 stages = [numbers(bench, data.start, data.stop) for data in datasets]
-                return SampleStage("choose", items(bench, choices), stages, stop_on_empty=stop)
+                return SampleStage(bench.context("choose"), items(bench, choices), stages, stop_on_empty=stop)
 
             async def run(make: Make = make) -> Any:
                 return await Bench().observe(make)
@@ -273,7 +280,7 @@ def test_shards_are_a_partition(num_shards: int, count: int) -> None:
     for index in range(num_shards):
 
         def make(bench: Bench, index: int = index) -> Stage:
-            return ShardStage("shard", numbers(bench, 0, count), num_shards, index)
+            return ShardStage(bench.context("shard"), numbers(bench, 0, count), num_shards, index)
 
         trace = whole(make)
         assert trace.elements == oracle.shard(range(count), num_shards, index)
@@ -284,8 +291,10 @@ def test_take_while_uses_up_the_element_that_ends_it() -> None:
     """The element that the predicate refuses has been used up; what follows has not."""
 
     def make(bench: Bench) -> Stage:
-        predicate = UserFunction(lambda value: value != 4, "take_while", bench.sources)
-        return TakeWhileStage("take_while", numbers(bench, 0, 9), predicate)
+        def predicate(value: Any) -> bool:
+            return bool(value != 4)
+
+        return TakeWhileStage(bench.context("take_while"), numbers(bench, 0, 9), predicate)
 
     trace = whole(make)
     assert trace.elements == [0, 1, 2, 3]
@@ -294,9 +303,7 @@ def test_take_while_uses_up_the_element_that_ends_it() -> None:
 
 def test_scan_does_not_keep_a_state_that_changes() -> None:
     """Marks hold the state as it was, also when the function changes it in place."""
-    trace = whole(
-        lambda bench: ScanStage("scan", numbers(bench, 0, 3000), [], UserFunction(count_up, "s", bench.sources))
-    )
+    trace = whole(lambda bench: ScanStage(bench.context("scan"), numbers(bench, 0, 3000), [], count_up))
     marked = {row: mark["state"] for row, mark in trace.advance.marks}
     assert {row: len(state) for row, state in marked.items()} == {0: 0, 1024: 1024, 2048: 2048}
 
@@ -316,11 +323,13 @@ UNLIKE: list[Any] = [
 
 def test_unique_tells_unlike_elements_apart() -> None:
     """Leaves of different kind, dtype, shape or content differ; equal ones, nan and signed zeros too, are one."""
-    trace = whole(lambda bench: UniqueStage("unique", items(bench, UNLIKE * 2), 1 << 20))
+    trace = whole(lambda bench: UniqueStage(bench.context("unique"), items(bench, UNLIKE * 2), 1 << 20))
     # -0.0 is 0.0, and so it is in arrays.
     assert len(trace.elements) == len(UNLIKE) - 2
     values = [3, 1, 3, 2, 1, 1, 3]
-    assert whole(lambda b: UniqueStage("unique", items(b, values), 1 << 20)).elements == oracle.unique(values)
+    assert whole(
+        lambda bench: UniqueStage(bench.context("unique"), items(bench, values), 1 << 20)
+    ).elements == oracle.unique(values)
 
 
 @pytest.mark.parametrize("weights", [(1,), (0, 1), (1, 0), (1, 2, 3), (0, 0, 5, 0), (1e-300, 1e300)])
@@ -328,8 +337,7 @@ def test_draws_meet_their_weights(weights: tuple[float, ...]) -> None:
     """What has no weight is never drawn; the others as often as their weights say, within five standard deviations."""
 
     def make(bench: Bench) -> Stage:
-        del bench
-        return TakeStage("take", RandomChoices("sample", KEY, weights), 20_000)
+        return TakeStage(bench.context("take"), RandomChoices(bench.context("sample"), KEY, weights), 20_000)
 
     drawn = np.bincount(whole(make).elements, minlength=len(weights))
     wished = np.array(weights) / sum(weights)
@@ -352,8 +360,12 @@ def test_rejection_alone_reaches_the_wished_distribution(initial: tuple[float, .
     target = (0.0, 0.3, 0.7)
 
     def make(bench: Bench) -> Stage:
-        function = UserFunction(lambda at: classes[at], "reject", bench.sources)
-        return RejectionStage("reject", numbers(bench, 0, 20_000), function, target, initial, KEY, every=False)
+        def function(at: int) -> int:
+            return int(classes[at])
+
+        return RejectionStage(
+            bench.context("reject"), numbers(bench, 0, 20_000), function, target, initial, KEY, every=False
+        )
 
     elements = whole(make).elements
     found = np.array([number for number, _ in elements])
@@ -367,9 +379,15 @@ def test_rejection_alone_reaches_the_wished_distribution(initial: tuple[float, .
 
 def test_counters_wrap_around_and_random_numbers_are_uniform() -> None:
     """A counter is arithmetic of its dtype; random numbers fill 32 bits evenly."""
-    trace = whole(lambda _: TakeStage("take", CounterStage("counter", 1, 250, 3, "|u1"), 5))
+    trace = whole(
+        lambda bench: TakeStage(bench.context("take"), CounterStage(bench.context("counter"), 250, 3, "|u1"), 5)
+    )
     assert trace.elements == [250, 253, 0, 3, 6]
-    drawn = np.array(whole(lambda _: TakeStage("take", RandomStage("random", 1, KEY), 20_000)).elements)
+    drawn = np.array(
+        whole(
+            lambda bench: TakeStage(bench.context("take"), RandomStage(bench.context("random"), KEY), 20_000)
+        ).elements
+    )
     assert drawn.min() >= 0
     assert drawn.max() < 2**32
     assert abs(drawn.mean() - 2**31) < 5 * 2**32 / np.sqrt(12 * 20_000)
@@ -380,9 +398,11 @@ def test_array_columns_stay_array_columns() -> None:
 
     async def run() -> None:
         bench = Bench()
-        inner = ZipStage("zip", [numbers(bench, 0, 9), numbers(bench, 5, 14)], TupleOf((None, None)))
-        sampled = SampleStage("s", RandomChoices("s", KEY, [1, 1]), [inner, inner], stop_on_empty=False)
-        stage = ShardStage("shard", EnumerateStage("enumerate", sampled, 0), 2, 0)
+        inner = ZipStage(bench.context("zip"), [numbers(bench, 0, 9), numbers(bench, 5, 14)], TupleOf((None, None)))
+        sampled = SampleStage(
+            bench.context("s"), RandomChoices(bench.context("s"), KEY, [1, 1]), [inner, inner], stop_on_empty=False
+        )
+        stage = ShardStage(bench.context("shard"), EnumerateStage(bench.context("enumerate"), sampled, 0), 2, 0)
         block = await stage.pull(100)
         assert block is not None
         assert all(isinstance(column, ArrayColumn) for column in block.columns)

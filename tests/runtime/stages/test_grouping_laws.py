@@ -13,22 +13,18 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
-from asyncdata.runtime.stages.group.collecting import Collector
 from asyncdata.runtime.stages.group.contents import ContentsStage
 from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
 from asyncdata.runtime.stages.group.materialized import Contents
 from asyncdata.runtime.stages.group.padding import Padding
 from asyncdata.runtime.stages.group.raggedness import Ragging
-from asyncdata.runtime.stages.group.rebatch import Cycle, stacked
 from asyncdata.runtime.stages.group.uneven import UnevenBatchStage
 from asyncdata.runtime.stages.group.window import WindowStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, TakeStage
 from asyncdata.runtime.stages.rows.unbatch import UnbatchStage
-from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 from tests.patience import LIMIT_S
 from tests.runtime.stages.laws import (
@@ -60,30 +56,15 @@ def number(element: Element) -> int:
 
 def _batch(bench: Bench, upstream: Stage, size: int = 4) -> Stage:
     return BatchStage(
-        "batch",
+        bench.context("batch"),
         upstream,
-        size,
+        (size,),
         drop_remainder=False,
-        budget=bench.budget,
-        account=bench.tasks,
-        rows_account=bench.rows,
-        sources=bench.sources,
     )
 
 
-def _uneven(
-    bench: Bench, upstream: Stage, lay: Any, collector: Any = None, *, size: int = 4, drop: bool = False
-) -> Stage:
-    return UnevenBatchStage(
-        "uneven",
-        upstream,
-        collector or Collector(upstream, size, drop_remainder=drop),
-        lay,
-        budget=bench.budget,
-        account=bench.tasks,
-        rows_account=bench.rows,
-        sources=bench.sources,
-    )
+def _uneven(bench: Bench, upstream: Stage, lay: Any, *, size: int = 4, drop: bool = False) -> Stage:
+    return UnevenBatchStage(bench.context("uneven"), upstream, size, lay, drop_remainder=drop)
 
 
 def _padded(bench: Bench, kind: Kinds, **options: Any) -> Stage:
@@ -95,27 +76,24 @@ def _ragged(bench: Bench, kind: Kinds, **options: Any) -> Stage:
 
 
 def _unbatch(bench: Bench, kind: Kinds, size: int = 4) -> Stage:
-    return UnbatchStage("unbatch", _batch(bench, source(bench, kind), size), bench.sources)
+    return UnbatchStage(bench.context("unbatch"), _batch(bench, source(bench, kind), size))
 
 
 def _rebatch(bench: Bench, kind: Kinds, sizes: tuple[int, ...] = (3, 1, 5), *, drop: bool = False) -> Stage:
-    upstream = _unbatch(bench, kind)
-    return _uneven(bench, upstream, stacked, Cycle(upstream, sizes, drop_remainder=drop))
+    return BatchStage(bench.context("rebatch"), _unbatch(bench, kind), sizes, drop_remainder=drop)
 
 
 def _window(
     bench: Bench, kind: Kinds, size: int = 3, shift: int = 3, stride: int = 1, *, drop: bool = False, wrap: Any = list
 ) -> Stage:
     return WindowStage(
-        "window",
+        bench.context("window"),
         source(bench, kind),
         size=size,
         shift=shift,
         stride=stride,
         drop_remainder=drop,
         wrap=wrap,
-        budget=bench.budget,
-        rows_account=bench.rows,
     )
 
 
@@ -123,17 +101,15 @@ def _flat_window(bench: Bench, kind: Kinds) -> Stage:
     def make_inner(element: Element, origin: Rows) -> Stage:
         while isinstance(element, tuple):
             element = element[0]
-        return _batch(bench, ContentsStage("window", element, bench.budget.slabs), 2)
+        return _batch(bench, ContentsStage(bench.context("window"), element), 2)
 
     return InterleaveStage(
-        "flat_map",
+        bench.context("flat_map"),
         _window(bench, kind, 5, 2, wrap=lambda contents: contents),
         make_inner,
         cycle_length=1,
         block_length=1,
         ahead=1,
-        ordered=True,
-        spawn=bench.spawn,
     )
 
 
@@ -144,45 +120,37 @@ def _grouped(
     key: Callable[[Element], int] | None = None,
     size: int = 3,
 ) -> Stage:
-    async def evacuate(columns: list[RefColumn]) -> None:
-        pass
-
     def inner(value: int, contents: Contents, window: int, origin: Rows) -> Stage:
         if reduce is not None:
             return reduce(bench, value, contents)
-        return ContentsStage("window", contents, bench.budget.slabs)
+        return ContentsStage(bench.context("window"), contents)
 
     def key_of(*element: Any) -> int:
         return number(element[0]) % 4 if key is None else key(element[0])
 
     return GroupByWindowStage(
-        "group_by_window",
+        bench.context("group_by_window"),
         source(bench, kind),
-        key=UserFunction(key_of, "group_by_window", bench.sources),
+        key=key_of,
         window_size=lambda value: size + value % 2,
         reduce=inner,
-        evacuate=evacuate,
-        budget=bench.budget,
-        rows_account=bench.rows,
     )
 
 
 def _reduce_batch(bench: Bench, key: int, contents: Contents) -> Stage:
-    return _batch(bench, ContentsStage("window", contents, bench.budget.slabs), 2)
+    return _batch(bench, ContentsStage(bench.context("window"), contents), 2)
 
 
 def _reduce_first(bench: Bench, key: int, contents: Contents) -> Stage:
-    return TakeStage("take", ContentsStage("window", contents, bench.budget.slabs), key)
+    return TakeStage(bench.context("take"), ContentsStage(bench.context("window"), contents), key)
 
 
 def _reduce_twice(bench: Bench, key: int, contents: Contents) -> Stage:
     def make_inner(element: Element, origin: Rows) -> Stage:
-        return ContentsStage("window", contents, bench.budget.slabs)
+        return ContentsStage(bench.context("window"), contents)
 
     outer = Scripted(bench, script(2, drops=False), "objects")
-    return InterleaveStage(
-        "twice", outer, make_inner, cycle_length=2, block_length=1, ahead=1, ordered=True, spawn=bench.spawn
-    )
+    return InterleaveStage(bench.context("twice"), outer, make_inner, cycle_length=2, block_length=1, ahead=1)
 
 
 def _failing(element: Element) -> int:
@@ -266,17 +234,17 @@ def test_an_unbatched_row_keeps_its_slab_until_it_goes() -> None:
         wide = [np.arange(100) + value for value in range(6)]
 
         class Wide(Scripted):
-            async def pull(self, limit: int) -> Block | None:
-                block = await super().pull(limit)
+            async def _pull(self, limit: int) -> Block | None:
+                block = await super()._pull(limit)
                 if block is not None and len(block):
                     items = [wide[number(block.element(row))] for row in range(len(block))]
                     block.columns = (type(block.columns[0])(items),)  # type: ignore[arg-type,call-arg]  # objects
                 return block
 
         return FilterStage(
-            "filter",
-            UnbatchStage("unbatch", _batch(bench, Wide(bench, script(6, drops=False), "objects"), 3), bench.sources),
-            UserFunction(lambda row: row[0] % 2 == 0, "filter", bench.sources),
+            bench.context("filter"),
+            UnbatchStage(bench.context("unbatch"), _batch(bench, Wide(bench, script(6, drops=False), "objects"), 3)),
+            lambda row: row[0] % 2 == 0,
         )
 
     trace = check_any_blocking(make, seeds=range(samples(3, 100)))
@@ -294,8 +262,8 @@ COLLECTING: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "batch": _batched,
     "padded": _padded,
     "ragged": _ragged,
-    "rebatch": lambda bench, kind: _uneven(
-        bench, upstream := source(bench, kind), stacked, Cycle(upstream, (3, 1, 5), drop_remainder=False)
+    "rebatch": lambda bench, kind: BatchStage(
+        bench.context("rebatch"), source(bench, kind), (3, 1, 5), drop_remainder=False
     ),
     "window": _window,
     "window overlapping": lambda bench, kind: _window(bench, kind, 4, 1),

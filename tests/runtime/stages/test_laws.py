@@ -13,9 +13,9 @@ from asyncdata.memory.advance import Rows
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
+from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.order.prefetch import PrefetchStage
-from asyncdata.runtime.stages.order.repeat import RepeatStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
@@ -23,7 +23,6 @@ from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, Slic
 from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage
 from asyncdata.runtime.stages.sources.listing import ListFilesStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
-from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element, ObjectInfo
 from tests.runtime.stages.laws import (
     Bench,
@@ -80,40 +79,32 @@ def source(bench: Bench, kind: Kinds, count: int = COUNT) -> Scripted:
 
 
 def _filter(bench: Bench, kind: Kinds, predicate: Callable[..., Any] = odd) -> Stage:
-    return FilterStage("filter", source(bench, kind), UserFunction(predicate, "filter", bench.sources))
+    return FilterStage(bench.context("filter"), source(bench, kind), predicate)
 
 
 def _inline(bench: Bench, kind: Kinds, function: Callable[..., Any] = doubled) -> Stage:
-    return InlineMapStage("map", source(bench, kind), UserFunction(function, "map", bench.sources))
+    return InlineMapStage(bench.context("map"), source(bench, kind), function)
 
 
 def _async(bench: Bench, kind: Kinds, function: Any = doubled_later, *, ordered: bool = True) -> Stage:
     return AsyncMapStage(
-        "map",
+        bench.context("map", ordered=ordered),
         source(bench, kind),
         function,
         parallelism=5,
-        ordered=ordered,
-        setup=None,
-        sources=bench.sources,
-        spawn=bench.spawn,
     )
 
 
 def _shuffle(bench: Bench, kind: Kinds, size: int = 7) -> Stage:
-    return ShuffleStage("shuffle", source(bench, kind), size, (1, 2))
+    return ShuffleStage(bench.context("shuffle"), source(bench, kind), size, (1, 2))
 
 
 def _batch(bench: Bench, upstream: Stage, *, size: int = 4, drop: bool = False) -> Stage:
     return BatchStage(
-        "batch",
+        bench.context("batch"),
         upstream,
-        size,
+        (size,),
         drop_remainder=drop,
-        budget=bench.budget,
-        account=bench.tasks,
-        rows_account=bench.rows,
-        sources=bench.sources,
     )
 
 
@@ -121,7 +112,7 @@ def _repeat(bench: Bench, kind: Kinds, count: int | None = 3) -> Stage:
     def make(epoch: int) -> Stage:
         return Scripted(bench, script(11 if epoch < 5 else 0, first=100 * epoch), kind)
 
-    return RepeatStage("repeat", make, count)
+    return ConcatenateStage(bench.context("repeat"), make, count)
 
 
 def _interleave(bench: Bench, kind: Kinds, cycle: int = 3, block: int = 2, *, sloppy: bool = False) -> Stage:
@@ -130,14 +121,12 @@ def _interleave(bench: Bench, kind: Kinds, cycle: int = 3, block: int = 2, *, sl
         return Scripted(bench, script(value % 6, first=100 * value), kind)
 
     return InterleaveStage(
-        "interleave",
+        bench.context("interleave", ordered=not sloppy),
         source(bench, "objects", 13),
         make_inner,
         cycle_length=cycle,
         block_length=block,
         ahead=2,
-        ordered=not sloppy,
-        spawn=bench.spawn,
     )
 
 
@@ -163,9 +152,8 @@ class _Storage:
 
 
 def _list_files(bench: Bench) -> Stage:
-    number_of = bench.sources.add(("list",), "list_files")
     manifest = Manifest(_Storage())  # type: ignore[arg-type]  # only `glob` is used
-    return ListFilesStage("list_files", number_of, (3, 4), lambda: manifest.matching(("b", "a")))
+    return ListFilesStage(bench.context("list_files"), (3, 4), lambda: manifest.matching(("b", "a")))
 
 
 ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
@@ -173,28 +161,30 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "filter": _filter,
     "filter none": lambda bench, kind: _filter(bench, kind, lambda *_: False),
     "filter all": lambda bench, kind: _filter(bench, kind, lambda *_: True),
-    "restart": lambda bench, kind: RestartStage("file", lambda: source(bench, kind), lambda: None),
-    "take": lambda bench, kind: TakeStage("take", source(bench, kind), 17),
-    "take more": lambda bench, kind: TakeStage("take", source(bench, kind), 170),
-    "skip": lambda bench, kind: SkipStage("skip", source(bench, kind), 17),
-    "skip all": lambda bench, kind: SkipStage("skip", source(bench, kind), 170),
+    "restart": lambda bench, kind: RestartStage(bench.context("file"), lambda: source(bench, kind), lambda: None),
+    "take": lambda bench, kind: TakeStage(bench.context("take"), source(bench, kind), 17),
+    "take more": lambda bench, kind: TakeStage(bench.context("take"), source(bench, kind), 170),
+    "skip": lambda bench, kind: SkipStage(bench.context("skip"), source(bench, kind), 17),
+    "skip all": lambda bench, kind: SkipStage(bench.context("skip"), source(bench, kind), 170),
     "shuffle": _shuffle,
     "shuffle one": lambda bench, kind: _shuffle(bench, kind, 1),
     "shuffle all": lambda bench, kind: _shuffle(bench, kind, 100),
-    "shuffle of filter": lambda bench, kind: ShuffleStage("shuffle", _filter(bench, kind), 6, (1, 2)),
+    "shuffle of filter": lambda bench, kind: ShuffleStage(bench.context("shuffle"), _filter(bench, kind), 6, (1, 2)),
     "interleave": _interleave,
     "interleave one": lambda bench, kind: _interleave(bench, kind, 1, 1),
     "interleave wide": lambda bench, kind: _interleave(bench, kind, 20, 3),
     "repeat": _repeat,
     "repeat for ever": lambda bench, kind: _repeat(bench, kind, None),
     "repeat not": lambda bench, kind: _repeat(bench, kind, 0),
-    "prefetch": lambda bench, kind: PrefetchStage("prefetch", source(bench, kind), 5, bench.spawn),
-    "prefetch one": lambda bench, kind: PrefetchStage("prefetch", source(bench, kind), 1, bench.spawn),
+    "prefetch": lambda bench, kind: PrefetchStage(bench.context("prefetch"), source(bench, kind), 5),
+    "prefetch one": lambda bench, kind: PrefetchStage(bench.context("prefetch"), source(bench, kind), 1),
     "inline map": _inline,
     "async map": _async,
-    "shuffle of interleave": lambda bench, kind: ShuffleStage("shuffle", _interleave(bench, kind), 6, (1, 2)),
+    "shuffle of interleave": lambda bench, kind: ShuffleStage(
+        bench.context("shuffle"), _interleave(bench, kind), 6, (1, 2)
+    ),
     "take of prefetch of shuffle": lambda bench, kind: TakeStage(
-        "take", PrefetchStage("prefetch", _shuffle(bench, kind), 3, bench.spawn), 21
+        bench.context("take"), PrefetchStage(bench.context("prefetch"), _shuffle(bench, kind), 3), 21
     ),
 }
 
@@ -212,17 +202,15 @@ FAILING: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "filter": lambda bench, kind: _filter(bench, kind, failing),
     "inline map": lambda bench, kind: _inline(bench, kind, failing),
     "async map": lambda bench, kind: _async(bench, kind, failing_later),
-    "prefetch": lambda bench, kind: PrefetchStage("prefetch", _filter(bench, kind, failing), 4, bench.spawn),
+    "prefetch": lambda bench, kind: PrefetchStage(bench.context("prefetch"), _filter(bench, kind, failing), 4),
 }
 
 SOURCES: dict[str, Make] = {
-    "range": lambda bench: RangeStage("range", bench.sources.add((), "range"), range(3, 90, 2), "<i4"),
-    "slices": lambda bench: SlicesStage("s", bench.sources.add((), "s"), (np.arange(60).reshape(20, 3),), None),
-    "items": lambda bench: ItemsStage("items", bench.sources.add((), "items"), (1, "b", (1, 2), b"c", 3.5)),
-    "generator": lambda bench: GeneratorStage("g", bench.sources.add((), "g"), _yields, (), bench, bench.spawn),
-    "async generator": lambda bench: AsyncGeneratorStage(
-        "g", bench.sources.add((), "g"), _yields_later, (), bench.spawn
-    ),
+    "range": lambda bench: RangeStage(bench.context("range"), range(3, 90, 2), "<i4"),
+    "slices": lambda bench: SlicesStage(bench.context("s"), (np.arange(60).reshape(20, 3),), None),
+    "items": lambda bench: ItemsStage(bench.context("items"), (1, "b", (1, 2), b"c", 3.5)),
+    "generator": lambda bench: GeneratorStage(bench.context("g"), _yields, ()),
+    "async generator": lambda bench: AsyncGeneratorStage(bench.context("g"), _yields_later, ()),
     "list_files": _list_files,
 }
 

@@ -109,21 +109,13 @@ def reading(data: bytes, cuts: Sequence[int], *, room: int = 64, compressed: boo
     """A stage that reads an object cut into chunks."""
 
     def make(bench: Bench) -> Stage:
-        account = bench.budget.open("shard", rank=4, kind=bench.read.kind)
         return FramedStage(
-            "TFRecordDataset",
-            URL,
-            ("place",),
+            bench.context("TFRecordDataset"),
+            bench.file(URL),
             CutChunks(bench, data, cuts, room=room),
             TFRecordFramer(check=False),
             compressed=compressed,
-            budget=bench.budget,
-            account=account,
             reserve_bytes=0,
-            any_order=False,
-            downstream=bench.rows,
-            sources=bench.sources,
-            threads=bench,
         )
 
     return make

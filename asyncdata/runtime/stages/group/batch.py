@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
@@ -21,10 +20,8 @@ from asyncdata.memory.layout import plan_layout, refuse_ragged
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import leaf_names
 from asyncdata.memory.wire import aligned
-from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
-from asyncdata.runtime.stages.group.collecting import CollectingStage, Collector
+from asyncdata.runtime.stage import BLOCK_ROWS
+from asyncdata.runtime.stages.group.collecting import CollectingStage
 from asyncdata.runtime.stages.group.stacking import (
     Kept,
     Misfit,
@@ -45,41 +42,7 @@ _JOINED: Final = 1 << 15
 
 
 class BatchStage(CollectingStage):
-    """See the module's docstring.
-
-    Args:
-        label: The stage's name.
-        upstream: The input.
-        size: Elements of a batch.
-        drop_remainder: Whether a last, smaller batch is left out.
-        budget: For slabs.
-        account: Charged with finished batches.
-        rows_account: Of the rows being collected.
-        sources: For naming a record that does not fit.
-    """
-
-    def __init__(
-        self,
-        label: str,
-        upstream: Stage,
-        size: int,
-        *,
-        drop_remainder: bool,
-        budget: Budget,
-        account: Account,
-        rows_account: Account,
-        sources: SourceTable,
-    ) -> None:
-        super().__init__(
-            label,
-            upstream,
-            Collector(upstream, size, drop_remainder=drop_remainder),
-            budget=budget,
-            account=account,
-            rows_account=rows_account,
-            sources=sources,
-        )
-        self._size = size
+    """See the module's docstring; the batches of one pull are of one size."""
 
     async def _make(self, limit: int) -> Block:
         stacks = self._choose(limit)
@@ -109,7 +72,7 @@ class BatchStage(CollectingStage):
             except Misfit as misfit:
                 count = misfit.row // size
                 if not count:
-                    self._sources.locate(misfit.error, self.label, block.origin[misfit.row])
+                    self.context.sources.locate(misfit.error, self.label, block.origin[misfit.row])
                     raise misfit.error from misfit.error.__cause__
         self._now, self._waiting = waiting, None
         if count < len(waiting.stops):

@@ -10,18 +10,18 @@ the memory to write one. Were it told that the stage is at work, an ask that can
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from asyncdata.errors import MemoryLimitError
-from asyncdata.memory.accounts import Account, Foreseen
-from asyncdata.memory.advance import EMPTY, Fold, Mark
+from asyncdata.memory.accounts import Foreseen
+from asyncdata.memory.advance import EMPTY, Marks
 from asyncdata.memory.block import Block
 from asyncdata.memory.slabs import Slab
-from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext
+from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 
 
 class Collected(NamedTuple):
@@ -35,7 +35,7 @@ class Collected(NamedTuple):
 
     block: Block
     stops: list[int]
-    marks: tuple[tuple[int, Mark], ...]
+    marks: Marks
 
     def split(self, batches: int) -> tuple[Collected, Collected]:
         """The first so many batches and the rest."""
@@ -51,48 +51,37 @@ class Collected(NamedTuple):
         )
 
 
-class Collects(Protocol):
-    """Gathers input rows; see `Collector`."""
-
-    async def collect(self, most: int) -> Collected | None:
-        """Rows for 1 to `most` batches; None at the end."""
-
-    def release(self) -> None:
-        """Gives back what has been collected."""
-
-    def foresee(self) -> Foreseen:
-        """Elements of a batch, rows that wait, and their bytes."""
-
-
 class Collector:
-    """Input rows on their way to becoming batches, with the state at every batch's border.
+    """Input rows on their way to becoming batches, with the state at the borders of batches.
 
     Args:
         upstream: The input.
-        size: Elements of a batch.
-        drop_remainder: Whether a last, smaller batch is left out.
+        sizes: Elements of the batches, in turn.
+        drop_remainder: Whether a last batch that is smaller than its size is left out.
     """
 
-    def __init__(self, upstream: Stage, size: int, *, drop_remainder: bool) -> None:
+    def __init__(self, upstream: Stage, sizes: Sequence[int], *, drop_remainder: bool) -> None:
         self._upstream = upstream
-        self._size = size
+        self._sizes = sizes
         self._drop = drop_remainder
         self._parts: list[Block] = []
         self._rows = 0
         self._ended = False
-        self._fold = Fold()
-        self._batches = 0
+        # As often as its input marks elements; at every batch where these are larger.
+        self._marker = Marker(every=max(1, MARK_EVERY // max(sizes)))
         self._pause = Pause()
 
     async def collect(self, most: int) -> Collected | None:
-        """Rows for 1 to `most` batches; None at the end.
+        """Rows for 1 to `most` batches, which are of one size but for the last one of all; None at the end.
 
         Elements that are left out at the end give a last block without rows: they have been used up.
         """
-        while self._rows < self._size and not self._ended:
+        size = self._sizes[self._marker.rows % len(self._sizes)]
+        most = most if len(self._sizes) == 1 else 1
+        while self._rows < size and not self._ended:
             await self._pause()
-            want = self._size * most - self._rows
-            block = await self._upstream.pull(min(max(want, 1), max(BLOCK_ROWS, self._size)))
+            want = size * most - self._rows
+            block = await self._upstream.pull(min(max(want, 1), max(BLOCK_ROWS, size)))
             if block is None:
                 self._ended = True
             else:
@@ -101,22 +90,20 @@ class Collector:
         if not self._parts:
             return None
         joined, self._parts = Block.concat(self._parts), []
-        count = min(self._rows // self._size, most)
-        rows = count * self._size or (0 if self._drop else self._rows)
+        rows = min(self._rows // size, most) * size or (0 if self._drop else self._rows)
         if not rows:
             self._rows = 0
             return Collected(joined.select(np.empty(0, np.int64)), [], ())
-        stops = list(range(self._size, rows + 1, self._size)) or [rows]
+        stops = list(range(size, rows + 1, size)) or [rows]
         if rows < len(joined):
             joined, rest = joined.split(rows)
             self._parts = [rest]
         self._rows -= rows
-        marks = tuple(
-            (j, {"batch": self._batches + j, "input": self._fold.at(joined.advance, j * self._size)})
-            for j in range(len(stops))
+        before = self._marker.rows
+        starts = range(0, rows, size)
+        marks = self._marker.after(
+            joined.advance, len(stops), lambda j, state: {"batch": before + j, "input": state}, starts
         )
-        self._fold.feed(joined.advance)
-        self._batches += len(stops)
         return Collected(joined, stops, marks)
 
     def rest(self) -> Block:
@@ -125,9 +112,9 @@ class Collector:
         return Block.concat(parts) if parts else Block.empty(EMPTY)
 
     def foresee(self) -> Foreseen:
-        """Elements of a batch, rows that wait, and their bytes."""
+        """Elements of the largest batch, rows that wait, and their bytes."""
         nbytes = sum(part.payload_bytes(len(part)) for part in self._parts)
-        return Foreseen(self._size, self._rows, nbytes, self._size)
+        return Foreseen(max(self._sizes), self._rows, nbytes, max(self._sizes))
 
     def release(self) -> None:
         """Gives back what has been collected."""
@@ -138,13 +125,10 @@ class CollectingStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
-        collector: Gathers its rows.
-        budget: For slabs.
-        account: Charged with finished batches.
-        rows_account: Of the rows being collected.
-        sources: For naming a record that does not fit.
+        sizes: Elements of the batches, in turn.
+        drop_remainder: Whether a last batch that is smaller than its size is left out.
 
     Attributes:
         _waiting: Rows of batches that are still to be made.
@@ -153,29 +137,17 @@ class CollectingStage(Stage):
         _most: Batches that are worth collecting at a time.
     """
 
-    def __init__(
-        self,
-        label: str,
-        upstream: Stage,
-        collector: Collects,
-        *,
-        budget: Budget,
-        account: Account,
-        rows_account: Account,
-        sources: SourceTable,
-    ) -> None:
-        super().__init__(label, (upstream,))
-        self._collector = collector
-        self._budget = budget
-        self._account = account
-        self._rows_account = rows_account
-        self._sources = sources
+    def __init__(self, context: StageContext, upstream: Stage, sizes: Sequence[int], *, drop_remainder: bool) -> None:
+        super().__init__(context, (upstream,))
+        self._collector = Collector(upstream, sizes, drop_remainder=drop_remainder)
+        self._budget = context.budget
+        self._account = context.tasks
+        self._rows_account = context.rows
         self._waiting: Collected | None = None
         self._now: Collected | None = None
         self._slab: Slab | None = None
         self._most = 1
-        self._pause = Pause()
-        rows_account.foresee = self._foresee
+        self._rows_account.foresee = self._foresee
 
     def _foresee(self) -> Foreseen:
         collected = self._now or self._waiting
@@ -188,7 +160,7 @@ class CollectingStage(Stage):
     async def _make(self, limit: int) -> Block:
         """A block of 1 to `limit` batches of what is in `_waiting`, where there is at least one."""
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if self._waiting is None:
             self._waiting = await self._collector.collect(min(limit, self._most))
         if self._waiting is None:
@@ -201,7 +173,7 @@ class CollectingStage(Stage):
         except MemoryLimitError as error:
             collected = self._now or self._waiting
             if collected is not None:
-                self._sources.locate_rows(error, self.label, collected.block.origin)
+                self.context.sources.locate_rows(error, self.label, collected.block.origin)
             raise
 
     async def aclose(self) -> None:

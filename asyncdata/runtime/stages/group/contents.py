@@ -6,11 +6,11 @@ from typing import Final
 
 from asyncdata.memory.advance import NO_ORIGINS, Advance
 from asyncdata.memory.block import Block
-from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import LEAF
-from asyncdata.runtime.stage import BLOCK_BYTES, Stage, row_marks
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.materialized import Contents
 from asyncdata.runtime.stages.sources.arrays import source_advance
+from asyncdata.runtime.state.marker import Marker
 
 _NOTHING: Final = Contents(LEAF, (), NO_ORIGINS)
 
@@ -19,35 +19,31 @@ class ContentsStage(Stage):
     """Elements that were collected before.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         contents: The elements.
-        slabs: Of the pipeline that reads them.
-        most_bytes: What the copies that a block is made of may take, unless it is one.
     """
 
-    def __init__(self, label: str, contents: Contents, slabs: Slabs, most_bytes: int = BLOCK_BYTES) -> None:
-        super().__init__(label)
+    def __init__(self, context: StageContext, contents: Contents) -> None:
+        super().__init__(context)
         self._contents = contents
-        self._slabs = slabs
-        self._most = max(1, most_bytes * len(contents) // max(contents.copied_bytes, 1))
-        self._at = 0
+        self._most = max(1, context.block_bytes * len(contents) // max(contents.copied_bytes, 1))
         self._history: Advance | None = None
+        self._marker = Marker()
 
-    async def pull(self, limit: int) -> Block | None:
-        count = min(limit, self._most, len(self._contents) - self._at)
+    async def _pull(self, limit: int) -> Block | None:
+        start = self._marker.rows
+        count = min(limit, self._most, len(self._contents) - start)
         if count <= 0:
             return None
-        if not self._at:
+        if not start:
             self._history = self._contents.take_history()
-        block = self._contents.read(self._at, count, self._slabs)
-        if self._history is None:
-            block.advance = source_advance(block.origin, self._at)
-        else:
+        block = self._contents.read(start, count, self.context.budget.slabs)
+        advance = source_advance(block.origin, self._marker)
+        if self._history is not None:
             part, rest = self._history.split(count)
             self._history = rest if rest.rows or rest.has_news else None
-            marks = tuple((row, {"at": self._at + row}) for row in row_marks(self._at, count))
-            block.advance = part.with_marks(marks)
-        self._at += count
+            advance = part.with_marks(advance.marks if part.ordered else ())
+        block.advance = advance
         return block
 
     @property

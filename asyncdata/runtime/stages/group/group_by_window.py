@@ -19,24 +19,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory.accounts import Account, Foreseen
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Mark, Rows
+from asyncdata.memory.accounts import Foreseen
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.memory.structure import LEAF, Structure
-from asyncdata.runtime.error_policy import Guard
-from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.stage import MARK_EVERY, Pause, Stage, close_all
+from asyncdata.runtime.memory.evacuate import Evacuator
+from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.stages.group.materialized import Contents
-from asyncdata.runtime.stages.order.shuffle import Evacuate, from_history, with_history
-from asyncdata.runtime.user_code import as_int, call_rows, leave_out
-from asyncdata.types import Element
+from asyncdata.runtime.stages.order.shuffle import from_history, with_history
+from asyncdata.runtime.state.marker import MARK_EVERY
+from asyncdata.runtime.user_code import UserFunction, as_int, call_rows, leave_out
 
 _EVACUATE_EVERY = 1024
 """Input rows between two looks at what the groups pin."""
-
-Key = Callable[[Element, Rows], int]
-"""The key of an element with this provenance."""
 
 Reduce = Callable[[int, Contents, int, Rows], Stage]
 """``reduce(key, contents, number of the window, origin of its first element)`` makes the inner dataset's stage."""
@@ -89,43 +85,33 @@ class GroupByWindowStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         key: Gives an element's key.
         window_size: ``window_size(key)`` is asked once per key.
         reduce: Makes the inner dataset of a window; does not start it.
-        evacuate: Called now and then with the references in the groups.
-        budget: Told when the stage waits for input.
-        rows_account: Charged with the rows that wait.
-        guard: Decides what becomes of elements without a key; None: they are errors.
     """
 
     def __init__(
         self,
-        label: str,
+        context: StageContext,
         upstream: Stage,
         *,
-        key: Key,
+        key: Callable[..., int],
         window_size: Callable[[int], int],
         reduce: Reduce,
-        evacuate: Evacuate,
-        budget: Budget,
-        rows_account: Account,
-        guard: Guard | None = None,
     ) -> None:
-        super().__init__(label, (upstream,))
+        super().__init__(context, (upstream,))
         self._upstream = upstream
-        self._key = key
+        self._key = UserFunction(key, context)
         self._window_size = window_size
         self._reduce = reduce
-        self._evacuate = evacuate
-        self._budget = budget
-        self._rows_account = rows_account
-        self._guard = guard
+        self._rows_account = context.rows
+        self._evacuate = Evacuator(context.budget, self._rows_account)
+        self._guard = context.guard
         self._sizes: dict[int, int] = {}
         self._groups: dict[int, _Group] = {}
         self._pending: Block | None = None
-        self._block: Block | None = None
         self._structure: Structure = LEAF
         self._history: list[Column] = []
         self._keys: list[int] = []
@@ -142,8 +128,7 @@ class GroupByWindowStage(Stage):
         self._marked = 0
         self._mark: Mark = None
         self._since_evacuation = 0
-        self._pause = Pause()
-        rows_account.foresee = self._foresee
+        self._rows_account.foresee = self._foresee
 
     def _foresee(self) -> Foreseen:
         parts = [part for group in self._groups.values() for part in group.parts]
@@ -154,7 +139,7 @@ class GroupByWindowStage(Stage):
         nbytes = sum(part.payload_bytes(len(part)) for part in parts)
         return Foreseen(sum(sizes), sum(map(len, parts)), nbytes, max(sizes, default=0))
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         while True:
             await self._pause()
             if self._window is not None:
@@ -183,11 +168,11 @@ class GroupByWindowStage(Stage):
             if history is not None:
                 self._tail = np.concatenate((self._tail, history.used_rows))
             return None
-        marks: tuple[tuple[int, Mark], ...] = ()
+        marks: Marks = ()
         if len(block) and self._mark is not None:
             marks, self._mark = ((0, self._mark),), None
         self._out += len(block)
-        block.advance = block.advance.with_marks(marks)
+        block.advance = block.advance.with_marks(marks) if self.ordered else block.advance.unordered()
         if len(self._tail):
             # What earlier windows used up behind their last element goes with the element that comes next.
             block.advance = Advance.concat([Advance(0, self._tail), block.advance])
@@ -311,7 +296,7 @@ class GroupByWindowStage(Stage):
         """Some rows of the block at hand, which move out of it and take what they use up along."""
         self._gone += rows
         index = np.array(rows, np.int64)
-        return from_history(self._structure, [column.pick(index) for column in self._history], ())
+        return from_history(self._structure, [column.pick(index) for column in self._history])
 
     def _put_away(self) -> None:
         """The block is used up: its rows stay in their groups."""
@@ -327,6 +312,12 @@ class GroupByWindowStage(Stage):
     def _last_news(self) -> Block | None:
         tail, self._tail = self._tail, NO_ORIGINS
         return Block.empty(Advance(0, tail)) if len(tail) else None
+
+    @property
+    def ordered(self) -> bool:
+        """When the input is, and what is made of the current window."""
+        window = self._window
+        return super().ordered and (window is None or window.inner is None or window.inner.ordered)
 
     @property
     def draining(self) -> bool:

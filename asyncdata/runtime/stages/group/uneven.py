@@ -16,17 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.memory.wire import aligned
-from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
-from asyncdata.runtime.stages.group.collecting import CollectingStage, Collects
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext
+from asyncdata.runtime.stages.group.collecting import CollectingStage
 from asyncdata.runtime.stages.group.materialized import rows_of
 from asyncdata.runtime.stages.group.stacking import Misfit, has_nests, structured
 from asyncdata.runtime.stages.group.values import Numbers, Strings, Values, values_of
@@ -115,37 +112,15 @@ class UnevenBatchStage(CollectingStage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
-        collector: Gathers its rows.
+        size: Elements of a batch.
         lay: Says how a batch is laid out.
-        budget: For slabs.
-        account: Charged with finished batches.
-        rows_account: Of the rows being collected.
-        sources: For naming a record that does not fit.
+        drop_remainder: Whether a last, smaller batch is left out.
     """
 
-    def __init__(
-        self,
-        label: str,
-        upstream: Stage,
-        collector: Collects,
-        lay: Lay,
-        *,
-        budget: Budget,
-        account: Account,
-        rows_account: Account,
-        sources: SourceTable,
-    ) -> None:
-        super().__init__(
-            label,
-            upstream,
-            collector,
-            budget=budget,
-            account=account,
-            rows_account=rows_account,
-            sources=sources,
-        )
+    def __init__(self, context: StageContext, upstream: Stage, size: int, lay: Lay, *, drop_remainder: bool) -> None:
+        super().__init__(context, upstream, (size,), drop_remainder=drop_remainder)
         self._lay = lay
 
     async def _make(self, limit: int) -> Block:
@@ -205,7 +180,7 @@ class UnevenBatchStage(CollectingStage):
             error.complete(leaf=leaf_names(structure)[len(values)] or None)
         except UnbatchableError as caught:
             error = caught
-        self._sources.locate(error, self.label, block.origin[start + row])
+        self.context.sources.locate(error, self.label, block.origin[start + row])
         raise error
 
     # --- writing -----------------------------------------------------------------------------------------------

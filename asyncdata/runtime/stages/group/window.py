@@ -18,15 +18,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory.accounts import Account, Foreseen, Ticket
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Rows
+from asyncdata.memory.accounts import Foreseen, Ticket
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.materialized import Contents, leaf_contents
 from asyncdata.runtime.stages.group.stacking import has_nests
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
+from asyncdata.runtime.state.marker import Marker
 
 _SHARE: Final = 16
 """Windows of one pull take one part in so many of the memory limit, or are one."""
@@ -38,20 +38,18 @@ class WindowStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         size: Elements of a window.
         shift: From one window's beginning to the next one's.
         stride: From one element of a window to the next.
         drop_remainder: Whether windows that are not full are left out.
         wrap: Makes the dataset that user code sees.
-        budget: Says how large the memory is, and is told when the stage waits for input.
-        rows_account: Charged with the rows that wait.
     """
 
     def __init__(
         self,
-        label: str,
+        context: StageContext,
         upstream: Stage,
         *,
         size: int,
@@ -59,36 +57,32 @@ class WindowStage(Stage):
         stride: int,
         drop_remainder: bool,
         wrap: WrapContents,
-        budget: Budget,
-        rows_account: Account,
     ) -> None:
-        super().__init__(label, (upstream,))
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._steps = np.arange(size, dtype=np.int64) * stride
         self._span = int(self._steps[-1]) + 1
         self._shift = shift
         self._drop = drop_remainder
         self._wrap = wrap
-        self._budget = budget
-        self._rows_account = rows_account
+        self._budget = context.budget
+        self._rows_account = context.rows
         self._private: Block | None = None
         self._fresh: deque[Block] = deque()
         self._rows = 0
         self._gap = 0
         self._ended = False
-        self._fold = Fold()
-        self._out = 0
+        self._marker = Marker()
         self._most = 1
-        self._pause = Pause()
         self._copies: list[Ticket] = []
-        rows_account.foresee = self._foresee
+        self._rows_account.foresee = self._foresee
 
     def _foresee(self) -> Foreseen:
         held = [block for block in (self._private, *self._fresh) if block is not None]
         rows, nbytes = sum(map(len, held)), sum(block.nbytes for block in held)
         return Foreseen(self._span, rows, nbytes, len(self._steps))
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         self._give_copies()
         most = min(limit, self._most)
         while not self._full_windows() and not self._ended:
@@ -170,16 +164,14 @@ class WindowStage(Stage):
         """Drops the rows that no later window needs, up to the end of the last one; the advance of the windows."""
         count = len(starts)
         stops = np.minimum(starts + min(self._shift, self._span), self._rows).tolist()
-        marks = tuple(
-            (row, {"window": self._out + row, "input": self._fold.at(held.advance, int(starts[row]))})
-            for row in row_marks(self._out, count)
-        )
         head, rest = held.split(stops[-1])
-        self._fold.feed(head.advance)
+        before = self._marker.rows
+        marks = self._marker.after(
+            head.advance, count, lambda row, state: {"window": before + row, "input": state}, starts
+        )
         self._private = rest
         self._rows -= stops[-1]
         self._gap = max(0, self._shift - self._span)
-        self._out += count
         return head.advance.group(stops, marks)
 
     def _make_private(self, rows: int, members: list[Rows]) -> Block:

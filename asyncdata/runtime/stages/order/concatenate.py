@@ -1,40 +1,53 @@
-"""`concatenate`: one input after the other; the next is prepared while the last shards of this one are read."""
+"""`concatenate`, `repeat`: one input after the other; a repetition is the same one with the next epoch number.
+
+The next input is prepared while the last shards of this one are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from asyncdata.memory.advance import Fold
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Pause, Stage, close_all, row_marks
+from asyncdata.runtime.stage import Stage, StageContext, close_all
+from asyncdata.runtime.state.marker import Marker
 
 
 class ConcatenateStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
-        makes: Makes each of the inputs; called when its time comes.
+        context: What every stage is given.
+        make: Makes the input with this number; called when its time comes.
+        count: How many there are; None for ever, until one of them turns out empty, which would otherwise never end.
         ended: Told the number of each input that has ended and is closed.
     """
 
     def __init__(
-        self, label: str, makes: Sequence[Callable[[], Stage]], ended: Callable[[int], None] | None = None
+        self,
+        context: StageContext,
+        make: Callable[[int], Stage],
+        count: int | None,
+        ended: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(label)
-        self._makes = makes
+        super().__init__(context)
+        self._make = make
+        self._count = count
         self._told = ended
         self._number = 0
-        self._current: Stage | None = makes[0]()
+        self._current: Stage | None = make(0) if count != 0 else None
         self._next: Stage | None = None
-        self._out = 0
-        self._fold = Fold()
-        self._pause = Pause()
+        self._rows = 0
+        self._marker = Marker()
 
     @property
     def draining(self) -> bool:
         """In the last input, when its sources drain."""
         return self._current is None or (not self._is_more() and self._current.draining)
+
+    @property
+    def ordered(self) -> bool:
+        """Of the input that is read."""
+        return self._current is None or self._current.ordered
 
     def prepare(self) -> None:
         """Prepares the first input."""
@@ -42,42 +55,36 @@ class ConcatenateStage(Stage):
             self._current.prepare()
 
     def _is_more(self) -> bool:
-        return self._number + 1 < len(self._makes)
+        return self._count is None or self._number + 1 < self._count
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         while self._current is not None:
             await self._pause()
             block = await self._current.pull(limit)
             if block is not None:
+                self._rows += len(block)
                 if self._next is None and self._is_more() and self._current.draining:
-                    self._next = self._makes[self._number + 1]()
+                    self._next = self._make(self._number + 1)
                     self._next.prepare()
-                return self._marked(block)
-            await self._turn_over()
+                return self._marker.mark(block, lambda _, state: {"number": self._number, "input": state})
+            await self._turn_over(self._current)
         return None
 
-    async def _turn_over(self) -> None:
-        assert self._current is not None
-        # Both stay where `aclose` finds them until this one is closed.
-        await self._current.aclose()
+    async def _turn_over(self, ended: Stage) -> None:
+        more = self._is_more() and (self._rows > 0 or self._count is not None)
+        # Both stay where `aclose` finds them until they are closed.
+        await ended.aclose()
         if self._told is not None:
             self._told(self._number)
-        if not self._is_more():
-            self._current = None
+        if not more:
+            if self._next is not None:
+                await self._next.aclose()
+            self._current = self._next = None
             return
         self._number += 1
-        self._current, self._next = self._next or self._makes[self._number](), None
-        self._fold = Fold()
-
-    def _marked(self, block: Block) -> Block:
-        marks = tuple(
-            (row, {"input": self._number, "state": self._fold.at(block.advance, row)})
-            for row in row_marks(self._out, len(block))
-        )
-        self._fold.feed(block.advance)
-        self._out += len(block)
-        block.advance = block.advance.with_marks(marks)
-        return block
+        self._current, self._next = self._next or self._make(self._number), None
+        self._rows = 0
+        self._marker.next_input()
 
     async def aclose(self) -> None:
         await close_all(stage for stage in (self._current, self._next) if stage is not None)

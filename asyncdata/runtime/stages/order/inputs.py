@@ -7,44 +7,40 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncdata.errors import MemoryLimitError
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Marks, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.landing import Landing
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import Pause, Stage
+from asyncdata.runtime.stage import Pause, Stage, StageContext
 
 
 class HandingOver(Stage):
     """Passes blocks on, and charges what is in them to the stage that collects it.
 
     Args:
+        context: Of the stage that collects.
         upstream: Where they come from.
-        landing: Charges.
-        sources: For naming elements that do not fit.
+        rows: That stage's account.
     """
 
-    def __init__(self, upstream: Stage, landing: Landing, sources: SourceTable) -> None:
-        super().__init__(upstream.label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, rows: Account) -> None:
+        super().__init__(context, (upstream,))
+        self.label = upstream.label
         self._upstream = upstream
-        self._landing = landing
-        self._sources = sources
-        self._block: Block | None = None
+        self._landing = Landing(context.budget, rows)
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         self._block = await self._upstream.pull(limit)
         if self._block is not None and len(self._block):
             try:
                 await self._landing(self._block)
             except MemoryLimitError as error:
-                self._sources.locate_rows(error, self.label, self._block.origin)
+                self.context.sources.locate_rows(error, self.label, self._block.origin)
                 raise
         block, self._block = self._block, None
         return block
 
     async def aclose(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
         self._landing.close()
         await super().aclose()
 
@@ -52,8 +48,10 @@ class HandingOver(Stage):
 class Input:
     """See the module's docstring.
 
-    Attributes:
+    Args:
         stage: What is read.
+
+    Attributes:
         ended: It has no more rows than those at hand.
     """
 
@@ -72,12 +70,15 @@ class Input:
         """Makes sure that there are rows, as long as there are any; says whether."""
         while not self.rows and not self.ended:
             await pause()
-            block = await self.stage.pull(limit)
-            if block is None:
-                self.ended = True
-                continue
-            self._block = block if self._block is None else Block.concat([self._block, block])
+            self.add(await self.stage.pull(limit))
         return self.rows > 0
+
+    def add(self, block: Block | None) -> None:
+        """What a pull gave."""
+        if block is None:
+            self.ended = True
+            return
+        self._block = block if self._block is None else Block.concat([self._block, block])
 
     def take(self, rows: int) -> Block:
         """The first rows; what follows the last one stays with the rows that come next."""
@@ -115,13 +116,14 @@ class Input:
             self._block = None
 
 
-def side_by_side(advances: Sequence[Advance], marks: tuple[tuple[int, object], ...]) -> Advance:
+def side_by_side(advances: Sequence[Advance], marks: Marks = ()) -> Advance:
     """The advance when one row of each makes an output row: it uses up what all of them use up, in their order."""
     rows = advances[0].rows
     width = len(advances)
+    ordered = all(advance.ordered for advance in advances)
     if all(advance.ends is None and len(advance.used_rows) == rows for advance in advances):
         used = np.stack([advance.used_rows for advance in advances], axis=1).reshape(rows * width, -1)
-        return Advance(rows, used, np.arange(1, rows + 1, dtype=np.int64) * width, marks)
+        return Advance(rows, used, np.arange(1, rows + 1, dtype=np.int64) * width, marks, ordered=ordered)
     all_ends = [np.arange(1, rows + 1) if advance.ends is None else advance.ends for advance in advances]
     total: Rows = np.stack(all_ends).sum(axis=0, dtype=np.int64)
     used = np.empty((int(total[-1]) if rows else 0, 4), np.int64)
@@ -132,4 +134,4 @@ def side_by_side(advances: Sequence[Advance], marks: tuple[tuple[int, object], .
         places = np.repeat(before - starts, counts) + np.arange(counts.sum())
         used[places] = advance.used_rows[: len(places)]
         before = before + counts
-    return Advance(rows, used, total, marks)
+    return Advance(rows, used, total, marks, ordered=ordered)

@@ -16,14 +16,16 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Rows, State
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Spawn, Stage, close_all, row_marks
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
+from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows
+from asyncdata.runtime.state.marker import Marker
 from asyncdata.types import Element
 
 MakeInner = Callable[[Element, Rows], Stage]
@@ -43,26 +45,19 @@ class _Waiting(NamedTuple):
     state: State
 
 
-class _Slot:
+class _Slot(Input):
     """One place in the cycle, and the inner dataset that has it."""
 
     def __init__(self, inner: Stage, origin: Rows, most_rows: int, most_bytes: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.origin = origin
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._enough = 1
-        self.block: Block | None = None
-        self.fold = Fold()
-        self.ended = False
         self.pulling: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
         # The input's state before it was given in advance of its turn, until its first row leaves.
         self.early: State | None = None
-
-    @property
-    def rows(self) -> int:
-        return 0 if self.block is None else len(self.block)
 
     @property
     def has_enough(self) -> bool:
@@ -70,66 +65,47 @@ class _Slot:
         return self.ended or self.rows >= self._enough
 
     def add(self, block: Block | None) -> None:
-        if block is None:
-            self.ended = True
-            return
-        if len(block):
+        """What a pull gave."""
+        if block is not None and len(block):
             mean = max(block.nbytes // len(block), 1)
             self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
-        self.block = block if self.block is None else Block.concat([self.block, block])
+        super().add(block)
 
-    def take(self, rows: int) -> Block:
-        """The first rows; what follows the last one stays with the rows that come next."""
-        assert self.block is not None
-        if rows == len(self.block) and not self.block.advance.has_news:
-            head, self.block = self.block, None
-        else:
-            head, self.block = self.block.split(rows)
-        return head
-
-    def left_over(self) -> Rows:
-        """Source rows that were used up behind the last element."""
-        return NO_ORIGINS if self.block is None else self.block.advance.used_rows
-
-    def state(self, advance: Advance | None, row: int) -> dict[str, Any]:
-        """JSON-able once origins are: which inner dataset, and how far it was read."""
-        state = self.fold.state if advance is None else self.fold.at(advance, row)
-        return {"origin": self.origin, "state": state}
+    async def pull_at_hand(self, pause: Pause) -> None:
+        """Rows that need not be waited for, as far as there are any and more are useful."""
+        while not self.has_enough and (block := self.stage.pull_ready(BLOCK_ROWS)) is not None:
+            self.add(block)
+            await pause()
 
 
 class InterleaveStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given. Where elements leave in any order, the rotation is sloppy.
         upstream: Gives the elements that inner datasets are made of.
         make_inner: Makes an inner dataset's last stage; does not start it.
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
         ahead: Inner datasets prepared beyond those that have a slot.
-        ordered: Whether the order is tf.data's; otherwise it is sloppy.
-        spawn: Starts a task of the pipeline.
     """
 
     def __init__(
         self,
-        label: str,
+        context: StageContext,
         upstream: Stage,
         make_inner: MakeInner,
         *,
         cycle_length: int,
         block_length: int,
         ahead: int,
-        ordered: bool,
-        spawn: Spawn,
     ) -> None:
-        super().__init__(label, (upstream,))
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._make_inner = make_inner
         self._block_length = block_length
         self._ahead = ahead
-        self._ordered = ordered
-        self._spawn = spawn
+        self._ordered = self._in_order = context.ordered
         self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = Turn(0, 0)
         self._elements: deque[tuple[Element, Rows, State]] = deque()
@@ -137,12 +113,11 @@ class InterleaveStage(Stage):
         self._input_ended = False
         self._input_fold = Fold()
         self._input_state = self._input_fold.state
-        self._out = 0
+        self._marker = Marker()
         self._tail = NO_ORIGINS
         self._arrived = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
-        self._pause = Pause()
 
     # --- input -------------------------------------------------------------------------------------------------
 
@@ -181,7 +156,7 @@ class InterleaveStage(Stage):
         if self._opening is None and self._missing and self._may_open_more:
             await self._open_ahead(wait=False)
             if self._missing and self._may_open_more:
-                self._opening = self._spawn(self._open_in_background())
+                self._opening = self.context.spawn(self._open_in_background())
 
     async def _open_in_background(self) -> None:
         try:
@@ -199,7 +174,9 @@ class InterleaveStage(Stage):
                 await self._pause()
                 if self._elements:
                     element, origin, state = self._elements.popleft()
-                    self._waiting.append(_Waiting(self._make_inner(element, origin), origin, state))
+                    inner = self._make_inner(element, origin)
+                    self._in_order = self._in_order and inner.ordered
+                    self._waiting.append(_Waiting(inner, origin, state))
                     wait = False
                 elif self._input_ended:
                     return
@@ -224,7 +201,7 @@ class InterleaveStage(Stage):
 
         No more than that: what is read for later takes memory from what is read for now.
         """
-        soon = sum(slot is None or slot.inner.draining for slot in self._slots)
+        soon = sum(slot is None or slot.stage.draining for slot in self._slots)
         for waiting in itertools.islice(self._waiting, soon):
             waiting.inner.prepare()
 
@@ -244,11 +221,16 @@ class InterleaveStage(Stage):
         """Every inner dataset has a slot, and drains."""
         if not self._input_ended or self._waiting or self._elements:
             return False
-        return all(slot is None or slot.inner.draining for slot in self._slots)
+        return all(slot is None or slot.stage.draining for slot in self._slots)
+
+    @property
+    def ordered(self) -> bool:
+        """As long as no inner dataset is known that is not."""
+        return self._in_order and super().ordered
 
     # --- output ------------------------------------------------------------------------------------------------
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         while True:
             filled = await self._fill_ordered() if self._ordered else await self._fill_sloppy()
             if not filled:
@@ -275,7 +257,7 @@ class InterleaveStage(Stage):
             slot = self._slots[index]
             assert slot is not None
             passed = 0
-            await self._pull_rows(slot)
+            await slot.more(BLOCK_ROWS, self._pause)
             if slot.rows:
                 await self._fill_at_hand()
                 return True
@@ -301,27 +283,16 @@ class InterleaveStage(Stage):
                 slot = self._slots[index]
                 assert slot is not None
                 slot.early = before
-            await self._pull_at_hand(slot)
+            await slot.pull_at_hand(self._pause)
             if not slot.rows:
                 break
         if given:
             await self._open_more()
 
-    async def _pull_at_hand(self, slot: _Slot) -> None:
-        """Rows that need not be waited for, as far as there are any and more are useful."""
-        while not slot.has_enough and (block := slot.inner.pull_ready(BLOCK_ROWS)) is not None:
-            slot.add(block)
-            await self._pause()
-
-    async def _pull_rows(self, slot: _Slot) -> None:
-        while not slot.rows and not slot.ended:
-            await self._pause()
-            slot.add(await slot.inner.pull(BLOCK_ROWS))
-
     async def _vacate(self, index: int) -> None:
         slot = self._slots[index]
         assert slot is not None
-        await slot.inner.aclose()
+        await slot.stage.aclose()
         self._tail = np.concatenate((self._tail, slot.left_over()))
         self._slots[index] = None
 
@@ -354,14 +325,14 @@ class InterleaveStage(Stage):
                 self._give_slot(index)
             slot = self._slots[index]
             if slot is not None and slot.pulling is None and not slot.has_enough:
-                await self._pull_at_hand(slot)
+                await slot.pull_at_hand(self._pause)
                 if not slot.rows:
-                    slot.pulling = self._spawn(self._pull_into(slot))
+                    slot.pulling = self.context.spawn(self._pull_into(slot))
         await self._open_more()
 
     async def _pull_into(self, slot: _Slot) -> None:
         try:
-            await self._pull_rows(slot)
+            await slot.more(BLOCK_ROWS, self._pause)
         except Exception as error:  # noqa: BLE001 -- raised by the pull that meets this slot
             slot.error = error
         finally:
@@ -387,18 +358,17 @@ class InterleaveStage(Stage):
             return None
         counts = np.bincount(order, minlength=len(slots))
         present = np.flatnonzero(counts).tolist()
-        marks = () if sloppy else self._marks(order, turn, available, vacant)
+        marks = self._marks(order, turn, available, vacant)
         heads = []
         for index in present:
             slot = slots[index]
             assert slot is not None
             slot.early = None
-            head = slot.take(int(counts[index]))
-            slot.fold.feed(head.advance)
-            heads.append(head)
+            heads.append(slot.take(int(counts[index])))
         self._turn = after
-        self._out += len(order)
         joined = Block.concat(heads)
+        if not self.ordered:
+            joined.advance = joined.advance.unordered()
         if len(present) == 1:
             joined.advance = joined.advance.with_marks(marks)
         else:
@@ -413,15 +383,14 @@ class InterleaveStage(Stage):
             self._tail = NO_ORIGINS
         return joined
 
-    def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> tuple[Any, ...]:
-        marks = []
-        for row in row_marks(self._out, len(order)):
+    def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> Marks:
+        def mark(row: int) -> Mark:
             before = plan_rows(available, vacant, turn, self._block_length, row).turn if row else turn
             slot = int(order[row])
             taken = before.taken if before.slot == slot else 0
             counts = np.bincount(order[:row], minlength=len(self._slots)).tolist()
             states = [
-                None if s is None else s.state(s.block.advance if s.block else None, count)
+                None if s is None else {"origin": s.origin, "state": s.at(count)}
                 for s, count in zip(self._slots, counts, strict=True)
             ]
             input_state = self._input_state
@@ -431,8 +400,9 @@ class InterleaveStage(Stage):
                 if other is not None and other.early is not None and not counts[index]:
                     # Given in advance, which must not show.
                     states[index], input_state = None, other.early
-            marks.append((row, {"slot": slot, "taken": taken, "slots": states, "input": input_state}))
-        return tuple(marks)
+            return {"slot": slot, "taken": taken, "slots": states, "input": input_state}
+
+        return self._marker.marks(len(order), mark, ordered=self.ordered)
 
     async def aclose(self) -> None:
         tasks = [slot.pulling for slot in self._slots if slot is not None and slot.pulling is not None]
@@ -441,10 +411,9 @@ class InterleaveStage(Stage):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for slot in self._slots:
-            if slot is not None and slot.block is not None:
-                slot.block.release()
-                slot.block = None
-        inner = [slot.inner for slot in self._slots if slot is not None]
+            if slot is not None:
+                slot.release()
+        inner = [slot.stage for slot in self._slots if slot is not None]
         await close_all([*inner, *(waiting.inner for waiting in self._waiting), *self.inputs])
         self._slots = [None] * len(self._slots)
         self._waiting.clear()

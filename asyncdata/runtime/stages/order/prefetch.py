@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
 from typing import Final
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.landing import LandingAhead, NoRoomError
-from asyncdata.runtime.stage import BLOCK_ROWS, Spawn, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 
 _USUAL: Final = 8
 _LEAST: Final = 2
@@ -53,68 +52,50 @@ class Depth:
 class PrefetchStage(Stage):
     """A task pulls the input into a bounded buffer; `pull` empties it.
 
+    Elements that lie outside of slabs are charged; where that fails, no more of them are made.
+
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         elements: How many elements may wait, or what finds it.
-        spawn: Starts a task of the pipeline.
-        landing: Charges elements that lie outside of slabs; where that fails, no more of them are made.
     """
 
-    def __init__(
-        self, label: str, upstream: Stage, elements: int | Depth, spawn: Spawn, landing: LandingAhead | None = None
-    ) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, elements: int | Depth) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._depth = elements if isinstance(elements, Depth) else None
         self._limit = elements.elements if isinstance(elements, Depth) else elements
-        self._spawn = spawn
-        self._landing = landing
+        self._landing = LandingAhead(context.budget, context.ahead)
         self._crowded = False
-        self._blocks: deque[Block] = deque()
         self._rows = 0
-        self._pump: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
-        self._ended = False
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
+        self._ahead: Ahead[Block] = Ahead(context, self._fill)
 
-    async def _run(self) -> None:
-        try:
-            while True:
-                # Blocks without rows count too: news must not pile up while nobody asks.
-                while self._rows > self._enough or len(self._blocks) > self._limit or (self._crowded and self._blocks):
-                    self._room.clear()
-                    await self._room.wait()
-                block = await self._next()
-                if block is None:
-                    break
-                self._blocks.append(block)
-                self._rows += len(block)
-                self._crowded = not await self._land(block)
-                self._news.set()
-                # Cheap inputs never wait; this lets the loop see to everybody else.
-                await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 -- raised by the pull that has emptied the buffer
-            self._error = error
-        finally:
-            self._ended = True
-            self._news.set()
+    async def _fill(self) -> None:
+        while True:
+            await self._ahead.room(self._is_full)
+            block = await self._next()
+            if block is None:
+                return
+            self._rows += len(block)
+            self._ahead.put(block)
+            self._crowded = not await self._land(block)
+            # Cheap inputs never wait; this lets the loop see to everybody else.
+            await asyncio.sleep(0)
+
+    def _is_full(self) -> bool:
+        # Blocks without rows count too: news must not pile up while nobody asks.
+        waiting = len(self._ahead.items)
+        # With more than half of it there is no hurry: a bit at a time would be as dear as much at once.
+        enough = self._limit - 1 if self._depth is None else self._limit // 2
+        return self._rows > enough or waiting > self._limit or (self._crowded and waiting > 0)
 
     async def _land(self, block: Block) -> bool:
-        if self._landing is not None and len(block):
+        if len(block):
             try:
                 await self._landing(block)
             except (NoRoomError, MemoryLimitError):
                 return False
         return True
-
-    @property
-    def _enough(self) -> int:
-        """With more than so many there is no hurry: a bit at a time would be as dear as much at once."""
-        return self._limit - 1 if self._depth is None else self._limit // 2
 
     async def _next(self) -> Block | None:
         began = time.monotonic()
@@ -124,30 +105,19 @@ class PrefetchStage(Stage):
             self._limit = self._depth.elements
         return block
 
-    async def pull(self, limit: int) -> Block | None:
-        if self._pump is None:
-            self._pump = self._spawn(self._run())
-        while not self._blocks:
-            if self._ended:
-                if self._error is not None:
-                    raise self._error
-                return None
-            self._news.clear()
-            await self._news.wait()
-        block = self._blocks.popleft()
+    async def _pull(self, limit: int) -> Block | None:
+        if not await self._ahead.wait():
+            return None
+        block = self._ahead.take()
         if len(block) > limit:
             block, rest = block.split(limit)
-            self._blocks.appendleft(rest)
+            self._ahead.items.appendleft(rest)
         self._rows -= len(block)
-        self._room.set()
         return block
 
     async def aclose(self) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
-        while self._blocks:
-            self._blocks.popleft().release()
-        if self._landing is not None:
-            self._landing.close()
+        await self._ahead.aclose()
+        while self._ahead.items:
+            self._ahead.items.popleft().release()
+        self._landing.close()
         await super().aclose()

@@ -10,96 +10,79 @@ ends the stage.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.randomness import fractions
-from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import Input, side_by_side
-from asyncdata.runtime.user_code import call_rows
+from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
+from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken
+from asyncdata.runtime.state.marker import Marker
 from asyncdata.types import Element
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
-class RandomChoices(Stage):
-    """The numbers of inputs, drawn by weight without an end; they have no provenance.
+class RandomChoices(CountedStage):
+    """The numbers of inputs, drawn by weight without an end; they use nothing up.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         key: Of the draws.
         weights: Of each input; at least one is above 0.
     """
 
-    def __init__(self, label: str, key: tuple[int, int], weights: Sequence[float]) -> None:
-        super().__init__(label)
+    def __init__(self, context: StageContext, key: tuple[int, int], weights: Sequence[float]) -> None:
+        super().__init__(context)
+        self._number = 0
         self._key = key
         self._bounds = bounds(np.array([weights], np.float64))
-        self._at = 0
 
-    async def pull(self, limit: int) -> Block | None:
-        chosen = choose(self._bounds, fractions(self._key, self._at, limit))
-        origin = np.zeros((limit, 4), np.int64)
-        origin[:, 1] = np.arange(self._at, self._at + limit)
-        marks = tuple((row, {"at": self._at + row}) for row in row_marks(self._at, limit))
-        self._at += limit
-        return Block(LEAF, (ArrayColumn(chosen),), origin, Advance(limit, NO_ORIGINS, np.zeros(limit, np.int64), marks))
+    def _take(self, start: int, limit: int) -> Taken:
+        return limit, LEAF, (ArrayColumn(choose(self._bounds, fractions(self._key, start, limit))),)
 
-    @property
-    def draining(self) -> bool:
-        """Draws need no preparation."""
-        return True
+    def _pull_ready(self, limit: int) -> Block | None:
+        block = super()._pull_ready(limit)
+        assert block is not None
+        block.advance = Advance(limit, NO_ORIGINS, np.zeros(limit, np.int64), block.advance.marks)
+        return block
 
 
-class VaryingChoices(Stage):
+class VaryingChoices(RowwiseStage):
     """The numbers of inputs, each drawn by the weights that one element of a dataset gives.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: Gives the weights.
         key: Of the draws.
         count: How many inputs there are.
     """
 
-    def __init__(self, label: str, upstream: Stage, key: tuple[int, int], count: int) -> None:
-        super().__init__(label, (upstream,))
-        self._upstream = upstream
+    skips = False
+
+    def __init__(self, context: StageContext, upstream: Stage, key: tuple[int, int], count: int) -> None:
+        super().__init__(context, upstream)
         self._key = key
         self._count = count
         self._at = 0
-        self._block: Block | None = None
-        self._error: Exception | None = None
 
-    async def pull(self, limit: int) -> Block | None:
-        if self._error is not None:
-            raise self._error
-        if self._block is None:
-            self._block = await self._upstream.pull(limit)
-        block = self._block
-        if block is None:
-            return None
-        found, self._error = call_rows(self._bounds_of, block, limit)
-        if self._error is not None and not found:
-            raise self._error
-        if len(found) < len(block):
-            block, self._block = block.split(len(found))
-        else:
-            self._block = None
+    def _made(self, block: Block, values: list[Any]) -> Block:
         block.release()
         drawn = fractions(self._key, self._at, len(block))
-        chosen = choose(np.array(found), drawn) if found else np.empty(0, np.int64)
+        chosen = choose(np.array(values), drawn) if values else np.empty(0, np.int64)
         self._at += len(block)
         # Draws go by the position, so the state of the weights' dataset is not enough.
         return Block(LEAF, (ArrayColumn(chosen),), block.origin, block.advance.with_marks(()))
 
-    def _bounds_of(self, element: Element, origin: Rows) -> Numbers:
+    def _call(self, element: Element, origin: Rows) -> Numbers:
         del origin
         try:
             weights = np.asarray(element, np.float64).reshape(1, -1)
@@ -112,12 +95,6 @@ class VaryingChoices(Stage):
             raise PipelineError(f"{weights.shape[1]} weights for {self._count} datasets", stage=self.label)
         row: Numbers = bounds(weights)[0]
         return row
-
-    async def aclose(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
-        await super().aclose()
 
 
 def bounds(weights: Numbers) -> Numbers:
@@ -141,7 +118,7 @@ class SampleStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         selector: Gives the number of an input for each element.
         stages: The inputs.
         stop_on_empty: Whether a choice that falls on an input that has ended is the end.
@@ -150,14 +127,14 @@ class SampleStage(Stage):
 
     def __init__(
         self,
-        label: str,
+        context: StageContext,
         selector: Stage,
         stages: Sequence[Stage],
         *,
         stop_on_empty: bool,
         ended: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(label, (selector, *stages))
+        super().__init__(context, (selector, *stages))
         self._selector = Input(selector)
         self._inputs = [Input(stage) for stage in stages]
         self._stop_on_empty = stop_on_empty
@@ -166,10 +143,9 @@ class SampleStage(Stage):
         self._tail = NO_ORIGINS
         self._begun = False
         self._ended = False
-        self._out = 0
-        self._pause = Pause()
+        self._marker = Marker()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if not self._begun:
             self._begun = True
             self.prepare()
@@ -261,21 +237,22 @@ class SampleStage(Stage):
             back[np.argsort(order, kind="stable")] = np.arange(stop)
             joined = joined.reorder(back, joined.advance.reorder(back, ()))
         choices.release()
-        advance = side_by_side([choices.advance, joined.advance], marks)
+        advance = side_by_side([choices.advance, joined.advance])
+        # One input that gives its rows in any order makes all of them so, also where none of its rows is here.
+        advance = advance.with_marks(marks) if self.ordered else advance.unordered()
         if len(self._tail):
             # What is used up without an element goes with the element that comes next.
             advance = Advance.concat([Advance(0, self._tail), advance])
             self._tail = NO_ORIGINS
-        self._out += stop
         return Block(joined.structure, joined.columns, joined.origin, advance)
 
-    def _marks(self, order: Rows, kept: Rows) -> tuple[tuple[int, object], ...]:
-        marks = []
-        for row in row_marks(self._out, len(order)):
+    def _marks(self, order: Rows, kept: Rows) -> Marks:
+        def mark(row: int) -> Mark:
             counts = np.bincount(order[:row], minlength=len(self._inputs)).tolist()
             states = [None if s.ended and not s.rows else s.at(n) for s, n in zip(self._inputs, counts, strict=True)]
-            marks.append((row, {"selector": self._selector.at(int(kept[row])), "inputs": states}))
-        return tuple(marks)
+            return {"selector": self._selector.at(int(kept[row])), "inputs": states}
+
+        return self._marker.marks(len(order), mark, ordered=self.ordered)
 
     def _finish(self) -> Block | None:
         self._ended = True

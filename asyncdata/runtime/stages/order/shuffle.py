@@ -13,20 +13,20 @@ the input used up behind its last row leaves with the last row of the output.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from asyncdata.memory.accounts import Account, Foreseen
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Fold, Mark, Rows
+from asyncdata.memory.accounts import Foreseen
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
 from asyncdata.memory.structure import LEAF, Structure
-from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.randomness import below
-from asyncdata.runtime.stage import BLOCK_ROWS, MARK_EVERY, Pause, Stage, row_marks
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
@@ -35,8 +35,6 @@ _EVACUATE_PART: Final = 32
 """Of the limit: a look at once when it pins so much more than at the last one."""
 
 _SHORT: Final = 1 << 16
-
-Evacuate = Callable[[list[RefColumn]], Awaitable[None]]
 
 
 def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
@@ -80,17 +78,17 @@ def with_history(block: Block) -> list[Column]:
     return [*block.columns, ArrayColumn(block.origin), used]
 
 
-def from_history(structure: Structure, columns: list[Column], marks: tuple[tuple[int, Mark], ...]) -> Block:
+def from_history(structure: Structure, columns: list[Column], marks: Marks = (), *, ordered: bool = True) -> Block:
     """The inverse: a block of rows that have been moved about."""
     origin, used = columns[-2:]
     assert isinstance(origin, ArrayColumn)
     if isinstance(used, ArrayColumn):
-        advance = Advance(len(used), used.array, None, marks)
+        advance = Advance(len(used), used.array, None, marks, ordered=ordered)
     else:
         assert isinstance(used, ObjectColumn)
         parts = [rows.reshape(-1, ORIGIN_WIDTH) for rows in used.items]
         ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-        advance = Advance(len(parts), np.concatenate([NO_ORIGINS, *parts]), ends, marks)
+        advance = Advance(len(parts), np.concatenate([NO_ORIGINS, *parts]), ends, marks, ordered=ordered)
     return Block(structure, tuple(columns[:-2]), origin.array, advance)
 
 
@@ -98,32 +96,20 @@ class ShuffleStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         buffer_size: Elements in the buffer.
         key: Of the random draws, see `runtime.randomness`.
-        evacuate: Called now and then with the buffer's references, so that slabs which are nearly empty are freed.
-        budget: Told when the stage waits for input, on behalf of `account`.
-        account: Charged with the slabs that the buffer pins.
     """
 
-    def __init__(
-        self,
-        label: str,
-        upstream: Stage,
-        buffer_size: int,
-        key: tuple[int, int],
-        evacuate: Evacuate | None = None,
-        budget: Budget | None = None,
-        account: Account | None = None,
-    ) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, buffer_size: int, key: tuple[int, int]) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._size = buffer_size
         self._key = key
-        self._evacuate = evacuate
-        self._budget = budget
-        self._account = account
+        self._budget = context.budget
+        self._account = context.kept
+        self._evacuate = Evacuator(self._budget, self._account)
         self._since_evacuation = 0
         self._used_before = 0
         self._filling: list[Block] = []
@@ -131,15 +117,11 @@ class ShuffleStage(Stage):
         self._columns: list[Column] = []
         self._places: list[int] = []
         self._tail = EMPTY
-        self._out = 0
         self._full = False
         self._draining = False
         self._ended = False
-        self._fold = Fold()
-        self._mark_every = max(MARK_EVERY, buffer_size)
-        self._pause = Pause()
-        if account is not None:
-            account.foresee = self._foresee
+        self._marker = Marker(every=max(MARK_EVERY, buffer_size))
+        self._account.foresee = self._foresee
 
     def _foresee(self) -> Foreseen:
         parts = [column for block in self._filling for column in block.columns] + self._columns[:-2]
@@ -154,10 +136,17 @@ class ShuffleStage(Stage):
         """When the input has nothing left to begin."""
         return self._ended or super().draining
 
-    async def pull(self, limit: int) -> Block | None:
-        if not self._full:
-            await self._fill()
-            self._full = True
+    async def _pull(self, limit: int) -> Block | None:
+        while not self._full and not self._ended:
+            missing = self._size - len(self)
+            block = await self._next_input(min(BLOCK_ROWS, missing)) if missing > 0 else None
+            if block is None:
+                self._fill_up()
+            elif len(block):
+                self._marker.input.feed(block.advance)
+                self._filling.append(block)
+                self._since_evacuation += len(block)
+                await self._evacuate_now_and_then()
         if not self._ended:
             await self._evacuate_now_and_then()
             block = await self._next_input(limit)
@@ -180,15 +169,9 @@ class ShuffleStage(Stage):
         block.advance, self._tail = advance.split(advance.rows) if advance.has_news else (advance, EMPTY)
         return block
 
-    async def _fill(self) -> None:
-        while (missing := self._size - len(self)) > 0:
-            block = await self._next_input(min(BLOCK_ROWS, missing))
-            if block is None:
-                break
-            if len(block):
-                self._fold.feed(block.advance)
-                self._filling.append(block)
-                await self._evacuate_while_filling(len(block))
+    def _fill_up(self) -> None:
+        """The buffer is full, or there is no more."""
+        self._full = True
         if self._filling:
             whole = Block.concat(self._filling)
             self._filling = []
@@ -201,12 +184,15 @@ class ShuffleStage(Stage):
             block = self._without_structure(block)
         count = len(block)
         size = len(self)
-        slots = below(self._key, self._out, np.full(count, size, np.int64))
-        marks = []
-        for row in row_marks(self._out, count, self._mark_every):
+        drawn = self._marker.rows
+        slots = below(self._key, drawn, np.full(count, size, np.int64))
+
+        def mark(row: int, state: State) -> Mark:
             contents = self._origins().copy()
             contents[slots[:row]] = block.origin[:row]
-            marks.append((row, self._mark(row, self._fold.at(block.advance, row), contents)))
+            return {"drawn": drawn + row, "input": state, "buffer": contents}
+
+        marks = self._marker.after(block.advance, count, mark)
         source, written, last = exchange(slots, size)
         out: list[Column] = []
         for index, fresh in enumerate(with_history(block)):
@@ -214,13 +200,11 @@ class ShuffleStage(Stage):
             out.append(merge(held, fresh_alike, source))
             held.put(written, fresh_alike, last)  # type: ignore[arg-type]  # `alike` made them of one kind
             self._columns[index] = held
-        self._fold.feed(block.advance)
-        self._out += count
-        return from_history(self._structure, out, tuple(marks))
+        return from_history(self._structure, out, marks, ordered=self._marker.input.ordered)
 
     def _without_structure(self, block: Block) -> Block:
         """Makes bare objects of the block, and of the buffer, which differ in structure."""
-        held = from_history(self._structure, self._columns, ()).as_objects()
+        held = from_history(self._structure, self._columns).as_objects()
         self._structure = held.structure
         self._columns = [*held.columns, *self._columns[-2:]]
         return block.as_objects()
@@ -237,46 +221,34 @@ class ShuffleStage(Stage):
         if not count:
             tail, self._tail = self._tail, EMPTY
             return Block.empty(Advance(0, tail.used_rows)) if len(tail.used_rows) else None
-        draws = below(self._key, self._out, np.arange(len(places), len(places) - count, -1, dtype=np.int64))
-        marked = set(row_marks(self._out, count, self._mark_every))
-        marks = []
+        drawn = self._marker.rows
+        draws = below(self._key, drawn, np.arange(len(places), len(places) - count, -1, dtype=np.int64))
+        ordered = self._marker.input.ordered
+        marked = self._marker.places(count, ordered=ordered)
+        contents: dict[int, Rows] = {}
         gone = np.empty(count, np.int64)
         for row, slot in enumerate(draws.tolist()):
             if row in marked:
-                marks.append((row, self._mark(row, self._fold.state, self._origins()[places])))
+                contents[row] = self._origins()[places]
             gone[row] = places[slot]
             places[slot] = places[-1]
             places.pop()
-        self._out += count
-        return from_history(self._structure, [column.pick(gone) for column in self._columns], tuple(marks))
-
-    def _mark(self, row: int, state: object, contents: Rows) -> Mark:
-        return {"drawn": self._out + row, "input": state, "buffer": contents}
-
-    def _is_time_to_evacuate(self) -> bool:
-        """Whether enough rows, or bytes, have come since the last time."""
-        if self._since_evacuation < max(_EVACUATE_EVERY, self._size // 8):
-            if self._budget is None or self._account is None:
-                return False
-            if self._account.used - self._used_before < self._budget.limit // _EVACUATE_PART:
-                return False
-        self._since_evacuation = 0
-        return True
-
-    async def _evacuate_while_filling(self, rows: int) -> None:
-        self._since_evacuation += rows
-        if self._evacuate is not None and self._is_time_to_evacuate():
-            refs = [column for block in self._filling for column in block.columns if isinstance(column, RefColumn)]
-            await self._evacuate(refs)
-            self._note_used()
+        state = self._marker.input.state
+        marks = self._marker.marks(
+            count, lambda row: {"drawn": drawn + row, "input": state, "buffer": contents[row]}, ordered=ordered
+        )
+        columns = [column.pick(gone) for column in self._columns]
+        return from_history(self._structure, columns, marks, ordered=ordered)
 
     async def _evacuate_now_and_then(self) -> None:
-        if self._evacuate is not None and self._is_time_to_evacuate():
-            await self._evacuate([column for column in self._columns if isinstance(column, RefColumn)])
-            self._note_used()
-
-    def _note_used(self) -> None:
-        self._used_before = 0 if self._account is None else self._account.used
+        """Frees slabs that are nearly empty, when enough rows, or bytes, have come since the last time."""
+        few = self._since_evacuation < max(_EVACUATE_EVERY, self._size // 8)
+        if few and self._account.used - self._used_before < self._budget.limit // _EVACUATE_PART:
+            return
+        self._since_evacuation = 0
+        columns = [column for block in self._filling for column in block.columns] + self._columns
+        await self._evacuate([column for column in columns if isinstance(column, RefColumn)])
+        self._used_before = self._account.used
 
     async def aclose(self) -> None:
         for block in self._filling:

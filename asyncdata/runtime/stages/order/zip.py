@@ -15,29 +15,29 @@ import numpy as np
 from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.structure import Structure, graft
-from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import Input, side_by_side
+from asyncdata.runtime.state.marker import Marker
 
 
 class ZipStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         stages: The inputs.
         structure: How they nest; a leaf for each.
     """
 
-    def __init__(self, label: str, stages: Sequence[Stage], structure: Structure) -> None:
-        super().__init__(label, tuple(stages))
+    def __init__(self, context: StageContext, stages: Sequence[Stage], structure: Structure) -> None:
+        super().__init__(context, tuple(stages))
         self._structure = structure
         self._inputs = [Input(stage) for stage in stages]
         self._begun = False
         self._ended = False
-        self._out = 0
-        self._pause = Pause()
+        self._marker = Marker()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if self._ended:
             return None
         if not self._begun:
@@ -47,11 +47,12 @@ class ZipStage(Stage):
             if not await source.more(limit, self._pause):
                 return await self._finish(number)
         rows = min(limit, *(source.rows for source in self._inputs))
-        marks = tuple(
-            (row, {"inputs": [source.at(row) for source in self._inputs]}) for row in row_marks(self._out, rows)
+        marks = self._marker.marks(
+            rows,
+            lambda row: {"inputs": [source.at(row) for source in self._inputs]},
+            ordered=self.ordered,
         )
         heads = [source.take(rows) for source in self._inputs]
-        self._out += rows
         structure = graft(self._structure, iter([head.structure for head in heads]))
         columns = tuple(column for head in heads for column in head.columns)
         advance = side_by_side([head.advance for head in heads], marks)

@@ -5,66 +5,56 @@ from __future__ import annotations
 import numpy as np
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory.advance import Fold
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, TupleOf
-from asyncdata.runtime.stage import Stage, row_marks
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.state.marker import Marker
 
 
 class EnumerateStage(Stage):
     """Puts the number of each element in front of it."""
 
-    def __init__(self, label: str, upstream: Stage, start: int) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, start: int) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._start = start
-        self._count = 0
-        self._fold = Fold()
+        self._marker = Marker()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         block = await self._upstream.pull(limit)
         if block is None:
             return None
-        count, advance = self._count, block.advance
-        marks = tuple(
-            (row, {"passed": count + row, "input": self._fold.at(advance, row)}) for row in row_marks(count, len(block))
-        )
-        self._fold.feed(advance)
-        self._count += len(block)
+        passed = self._marker.rows
+        self._marker.mark(block, lambda row, state: {"passed": passed + row, "input": state})
         if not len(block):
             return block
-        first = self._start + count
+        first = self._start + passed
         numbers = ArrayColumn(np.arange(first, first + len(block), dtype=np.int64))
-        structure = TupleOf((LEAF, block.structure))
-        return Block(structure, (numbers, *block.columns), block.origin, advance.with_marks(marks))
+        return Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
 
 
 class ShardStage(Stage):
     """Every so many-th element."""
 
-    def __init__(self, label: str, upstream: Stage, num_shards: int, index: int) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, num_shards: int, index: int) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._num_shards = num_shards
         self._index = index
         self._seen = 0
-        self._out = 0
-        self._fold = Fold()
+        self._marker = Marker()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         block = await self._upstream.pull(limit)
         if block is None:
             return None
         kept = np.arange((self._index - self._seen) % self._num_shards, len(block), self._num_shards)
-        advance = block.advance
-        marks = tuple(
-            (row, {"passed": self._seen + at, "input": self._fold.at(advance, at)})
-            for row, at in ((row, int(kept[row])) for row in row_marks(self._out, len(kept)))
+        passed = self._seen
+        marks = self._marker.after(
+            block.advance, len(kept), lambda row, state: {"passed": passed + int(kept[row]), "input": state}, kept
         )
-        self._fold.feed(advance)
         self._seen += len(block)
-        self._out += len(kept)
         if len(kept) < len(block):
             block = block.select(kept)
         block.advance = block.advance.with_marks(marks)
@@ -75,18 +65,18 @@ class AssertCardinalityStage(Stage):
     """Passes on as many elements as were announced; one more, or the end before, is an error.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         count: How many there must be; negative: no end.
     """
 
-    def __init__(self, label: str, upstream: Stage, count: int) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, count: int) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._count = count
         self._passed = 0
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         left = self._count - self._passed if self._count >= 0 else limit
         block = await self._upstream.pull(max(1, min(limit, left)))
         if block is None:

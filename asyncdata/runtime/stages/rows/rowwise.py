@@ -1,6 +1,6 @@
-"""The frame of stages that look at every row on the stage loop: inline maps and filters, checksums.
+"""The frame of stages that call a function for every row on the stage loop: inline maps, filters, scans.
 
-Some rows are looked at at a time; what is done is passed on, and the loop is left to others in between. A row that
+It is called for some rows at a time; what is done is passed on, and the loop is left to others in between. A row that
 fails ends the block before it: the rows in front are delivered first, then the row is left out, if a policy says so, or
 its error is raised.
 """
@@ -8,105 +8,75 @@ its error is raised.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
+from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.runtime.error_policy import Guard
-from asyncdata.runtime.stage import BLOCK_BYTES, Pause, Stage
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.user_code import call_rows, leave_out
+from asyncdata.types import Element
 
 
-class RowByRowStage(Stage):
+class RowwiseStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
-        guard: Says whether a row that fails may be left out; None lets none.
+
+    Attributes:
+        skips: Whether a row that fails may be left out; not where later rows depend on it.
     """
 
-    def __init__(self, label: str, upstream: Stage, guard: Guard | None) -> None:
-        super().__init__(label, (upstream,))
+    skips: ClassVar[bool] = True
+
+    def __init__(self, context: StageContext, upstream: Stage) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
-        self._guard = guard
-        self._block: Block | None = None
+        self._guard = context.guard if self.skips else None
         self._error: Exception | None = None
-        self._pause = Pause()
+        self._ended = False
 
     @abstractmethod
-    def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
-        """Looks at rows from the first on; how many of them, up to `limit`, go on, and why the next one fails."""
-
-    @abstractmethod
-    def _outcome(self, block: Block) -> Block:
-        """What becomes of the rows that were looked at and go on; owns the block."""
-
-    async def pull(self, limit: int) -> Block | None:
-        await self._pause()
-        if self._error is not None:
-            assert self._block is not None
-            news, self._block = leave_out(self._block, self._error, self._guard)
-            self._error = None
-            return Block.empty(news.advance)
-        if self._block is None:
-            self._block = await self._upstream.pull(limit)
-        block = self._block
-        if block is None:
-            return None
-        rows, self._error = self._look(block, limit)
-        if self._guard is not None:
-            self._guard.passed(rows)
-        if rows < len(block):
-            block, self._block = block.split(rows)
-        else:
-            self._block = None
-        return self._outcome(block)
-
-    @property
-    def draining(self) -> bool:
-        """When nothing is left over, and the input drains."""
-        return self._block is None and super().draining
-
-    async def aclose(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
-        await super().aclose()
-
-
-class RowwiseStage(RowByRowStage):
-    """Calls a function for every row.
-
-    Args:
-        label: The stage's name.
-        upstream: The input.
-        call: Called with each element.
-        guard: Says whether a row that fails may be left out; None lets none.
-        most_bytes: What a block of results may take, unless it is one.
-    """
-
-    def __init__(
-        self,
-        label: str,
-        upstream: Stage,
-        call: Callable[..., Any],
-        guard: Guard | None,
-        most_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        super().__init__(label, upstream, guard)
-        self._call = call
-        self._most_bytes = most_bytes
-        self._values: list[Any] = []
+    def _call(self, element: Element, origin: Rows) -> Any:
+        """Calls the function for the next element."""
 
     @abstractmethod
     def _made(self, block: Block, values: list[Any]) -> Block:
-        """What becomes of rows whose calls returned `values`; owns the block."""
+        """What becomes of rows for which `_call` returned `values`; owns the block."""
 
-    def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
-        self._values, error = call_rows(self._call, block, limit, self._most_bytes)
-        return len(self._values), error
+    def _look(self, block: Block, limit: int) -> tuple[list[Any], Exception | None]:
+        """What the calls for rows from the first on returned, and why the next row fails."""
+        return call_rows(self._call, block, limit, self.context.block_bytes)
 
-    def _outcome(self, block: Block) -> Block:
-        values, self._values = self._values, []
+    async def _pull(self, limit: int) -> Block | None:
+        await self._pause()
+        if self._error is not None:
+            return self._leave_out(self._error)
+        if self._block is None and not self._ended:
+            self._block = await self._upstream.pull(limit)
+        block = self._block
+        if block is None:
+            self._ended = True
+            return None
+        values, self._error = self._look(block, limit)
+        if self._guard is not None:
+            self._guard.passed(len(values))
+        if self._error is not None and not values:
+            return self._leave_out(self._error)
+        self._block = None
+        if len(values) < len(block):
+            block, self._block = block.split(len(values))
         return self._made(block, values)
+
+    def _leave_out(self, error: Exception) -> Block:
+        """Goes on without the next row, or raises its error."""
+        assert self._block is not None
+        news, self._block = leave_out(self._block, error, self._guard)
+        self._error = None
+        return Block.empty(news.advance)
+
+    @property
+    def draining(self) -> bool:
+        """Also when it has ended early."""
+        return self._ended or super().draining

@@ -7,21 +7,22 @@ is raised when the elements before it have been delivered.
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory.advance import Fold, Rows
+from asyncdata.memory.advance import Mark, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.randomness import fractions
-from asyncdata.runtime.stage import BLOCK_BYTES, MARK_EVERY, Pause, Stage, row_marks
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
-from asyncdata.runtime.user_code import UserFunction, as_int, call_rows
+from asyncdata.runtime.state.marker import MARK_EVERY, Marker
+from asyncdata.runtime.user_code import UserFunction, as_int
 from asyncdata.types import Element
 
 SMOOTHING: Final = 10.0
@@ -34,69 +35,14 @@ _EQUAL: Final = 1e-6
 _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
-class CallingStage(Stage):
-    """What the stages here share: calling for row after row, and what is left of a block."""
-
-    def __init__(self, label: str, upstream: Stage, most_bytes: int = BLOCK_BYTES) -> None:
-        super().__init__(label, (upstream,))
-        self._upstream = upstream
-        self._most_bytes = most_bytes
-        self._block: Block | None = None
-        self._error: Exception | None = None
-        self._ended = False
-        self._fold = Fold()
-        self._pause = Pause()
-
-    @abstractmethod
-    def _call(self, element: Element, origin: Rows) -> Any:
-        """Calls the function for the next element."""
-
-    @abstractmethod
-    def _block_of(self, block: Block, results: list[Any]) -> Block:
-        """What becomes of the elements that the function was called for."""
-
-    async def pull(self, limit: int) -> Block | None:
-        if self._error is not None:
-            raise self._error
-        if self._ended:
-            return None
-        await self._pause()
-        if self._block is None:
-            self._block = await self._upstream.pull(limit)
-        block = self._block
-        if block is None:
-            self._ended = True
-            return None
-        results, self._error = call_rows(self._call, block, limit, self._most_bytes)
-        if self._error is not None and not results:
-            raise self._error
-        if len(results) < len(block):
-            block, self._block = block.split(len(results))
-        else:
-            self._block = None
-        return self._block_of(block, results)
-
-    @property
-    def draining(self) -> bool:
-        """When nothing is left over, and the input drains."""
-        return self._ended or (self._block is None and super().draining)
-
-    async def aclose(self) -> None:
-        self._release()
-        await super().aclose()
-
-    def _release(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
-
-
-class TakeWhileStage(CallingStage):
+class TakeWhileStage(RowwiseStage):
     """Elements before the first one that the predicate refuses, which is used up, and the last."""
 
-    def __init__(self, label: str, upstream: Stage, predicate: UserFunction) -> None:
-        super().__init__(label, upstream)
-        self._predicate = predicate
+    skips = False
+
+    def __init__(self, context: StageContext, upstream: Stage, predicate: Callable[..., Any]) -> None:
+        super().__init__(context, upstream)
+        self._predicate = UserFunction(predicate, context)
         self._refused = False
 
     def _call(self, element: Element, origin: Rows) -> bool:
@@ -104,41 +50,39 @@ class TakeWhileStage(CallingStage):
         self._refused = self._refused or not self._predicate.holds(element, origin)
         return not self._refused
 
-    def _block_of(self, block: Block, results: list[Any]) -> Block:
-        if all(results):
+    def _made(self, block: Block, values: list[Any]) -> Block:
+        if all(values):
             return block
-        count = results.index(False)
+        count = values.index(False)
         self._ended = True
-        self._release()
+        if self._block is not None:
+            self._block.release()
+            self._block = None
         used, rest = block.split(count + 1)
         rest.release()
         return used.select(np.arange(count))
 
 
-class ScanStage(CallingStage):
+class ScanStage(RowwiseStage):
     """``state, output = function(state, element)``; passes the outputs on.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         initial_state: The first state.
         function: The user's.
-        most_bytes: What a block of outputs may take, unless it is one.
     """
 
+    skips = False
+
     def __init__(
-        self,
-        label: str,
-        upstream: Stage,
-        initial_state: Any,
-        function: UserFunction,
-        most_bytes: int = BLOCK_BYTES,
+        self, context: StageContext, upstream: Stage, initial_state: Any, function: Callable[..., Any]
     ) -> None:
-        super().__init__(label, upstream, most_bytes)
+        super().__init__(context, upstream)
         self._state = initial_state
-        self._function = function
+        self._function = UserFunction(function, context)
+        self._marker = Marker()
         self._count = 0
-        self._out = 0
         self._states: list[Any] = []
 
     def _call(self, element: Element, origin: Rows) -> Any:
@@ -152,16 +96,11 @@ class ScanStage(CallingStage):
         self._count += 1
         return output
 
-    def _block_of(self, block: Block, results: list[Any]) -> Block:
-        marks = tuple(
-            (row, {"state": state, "input": self._fold.at(block.advance, row)})
-            for row, state in zip(row_marks(self._out, len(results)), self._states, strict=False)
-        )
-        self._states = self._states[len(marks) :]
-        self._fold.feed(block.advance)
-        self._out += len(results)
+    def _made(self, block: Block, values: list[Any]) -> Block:
+        states, self._states = iter(self._states), []
+        self._marker.mark(block, lambda _, state: {"state": next(states), "input": state})
         block.release()
-        return block_of_elements(results, block.origin, block.advance.with_marks(marks))
+        return block_of_elements(values, block.origin, block.advance)
 
 
 def resampling(
@@ -182,11 +121,11 @@ def resampling(
     return float(least), (ratios - least) / (most - least)
 
 
-class RejectionStage(CallingStage):
+class RejectionStage(RowwiseStage):
     """Keeps each element with the probability that fills up what its class lacks; see `resampling`.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         function: Gives an element's class.
         target: How often each class is wished for.
@@ -195,19 +134,22 @@ class RejectionStage(CallingStage):
         every: Whether all elements are kept.
     """
 
+    skips = False
+
     def __init__(
         self,
-        label: str,
+        context: StageContext,
         upstream: Stage,
-        function: UserFunction,
+        function: Callable[..., Any],
         target: Sequence[float],
         initial: Sequence[float] | None,
         key: tuple[int, int],
         *,
         every: bool,
     ) -> None:
-        super().__init__(label, upstream)
-        self._function = function
+        super().__init__(context, upstream)
+        self._function = UserFunction(function, context)
+        self._marker = Marker()
         self._target = np.array(target, np.float64)
         self._given = initial is not None
         self._every = every
@@ -215,7 +157,6 @@ class RejectionStage(CallingStage):
         self._seen = np.array(initial, np.float64) if initial is not None else np.full(len(target), SMOOTHING)
         self._key = key
         self._passed = 0
-        self._out = 0
         self._before: list[Any] = []
 
     def _call(self, element: Element, origin: Rows) -> tuple[int, float]:
@@ -230,19 +171,19 @@ class RejectionStage(CallingStage):
             return found, 1.0
         return found, float(resampling(self._target, self._seen)[1][found])
 
-    def _block_of(self, block: Block, results: list[Any]) -> Block:
-        drawn = fractions(self._key, self._passed, len(results))
-        kept = np.flatnonzero(drawn < np.array([chance for _, chance in results]))
-        advance = block.advance
-        marks = tuple(
-            (row, {"passed": self._passed + at, "seen": self._before[at], "input": self._fold.at(advance, at)})
-            for row, at in ((row, int(kept[row])) for row in row_marks(self._out, len(kept)))
-        )
+    def _made(self, block: Block, values: list[Any]) -> Block:
+        drawn = fractions(self._key, self._passed, len(values))
+        kept = np.flatnonzero(drawn < np.array([chance for _, chance in values]))
+        passed = self._passed
+
+        def mark(row: int, state: State) -> Mark:
+            at = int(kept[row])
+            return {"passed": passed + at, "seen": self._before[at], "input": state}
+
+        marks = self._marker.after(block.advance, len(kept), mark, kept)
         self._before.clear()
-        self._fold.feed(advance)
-        self._passed += len(results)
-        self._out += len(kept)
-        classes = np.array([found for found, _ in results], np.int64)
+        self._passed += len(values)
+        classes = np.array([found for found, _ in values], np.int64)
         if len(kept) < len(block):
             block = block.select(kept)
         advance = block.advance.with_marks(marks)

@@ -35,8 +35,7 @@ from asyncdata.memory.structure import (
     is_ragged,
     leaf_names,
 )
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import Pause, Stage
+from asyncdata.runtime.stage import Stage, StageContext
 
 _SMALL_ROW: Final = 64
 """Rows of up to so many bytes are copied out of the arena: a reference to them would cost as much."""
@@ -49,29 +48,25 @@ class UnbatchStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: Gives batches.
-        sources: For naming a batch that cannot be taken apart.
     """
 
-    def __init__(self, label: str, upstream: Stage, sources: SourceTable) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
-        self._sources = sources
-        self._batches: Block | None = None
         self._rows: Block | None = None
         self._tail = EMPTY
         self._rows_per_batch = 1
-        self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         while self._rows is None:
             await self._pause()
-            if self._batches is None:
-                self._batches = await self._upstream.pull(max(1, limit // self._rows_per_batch))
-                if self._batches is None:
+            if self._block is None:
+                self._block = await self._upstream.pull(max(1, limit // self._rows_per_batch))
+                if self._block is None:
                     return self._last_news()
-                self._join_tail(self._batches)
+                self._join_tail(self._block)
             self._spread()
         rows, self._rows = self._rows, None
         if len(rows) > limit:
@@ -89,35 +84,34 @@ class UnbatchStage(Stage):
 
     def _spread(self) -> None:
         """Takes batches that are alike apart; an error comes after the rows before it."""
-        batches = self._batches
+        batches = self._block
         assert batches is not None
         if not len(batches):
-            self._batches = None
+            self._block = None
             return
         rest = None
         if len(batches) > 1 and not _alike(batches):
             batches, rest = batches.split(1)
-        self._batches = batches
+        self._block = batches
         try:
             self._rows = spread(batches)
         except UnbatchableError as error:
-            self._sources.locate(error, self.label, batches.origin[0])
+            self.context.sources.locate(error, self.label, batches.origin[0])
             if rest is not None:
                 rest.release()
             raise
         self._rows_per_batch = max(1, len(self._rows) // len(batches))
-        self._batches = rest
+        self._block = rest
 
     @property
     def draining(self) -> bool:
         """When nothing is left over, and the input drains."""
-        return self._batches is None and self._rows is None and super().draining
+        return self._rows is None and super().draining
 
     async def aclose(self) -> None:
-        for block in (self._batches, self._rows):
-            if block is not None:
-                block.release()
-        self._batches = self._rows = None
+        if self._rows is not None:
+            self._rows.release()
+            self._rows = None
         await super().aclose()
 
 

@@ -19,7 +19,7 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, flatten
-from asyncdata.runtime.stage import Pause, Stage
+from asyncdata.runtime.stage import Stage, StageContext
 
 _LONG: Final = 64
 _KEY_BYTES: Final = 150
@@ -30,21 +30,20 @@ class UniqueStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         limit_bytes: The most that keys may take.
     """
 
-    def __init__(self, label: str, upstream: Stage, limit_bytes: int) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, limit_bytes: int) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._limit = limit_bytes // _KEY_BYTES
         self._limit_bytes = limit_bytes
         self._seen: set[Hashable] = set()
         self._error: MemoryLimitError | None = None
-        self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         await self._pause()
         if self._error is not None:
             raise self._error

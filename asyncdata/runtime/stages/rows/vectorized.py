@@ -20,8 +20,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.structure import Structure, flatten, leaf_names, unflatten
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import BLOCK_BYTES, Pause, Stage
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
@@ -30,30 +29,18 @@ class VectorizedMapStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         upstream: The input.
         function: The user's function; a tuple element is unpacked into its arguments.
-        sources: For naming the elements that failed.
-        most_bytes: What a block of results may take, by what the rows before took; the first is one row.
     """
 
-    def __init__(
-        self,
-        label: str,
-        upstream: Stage,
-        function: Callable[..., Any],
-        sources: SourceTable,
-        most_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        super().__init__(label, (upstream,))
+    def __init__(self, context: StageContext, upstream: Stage, function: Callable[..., Any]) -> None:
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._function = function
-        self._sources = sources
-        self._most_bytes = most_bytes
         self._rows = 1
-        self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         await self._pause()
         block = await self._upstream.pull(min(limit, self._rows))
         if block is None or not len(block):
@@ -64,7 +51,7 @@ class VectorizedMapStage(Stage):
         finally:
             block.release()
         made = Block(structure, columns, block.origin, block.advance)
-        self._rows = max(1, self._most_bytes * len(made) // max(made.nbytes, 1))
+        self._rows = max(1, self.context.block_bytes * len(made) // max(made.nbytes, 1))
         return made
 
     def _call(self, element: Any, origin: Rows) -> tuple[Structure, tuple[Column, ...]]:
@@ -77,7 +64,8 @@ class VectorizedMapStage(Stage):
         except BaseException as error:
             explain_call(error, self._function, arguments)
             raised = as_raisable(error)
-            first, last = self._sources.name_element(origin[0]), self._sources.name_element(origin[-1])
+            sources = self.context.sources
+            first, last = sources.name_element(origin[0]), sources.name_element(origin[-1])
             annotate(raised, f"in {self.label}, called for {len(origin)} elements from {first} to {last}")
             if raised is error:
                 raise

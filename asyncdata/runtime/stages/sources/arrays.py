@@ -1,8 +1,12 @@
-"""Sources whose elements are in memory already: `range`, `from_tensor_slices`, `from_tensors`, lists of URLs."""
+"""Sources whose elements are there already, or follow from their number.
+
+`range`, `from_tensor_slices`, `from_tensors`, lists of URLs; `counter` and `random`, which have no end.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +15,45 @@ from asyncdata.memory.advance import Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.structure import LEAF, Structure, flatten
-from asyncdata.runtime.stage import BLOCK_BYTES, Stage, row_marks
+from asyncdata.runtime.randomness import words
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.state.marker import Marker
+
+Taken: TypeAlias = tuple[int, Structure, tuple[Column, ...]]
+"""How many elements, how they nest, and their leaves, of which there may be none."""
+
+
+class CountedStage(Stage):
+    """The frame of such sources: the position is all the state there is."""
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self._number = context.sources.add(context.path, context.label)
+        self._marker = Marker()
+
+    @abstractmethod
+    def _take(self, start: int, limit: int) -> Taken | None:
+        """The elements from number `start` on, at most `limit`; None at the end."""
+
+    async def _pull(self, limit: int) -> Block | None:
+        return self._pull_ready(limit)
+
+    def _pull_ready(self, limit: int) -> Block | None:
+        found = self._take(self._marker.rows, limit)
+        if found is None:
+            return None
+        count, structure, columns = found
+        origin = self._origin(count)
+        return Block(structure, columns, origin, source_advance(origin, self._marker))
+
+    def _origin(self, count: int) -> Rows:
+        """Provenance of the next so many elements."""
+        return source_origin(self._number, self._marker.rows, count)
+
+    @property
+    def draining(self) -> bool:
+        """Nothing to prepare."""
+        return True
 
 
 def source_origin(source: int, start: int, count: int) -> Rows:
@@ -22,125 +64,101 @@ def source_origin(source: int, start: int, count: int) -> Rows:
     return origin
 
 
-def source_advance(origin: Rows, start: int) -> Advance:
-    """The advance of such elements; the position is all the state there is."""
-    marks = tuple((row, {"at": start + row}) for row in row_marks(start, len(origin)))
-    return Advance(len(origin), origin, None, marks)
+def source_advance(origin: Rows, marker: Marker) -> Advance:
+    """The advance of elements that are counted, not read."""
+    start = marker.rows
+    return Advance(len(origin), origin, None, marker.marks(len(origin), lambda row: {"at": start + row}))
 
 
-class RangeStage(Stage):
+class RangeStage(CountedStage):
     """Consecutive integers as one array column per block."""
 
-    def __init__(self, label: str, source: int, values: range, dtype: str) -> None:
-        super().__init__(label)
-        self._source = source
+    def __init__(self, context: StageContext, values: range, dtype: str) -> None:
+        super().__init__(context)
         self._values = values
         self._dtype = np.dtype(dtype)
-        self._at = 0
 
-    async def pull(self, limit: int) -> Block | None:
-        return self.pull_ready(limit)
-
-    def pull_ready(self, limit: int) -> Block | None:
-        """The next elements: all are at hand."""
-        part = self._values[self._at : self._at + limit]
+    def _take(self, start: int, limit: int) -> Taken | None:
+        part = self._values[start : start + limit]
         if not part:
             return None
-        origin = source_origin(self._source, self._at, len(part))
-        advance = source_advance(origin, self._at)
-        self._at += len(part)
         array = np.arange(part.start, part.stop, part.step, dtype=np.int64).astype(self._dtype, copy=False)
-        return Block(LEAF, (ArrayColumn(array),), origin, advance)
-
-    @property
-    def draining(self) -> bool:
-        """Integers need no preparation."""
-        return True
+        return len(part), LEAF, (ArrayColumn(array),)
 
 
-class SlicesStage(Stage):
+class CounterStage(CountedStage):
+    """``start, start + step, …`` without an end; numbers wrap around as the dtype does."""
+
+    def __init__(self, context: StageContext, start: int, step: int, dtype: str) -> None:
+        super().__init__(context)
+        self._start = start
+        self._step = step
+        self._dtype = np.dtype(dtype)
+
+    def _take(self, start: int, limit: int) -> Taken:
+        numbers = self._start + self._step * np.arange(start, start + limit, dtype=np.int64)
+        return limit, LEAF, (ArrayColumn(numbers.astype(self._dtype, copy=False)),)
+
+
+class RandomStage(CountedStage):
+    """``int64`` numbers from 0 to 2**32 - 1 without an end, each a function of the key and its position."""
+
+    def __init__(self, context: StageContext, key: tuple[int, int]) -> None:
+        super().__init__(context)
+        self._key = key
+
+    def _take(self, start: int, limit: int) -> Taken:
+        return limit, LEAF, (ArrayColumn((words(self._key, start, limit) >> np.uint64(32)).astype(np.int64)),)
+
+
+class SlicesStage(CountedStage):
     """Rows of arrays, as many at a time as take no more than some bytes: what is made of them may be copies."""
 
-    def __init__(
-        self,
-        label: str,
-        source: int,
-        arrays: tuple[npt.NDArray[Any], ...],
-        structure: Structure,
-        most_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        super().__init__(label)
-        self._source = source
+    def __init__(self, context: StageContext, arrays: tuple[npt.NDArray[Any], ...], structure: Structure) -> None:
+        super().__init__(context)
         self._arrays = arrays
         self._structure = structure
-        self._rows = len(arrays[0])
-        self._most = max(1, most_bytes * self._rows // max(sum(array.nbytes for array in arrays), 1))
-        self._at = 0
+        nbytes = sum(array.nbytes for array in arrays)
+        self._most = max(1, context.block_bytes * len(arrays[0]) // max(nbytes, 1))
 
-    async def pull(self, limit: int) -> Block | None:
-        return self.pull_ready(limit)
-
-    def pull_ready(self, limit: int) -> Block | None:
-        """The next elements: all are at hand."""
-        count = min(limit, self._most, self._rows - self._at)
-        if count <= 0:
+    def _take(self, start: int, limit: int) -> Taken | None:
+        parts = [array[start : start + min(limit, self._most)] for array in self._arrays]
+        if not len(parts[0]):
             return None
-        origin = source_origin(self._source, self._at, count)
-        advance = source_advance(origin, self._at)
-        rows = slice(self._at, self._at + count)
-        columns: list[Column] = []
-        for array in self._arrays:
-            part = array[rows]
-            columns.append(ObjectColumn(list(part)) if part.dtype == object else ArrayColumn(part))
-        self._at += count
-        return Block(self._structure, tuple(columns), origin, advance)
-
-    @property
-    def draining(self) -> bool:
-        """Nothing to prepare."""
-        return True
+        columns = (ObjectColumn(list(part)) if part.dtype == object else ArrayColumn(part) for part in parts)
+        return len(parts[0]), self._structure, tuple(columns)
 
 
-class ItemsStage(Stage):
+class ItemsStage(CountedStage):
     """A sequence of elements kept as Python objects."""
 
-    def __init__(self, label: str, source: int, items: tuple[Any, ...]) -> None:
-        super().__init__(label)
-        self._source = source
+    def __init__(self, context: StageContext, items: tuple[Any, ...]) -> None:
+        super().__init__(context)
         self._items = items
-        self._at = 0
 
-    async def pull(self, limit: int) -> Block | None:
-        return self.pull_ready(limit)
-
-    def pull_ready(self, limit: int) -> Block | None:
-        """The next elements: all are at hand."""
-        part = self._items[self._at : self._at + limit]
-        if not part:
-            return None
-        origin = source_origin(self._source, self._at, len(part))
-        advance = source_advance(origin, self._at)
-        self._at += len(part)
-        return block_of_elements(list(part), origin, advance)
-
-    @property
-    def draining(self) -> bool:
-        """Nothing to prepare."""
-        return True
+    def _take(self, start: int, limit: int) -> Taken | None:
+        part = self._items[start : start + limit]
+        return (len(part), *columns_of(list(part))) if part else None
 
 
 def block_of_elements(elements: list[Any], origin: Rows, advance: Advance) -> Block:
-    """A block of Python objects; elements of different structure keep theirs as a bare object."""
+    """A block of Python objects; see `columns_of`."""
     if not elements:
         return Block.empty(advance)
+    structure, columns = columns_of(elements)
+    return Block(structure, columns, origin, advance)
+
+
+def columns_of(elements: list[Any]) -> tuple[Structure, tuple[Column, ...]]:
+    """Columns of Python objects, of which there are some; unlike structures become bare objects."""
     first, structure = flatten(elements[0])
     if structure is LEAF:
-        return Block(LEAF, (ObjectColumn(elements),), origin, advance)
+        return LEAF, (ObjectColumn(elements),)
     columns: list[list[Any]] = [[leaf] for leaf in first]
     for element in elements[1:]:
         leaves, found = flatten(element)
         if found != structure:
-            return Block(LEAF, (ObjectColumn(elements),), origin, advance)
+            return LEAF, (ObjectColumn(elements),)
         for column, leaf in zip(columns, leaves, strict=True):
             column.append(leaf)
-    return Block(structure, tuple(ObjectColumn(column) for column in columns), origin, advance)
+    return structure, tuple(ObjectColumn(column) for column in columns)

@@ -15,39 +15,28 @@ import numpy as np
 
 from asyncdata.errors import AsyncdataError, BrokenFrameError, CompressionError, DataError, MemoryLimitError
 from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
-from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Advance, Mark, Rows
+from asyncdata.memory.advance import Advance, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.slabs import Slab
-from asyncdata.runtime.error_policy import Guard
-from asyncdata.runtime.life.threads import Offload
-from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.chunks import Chunks
 from asyncdata.runtime.reading.contiguous import Contiguous, truncated
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stage import StageContext
+from asyncdata.runtime.stages.sources.file import FileStage, SourceFile
+from asyncdata.runtime.state.marker import Marker
 from asyncdata.workers.failure import annotate
 
 
-class FramedStage(Stage):
+class FramedStage(FileStage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
-        url: The object.
-        path: The stage's place in the plan and the element that opened it, for the source's number.
+        context: What every stage is given.
+        file: The object.
         chunks: Its bytes.
         framer: Of its format.
-        compressed: Whether `chunks` decompresses, so that the size of its bytes is not known.
-        budget: For slabs of large records.
-        account: The source's account.
         reserve_bytes: What the account needs while the object is being read.
-        any_order: Whether the stage below takes rows of this object and its like as they come.
-        downstream: The account that framed slabs are charged to.
-        sources: Where the object is entered.
-        threads: Where framers run that take long.
-        guard: Says whether a record that is wrong by itself may be left out; None lets none.
+        compressed: Whether `chunks` decompresses, so that the size of its bytes is not known.
         at_once: The object is one record: where it is known to be larger than a chunk, it is received in one piece.
         holds: Says of values that are still to be verified, by the memory and their rows, whether all of them hold;
             None leaves all of them to whoever comes later.
@@ -55,49 +44,31 @@ class FramedStage(Stage):
 
     def __init__(
         self,
-        label: str,
-        url: str,
-        path: tuple[int | str, ...],
+        context: StageContext,
+        file: SourceFile,
         chunks: Chunks,
         framer: Framer,
         *,
-        compressed: bool,
-        budget: Budget,
-        account: Account,
         reserve_bytes: int,
-        any_order: bool,
-        downstream: Account,
-        sources: SourceTable,
-        threads: Offload,
-        guard: Guard | None = None,
+        compressed: bool = False,
         at_once: bool = False,
         holds: Callable[[memoryview, Rows], bool] | None = None,
     ) -> None:
-        super().__init__(label)
-        self.url = url
-        self._path = path
-        self._bytes = Contiguous(chunks, budget, account, downstream, compressed=compressed, at_once=at_once)
+        super().__init__(context, file, reserve_bytes)
+        self._bytes = Contiguous(
+            chunks, context.budget, file.account, file.downstream, compressed=compressed, at_once=at_once
+        )
         self._framer = framer
-        self._budget = budget
-        self._account = account
-        self._reserve_bytes = reserve_bytes
-        self._any_order = any_order
-        self._sources = sources
-        self._threads = threads
-        self._guard = guard
+        self._guard = context.guard
         self._holds = holds
         self._doubtful: Slab | None = None
-        self._number: int | None = None
-        self._ready: Block | None = None
         self._error: DataError | None = None
         self._behind_error: tuple[int, int] | None = None
+        self._marker = Marker()
         self._index = 0
         self._line = 1
         self._counts_lines = False
         self._ended = False
-        self._started = False
-        self._closed = False
-        self._pause = Pause()
 
     def prepare(self) -> None:
         """Asks for the first chunk as read-ahead."""
@@ -108,28 +79,7 @@ class FramedStage(Stage):
         """Whether the last bytes have been asked for."""
         return self._closed or self._bytes.draining
 
-    async def pull(self, limit: int) -> Block | None:
-        if self._closed:
-            return None
-        block = self.pull_ready(limit)
-        if block is not None:
-            return block
-        self._budget.wait(self._account)
-        try:
-            return await self._next_block(limit)
-        except AsyncdataError as error:
-            if isinstance(error, MemoryLimitError | BrokenFrameError | CompressionError) and error.record is None:
-                error.record = self._index
-            if isinstance(error, MemoryLimitError) and self._counts_lines:
-                text = "in CSV a quote that is never closed makes one record of all that follows"
-                annotate(error, f"the record that begins on line {self._line} does not fit; {text}")
-            error.url = error.url or self.url
-            error.stage = error.stage or self.label
-            raise
-        finally:
-            self._budget.wait(self._account, False)
-
-    def pull_ready(self, limit: int) -> Block | None:
+    def _pull_ready(self, limit: int) -> Block | None:
         """Records of chunks that have arrived, of formats that are framed on the loop."""
         if self._closed:
             return None
@@ -141,16 +91,17 @@ class FramedStage(Stage):
             if not self._bytes.is_short:
                 self._accept_frames(self._framing(limit)())
             elif self._bytes.take_ready():
-                self._enter_source()
+                self._enter(self._bytes.info)
             else:
                 return None
 
-    def _begin(self) -> None:
-        if not self._started:
-            self._started = True
-            self._budget.reserve(self._account, self._reserve_bytes)
-            if self._any_order:
-                self._budget.begin(self._account)
+    def _complete(self, error: AsyncdataError) -> None:
+        if isinstance(error, MemoryLimitError | BrokenFrameError | CompressionError) and error.record is None:
+            error.record = self._index
+        if isinstance(error, MemoryLimitError) and self._counts_lines:
+            text = "in CSV a quote that is never closed makes one record of all that follows"
+            annotate(error, f"the record that begins on line {self._line} does not fit; {text}")
+        super()._complete(error)
 
     async def _next_block(self, limit: int) -> Block | None:
         while True:
@@ -164,10 +115,10 @@ class FramedStage(Stage):
             await self._pause()
             if self._bytes.is_short:
                 await self._bytes.take()
-                self._enter_source()
+                self._enter(self._bytes.info)
             else:
                 framing = self._framing(limit)
-                self._accept_frames(await self._threads.run(framing) if self._framer.in_thread else framing())
+                self._accept_frames(await self.context.threads.run(framing) if self._framer.in_thread else framing())
 
     def _framing(self, limit: int) -> Callable[[], Frames]:
         """Frames the bytes that are here, or says that there are no more."""
@@ -213,7 +164,7 @@ class FramedStage(Stage):
             raise error
         (behind, line), self._behind_error = self._behind_error, None
         error.stage = error.stage or self.label
-        origin = self._origin(np.array([self._bytes.offset], np.int64))
+        origin = self._origin(self._index, np.array([self._bytes.offset], np.int64))
         over = self._guard.skip(error, origin[0])
         if over is not None:
             raise over
@@ -224,12 +175,6 @@ class FramedStage(Stage):
         self._ended = self._bytes.last and behind == stop
         self._bytes.use(behind)
         return Block.empty(Advance(0, origin))
-
-    def _enter_source(self) -> None:
-        if self._number is None:
-            info = self._bytes.info
-            version = info.version if info is not None else None
-            self._number = self._sources.add(self._path, self.url, version, is_file=True)
 
     def _place(self) -> Place:
         info = self._bytes.info
@@ -248,36 +193,26 @@ class FramedStage(Stage):
         count = len(frames.starts)
         if not count:
             return
-        origin = self._origin(frames.starts + (self._bytes.offset - start))
+        origin = self._origin(self._index, frames.starts + (self._bytes.offset - start))
         marks = self._marks(origin, frames.lines)
         columns = tuple(self._column(values) for values in frames.values)
         self._index += count
-        self._ready = Block(self._framer.structure, columns, origin, Advance(count, origin, None, marks))
+        self._block = Block(self._framer.structure, columns, origin, Advance(count, origin, None, marks))
 
     def _next_ready(self, limit: int) -> Block | None:
         """The records that were accepted and not delivered yet: at most ``limit``, which they were framed for."""
         del limit
-        ready, self._ready = self._ready, None
+        ready, self._block = self._block, None
         return ready
 
-    def _origin(self, offsets: Rows) -> Rows:
-        """Provenance of the next records, which begin at these offsets in the object."""
-        assert self._number is not None
-        origin = np.zeros((len(offsets), 4), np.int64)
-        origin[:, 0] = self._number
-        origin[:, 1] = np.arange(self._index, self._index + len(offsets))
-        origin[:, 3] = offsets
-        return origin
-
-    def _marks(self, origin: Rows, lines: Rows | None) -> tuple[tuple[int, Mark], ...]:
+    def _marks(self, origin: Rows, lines: Rows | None) -> Marks:
         """Where reading can begin again: at the byte, with the numbers, of these records."""
-        marks = []
-        for row in row_marks(self._index, len(origin)):
-            mark = {"record": self._index + row, "offset": int(origin[row, 3])}
-            if lines is not None:
-                mark["line"] = int(lines[row])
-            marks.append((row, mark))
-        return tuple(marks)
+
+        def mark(row: int) -> Mark:
+            place = {"record": int(origin[row, 1]), "offset": int(origin[row, 3])}
+            return place if lines is None else {**place, "line": int(lines[row])}
+
+        return self._marker.marks(len(origin), mark)
 
     def _column(self, values: Values) -> Column:
         if isinstance(values, Refs):
@@ -305,11 +240,6 @@ class FramedStage(Stage):
         return error
 
     async def aclose(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if self._ready is not None:
-            self._ready.release()
-            self._ready = None
-        self._bytes.close()
-        self._budget.close(self._account)
+        if not self._closed:
+            self._bytes.close()
+        await super().aclose()

@@ -3,67 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
-from collections import deque
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
 from asyncdata.memory.block import Block
-from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import Outside
-from asyncdata.runtime.stage import BLOCK_BYTES, BLOCK_ROWS, LONG_STEP_S, Pause, Spawn, Stage
-from asyncdata.runtime.stages.sources.arrays import block_of_elements, source_advance, source_origin
+from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Ahead, StageContext
+from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken, columns_of
 from asyncdata.runtime.user_code import element_bytes
 from asyncdata.workers.failure import annotate, as_raisable
 
 _END: Final = object()
 
 
-class GeneratorStage(Stage):
+class _YieldingStage(CountedStage):
+    """The frame of both: a generator runs while somebody waits for its elements.
+
+    Args:
+        context: What every stage is given.
+        function: Returns an iterable.
+        args: For the function.
+    """
+
+    def __init__(self, context: StageContext, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        super().__init__(context)
+        self._function = function
+        self._args = args
+        self._wanted = 0
+        self._yielded = 0
+        self._ahead: Ahead[Any] = Ahead(context, self._fill)
+
+    @abstractmethod
+    async def _fill(self) -> None:
+        """Runs the generator, as long as there is room."""
+
+    def _take(self, start: int, limit: int) -> Taken | None:  # noqa: ARG002 -- in turn
+        items = self._ahead.items
+        count = min(limit, len(items))
+        return (count, *columns_of([items.popleft() for _ in range(count)])) if count else None
+
+    def _named(self, error: BaseException) -> Exception:
+        """What a pull raises for an exception of the generator."""
+        raised = as_raisable(error)
+        annotate(raised, f"in {self.label}, after element {self._yielded}")
+        return raised
+
+
+class GeneratorStage(_YieldingStage):
     """Elements of a plain generator (or any iterable a function returns).
 
     What a slow generator has yielded is passed on after 2 ms instead of being collected, also while the generator is
     busy with its next element::
 
         pull ─▶ a call in a thread: next(), next(), … ─▶ items ─▶ the block, when the call returns or 2 ms are over
-
-    Args:
-        label: The stage's name.
-        source: Number of the source.
-        function: Returns an iterable.
-        args: For the function.
-        threads: Where the generator runs; one call at a time.
-        spawn: Starts a task of the pipeline.
-        most_bytes: What elements that wait may take, unless it is one.
     """
 
-    def __init__(
-        self,
-        label: str,
-        source: int,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        threads: Offload,
-        spawn: Spawn,
-        most_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        super().__init__(label)
-        self._source = source
-        self._function = function
-        self._args = args
-        self._threads = threads
-        self._spawn = spawn
-        self._most_bytes = most_bytes
+    def __init__(self, context: StageContext, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        super().__init__(context, function, args)
         self._iterator: Iterator[Any] | None = None
-        self._items: deque[Any] = deque()
-        self._call: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._exhausted = False
+        self._calling = False
         self._hungry = False
-        self._at = 0
-        self._yielded = 0
-        self._ended = False
-        self._error: BaseException | None = None
+
+    async def _fill(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._exhausted:
+            await self._ahead.room(lambda: not self._wanted or len(self._ahead.items) > 0)
+            self._calling = True
+            try:
+                await self.context.threads.run(self._collect, self._wanted, loop)
+            finally:
+                self._calling = False
+                self._ahead.tell()
 
     def _collect(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: takes up to `limit` elements, for 2 ms or until the first one."""
@@ -75,106 +90,61 @@ class GeneratorStage(Stage):
                     raise TypeError(f"a generator function must return an iterable, not a {type(made).__name__}")
                 self._iterator = iter(made)
             until = time.monotonic() + LONG_STEP_S
-            while not taken or (taken < limit and nbytes < self._most_bytes and time.monotonic() < until):
+            while not taken or (taken < limit and nbytes < self.context.block_bytes and time.monotonic() < until):
                 item = next(self._iterator, _END)
                 if item is _END:
-                    self._ended = True
+                    self._exhausted = True
                     break
-                self._items.append(item)
+                self._ahead.items.append(item)
+                self._yielded += 1
                 taken += 1
                 nbytes += element_bytes(item)
-                self._yielded += 1
                 if self._hungry:
                     self._hungry = False
-                    loop.call_soon_threadsafe(self._news.set)
-        except BaseException as error:  # noqa: BLE001 -- raised once the elements before it are delivered
-            self._error = _named(error, self.label, self._yielded)
+                    loop.call_soon_threadsafe(self._ahead.tell)
+        except BaseException as error:  # noqa: BLE001 -- named, and raised behind the elements before it
+            named = self._named(error)
+            raise named from named.__cause__
 
-    async def _run_call(self, limit: int) -> None:
+    async def _pull(self, limit: int) -> Block | None:
+        if self._ahead.items:
+            return self._pull_ready(limit)
+        self._wanted = min(limit, BLOCK_ROWS)
         try:
-            await self._threads.run(self._collect, limit, asyncio.get_running_loop())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LONG_STEP_S):
+                    await self._ahead.wait(lambda: not self._calling and len(self._ahead.items) > 0)
+            # What the thread yields from here on is told at once.
+            self._hungry = True
+            if not await self._ahead.wait():
+                return None
         finally:
-            self._call = None
-            self._news.set()
-
-    async def pull(self, limit: int) -> Block | None:
-        while not self._items and self._error is None and not self._ended:
-            call = self._call = self._call or self._spawn(self._run_call(min(limit, BLOCK_ROWS)))
-            await asyncio.wait({call}, timeout=LONG_STEP_S)
-            if not call.done() and not self._items:
-                self._news.clear()
-                self._hungry = True
-                # The thread may have come between the look at the items and the flag.
-                if not self._items:
-                    await self._news.wait()
-        if self._call is not None and not self._items:
-            # The end was met by a call that is about to return.
-            await asyncio.wait({self._call})
-        count = min(limit, len(self._items))
-        if count:
-            items = [self._items.popleft() for _ in range(count)]
-            origin = source_origin(self._source, self._at, count)
-            advance = source_advance(origin, self._at)
-            self._at += count
-            return block_of_elements(items, origin, advance)
-        if self._error is not None:
-            raise self._error
-        return None
+            self._wanted, self._hungry = 0, False
+        return self._pull_ready(limit)
 
     async def aclose(self) -> None:
-        self._ended = True
-        if self._call is not None:
-            await asyncio.wait({self._call})
-        self._items.clear()
+        await self._ahead.aclose()
+        self._ahead.items.clear()
         close = getattr(self._iterator, "close", None)
         if close is not None:
-            await self._threads.run(close)
+            await self.context.threads.run(close)
         self._iterator = None
+        await super().aclose()
 
 
-class AsyncGeneratorStage(Stage):
+class AsyncGeneratorStage(_YieldingStage):
     """Elements of an async generator, awaited on the stage loop by a task of its own.
 
-    The generator runs while somebody waits for its elements; by then it is at most one element ahead.
-
-    Args:
-        label: The stage's name.
-        source: Number of the source.
-        function: Returns an async iterable.
-        args: For the function.
-        spawn: Starts a task of the pipeline.
-        most_bytes: What elements that wait may take, unless it is one.
+    By the time somebody waits for its elements it is at most one element ahead.
     """
 
-    def __init__(
-        self,
-        label: str,
-        source: int,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        spawn: Spawn,
-        most_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        super().__init__(label)
-        self._source = source
-        self._function = function
-        self._args = args
-        self._spawn = spawn
-        self._task: asyncio.Task[None] | None = None
-        self._items: list[Any] = []
-        self._most_bytes = most_bytes
+    def __init__(self, context: StageContext, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        super().__init__(context, function, args)
         self._nbytes = 0
-        self._at = 0
-        self._wanted = 0
-        self._ended = False
-        self._error: Exception | None = None
         self._late: Exception | None = None
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
 
-    async def _run(self) -> None:
+    async def _fill(self) -> None:
         iterator: AsyncIterator[Any] | None = None
-        pause = Pause()
         try:
             iterator = aiter(self._function(*self._args))
             while True:
@@ -183,27 +153,30 @@ class AsyncGeneratorStage(Stage):
                         item = await anext(iterator)
                 except StopAsyncIteration:
                     break
-                self._items.append(item)
+                self._yielded += 1
                 self._nbytes += element_bytes(item)
-                self._news.set()
-                await pause()
-                while len(self._items) >= self._wanted or self._nbytes >= self._most_bytes:
-                    self._room.clear()
-                    await self._room.wait()
+                self._ahead.put(item)
+                await self._pause()
+                await self._ahead.room(self._is_full)
         except BaseException as error:
             task = asyncio.current_task()
             leaving = task is not None and bool(task.cancelling())
             if isinstance(error, asyncio.CancelledError) and leaving:
                 raise
-            named = _named(error, self.label, self._at + len(self._items))
-            if leaving:
-                self._late = named  # nobody pulls any more
-            else:
-                self._error = named
+            named = self._named(error)
+            if not leaving:
+                raise named from named.__cause__
+            self._late = named  # nobody pulls any more
         finally:
-            self._ended = True
-            self._news.set()
             await self._close(iterator)
+
+    def _is_full(self) -> bool:
+        return len(self._ahead.items) >= self._wanted or self._nbytes >= self.context.block_bytes
+
+    def _take(self, start: int, limit: int) -> Taken | None:
+        found = super()._take(start, limit)
+        self._nbytes = sum(map(element_bytes, self._ahead.items))
+        return found
 
     async def _close(self, iterator: AsyncIterator[Any] | None) -> None:
         """Closes the user's generator; what it raises then is raised by `aclose`."""
@@ -215,42 +188,22 @@ class AsyncGeneratorStage(Stage):
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- see above
-            self._late = self._late or _named(error, self.label, self._at + len(self._items))
+            self._late = self._late or self._named(error)
 
-    async def pull(self, limit: int) -> Block | None:
-        if self._task is None:
-            self._task = self._spawn(self._run())
+    async def _pull(self, limit: int) -> Block | None:
         self._wanted = min(limit, BLOCK_ROWS)
-        self._room.set()
-        while not self._items:
-            if self._ended:
-                if self._error is not None:
-                    raise self._error
+        try:
+            if not await self._ahead.wait():
                 return None
-            self._news.clear()
-            await self._news.wait()
-        self._wanted = 0
-        items, self._items = self._items[:limit], self._items[limit:]
-        self._nbytes = sum(map(element_bytes, self._items))
-        origin = source_origin(self._source, self._at, len(items))
-        advance = source_advance(origin, self._at)
-        self._at += len(items)
-        return block_of_elements(items, origin, advance)
+        finally:
+            self._wanted = 0
+        return self._pull_ready(limit)
 
     async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._ahead.aclose()
         late, self._late = self._late, None
         if late is not None:
             raise late
-
-
-def _named(error: BaseException, label: str, position: int) -> Exception:
-    """What a pull raises for an exception of the generator."""
-    raised = as_raisable(error)
-    annotate(raised, f"in {label}, after element {position}")
-    return raised
 
 
 def is_async_generator(function: Callable[..., Any]) -> bool:

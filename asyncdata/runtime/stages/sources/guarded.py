@@ -6,26 +6,27 @@ from collections.abc import Callable
 
 from asyncdata.memory.block import Block
 from asyncdata.runtime.error_policy import Guard
-from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stage import Stage, StageContext
 
 
 class GuardedStage(Stage):
     """Passes on what its source delivers, and ends where the source fails in a way that ends one shard only.
 
     Args:
+        context: What every stage is given.
         source: Reads the shard.
         guard: Counts; one for all shards of one step.
         size: Of the object, if it is known by then.
     """
 
-    def __init__(self, source: Stage, guard: Guard, size: Callable[[], int | None]) -> None:
-        super().__init__(source.label, (source,))
+    def __init__(self, context: StageContext, source: Stage, guard: Guard, size: Callable[[], int | None]) -> None:
+        super().__init__(context, (source,))
         self._source = source
         self._guard = guard
         self._size = size
         self._ended = False
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if self._ended:
             return None
         try:
@@ -42,8 +43,7 @@ class GuardedStage(Stage):
             self._guard.passed(len(block))
         return block
 
-    def pull_ready(self, limit: int) -> Block | None:
-        """What the source has at hand."""
+    def _pull_ready(self, limit: int) -> Block | None:
         block = None if self._ended else self._source.pull_ready(limit)
         if block is not None:
             self._guard.passed(len(block))

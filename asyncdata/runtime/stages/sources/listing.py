@@ -9,60 +9,51 @@ import numpy as np
 from asyncdata.errors import AsyncdataError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ObjectColumn
+from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.randomness import permutation
-from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.sources.arrays import block_of_elements, source_advance, source_origin
+from asyncdata.runtime.stage import StageContext
+from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken
 
 
-class ListFilesStage(Stage):
+class ListFilesStage(CountedStage):
     """URLs that are found once per pipeline, in the order of the finding or shuffled as a whole.
 
     Args:
-        label: The stage's name.
-        source: Number of the source.
+        context: What every stage is given.
         key: Of the order, or None for the order in which they were found.
         find: Finds them, and enters in the pipeline's manifest what is known about each; quick the second time.
     """
 
     def __init__(
-        self, label: str, source: int, key: tuple[int, int] | None, find: Callable[[], Awaitable[list[str]]]
+        self, context: StageContext, key: tuple[int, int] | None, find: Callable[[], Awaitable[list[str]]]
     ) -> None:
-        super().__init__(label)
-        self._source = source
+        super().__init__(context)
         self._key = key
         self._find = find
         self._urls: list[str] | None = None
         self._order: Rows | None = None
-        self._at = 0
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if self._urls is None:
             try:
                 self._urls = await self._find()
             except AsyncdataError as error:
                 error.complete(stage=self.label)
                 raise
-            if self._key is not None:
-                self._order = permutation(self._key, len(self._urls))
-        return self._take(self._urls, limit)
+            count = len(self._urls)
+            self._order = np.arange(count) if self._key is None else permutation(self._key, count)
+        return self._pull_ready(limit)
 
-    def pull_ready(self, limit: int) -> Block | None:
-        return None if self._urls is None else self._take(self._urls, limit)
-
-    def _take(self, urls: list[str], limit: int) -> Block | None:
-        stop = min(self._at + limit, len(urls))
-        if self._at == stop:
+    def _take(self, start: int, limit: int) -> Taken | None:
+        if self._urls is None or self._order is None or start == len(self._urls):
             return None
-        index = np.arange(self._at, stop) if self._order is None else self._order[self._at : stop]
-        elements = [urls[i] for i in index.tolist()]
-        # The provenance names the file's place in the listing, not in this epoch's order.
-        origin = source_origin(self._source, self._at, len(elements))
-        origin[:, 1] = index
-        advance = source_advance(origin, self._at)
-        self._at = stop
-        return block_of_elements(elements, origin, advance)
+        urls = [self._urls[i] for i in self._order[start : start + limit].tolist()]
+        return len(urls), LEAF, (ObjectColumn(urls),)
 
-    @property
-    def draining(self) -> bool:
-        """Names need no preparation."""
-        return True
+    def _origin(self, count: int) -> Rows:
+        origin = super()._origin(count)
+        # The provenance names the file's place in the listing, not in this epoch's order.
+        assert self._order is not None
+        origin[:, 1] = self._order[origin[:, 1]]
+        return origin

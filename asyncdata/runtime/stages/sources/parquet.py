@@ -17,21 +17,19 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.errors import AsyncdataError, MemoryLimitError
+from asyncdata.errors import MemoryLimitError
 from asyncdata.formats.parquet import END_BYTES, Decoded, ParquetFooter, RowGroup, footer_bytes
 from asyncdata.formats.parquet_filters import Filters
 from asyncdata.formats.parquet_values import Packed
-from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Advance, Mark, Rows
+from asyncdata.memory.advance import Advance, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import BYTES, STR
 from asyncdata.memory.slabs import Slab
-from asyncdata.runtime.life.threads import Offload
-from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io, Read
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import Stage, row_marks
+from asyncdata.runtime.stage import StageContext
+from asyncdata.runtime.stages.sources.file import FileStage, SourceFile
+from asyncdata.runtime.state.marker import Marker
 from asyncdata.storage.ranges import ByteRange, coalesce_ranges
 from asyncdata.types import ObjectInfo
 
@@ -78,62 +76,36 @@ class _Piece:
         return arena[at : at + stop - start]
 
 
-class ParquetStage(Stage):
+class ParquetStage(FileStage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
-        url: The file.
-        path: The stage's place in the plan and the element that opened it, for the source's number.
-        source: What is known of it.
+        context: What every stage is given.
+        file: What is read. The reserve of its account is what the row group that is read needs.
+        info: What is known of it.
         io: Storage.
         columns: Wanted ones, in order; None for all.
         filters: Rows that pass are wanted.
-        budget: For slabs.
-        account: For what is read and decoded. Its reserve is what the row group that is read needs.
         piece_bytes: Longest read.
-        order: Place of the file among its siblings, for who is served first.
-        any_order: Whether the stage below takes rows of this file and its like as they come.
-        downstream: The account that delivered slabs are charged to.
-        sources: Where the file is entered.
-        threads: Where it is decoded.
     """
 
     def __init__(
         self,
-        label: str,
-        url: str,
-        path: tuple[int | str, ...],
-        source: ObjectInfo | None,
+        context: StageContext,
+        file: SourceFile,
+        info: ObjectInfo | None,
         io: Io,
         *,
         columns: tuple[str, ...] | None,
         filters: Filters,
-        budget: Budget,
-        account: Account,
         piece_bytes: int,
-        order: int,
-        any_order: bool,
-        downstream: Account,
-        sources: SourceTable,
-        threads: Offload,
     ) -> None:
-        super().__init__(label)
-        self.url = url
-        self._path = path
-        self._info = source
+        super().__init__(context, file, context.budget.charge(_TAIL_BYTES))
+        self._info = info
         self._io = io
         self._columns = columns
         self._filters = filters
-        self._budget = budget
-        self._account = account
         self._piece_bytes = piece_bytes
-        self._order = order
-        self._any_order = any_order
-        self._downstream = downstream
-        self._sources = sources
-        self._threads = threads
-        self._number = 0
         self._footer: ParquetFooter | None = None
         self._group: RowGroup | None = None
         self._next_group = 0
@@ -143,10 +115,7 @@ class ParquetStage(Stage):
         self._rows: Iterator[Decoded] | None = None
         self._row = 0
         self._packed: Slab | None = None
-        self._ready: Block | None = None
-        self._out = 0
-        self._started = False
-        self._closed = False
+        self._marker = Marker()
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -182,7 +151,7 @@ class ParquetStage(Stage):
             for start in range(span.start, span.stop, self._piece_bytes):
                 count = min(self._piece_bytes, span.stop - start)
                 at = place - slab.offset + start - span.start
-                priority = (urgency, len(piece.reads), self._order)
+                priority = (urgency, len(piece.reads), self._file.order)
                 piece.reads.append(self._io.read(self._budget.slabs, slab, at, count, self._info, start, priority))
         return piece
 
@@ -214,7 +183,7 @@ class ParquetStage(Stage):
         if self._info is None:
             self._info = await self._io.stat(self.url)
         info = self._info
-        self._number = self._sources.add(self._path, self.url, info.version, is_file=True)
+        self._enter(info)
         arena = self._budget.slabs.arena.view
         span = self._tail_range(info.size)
         if self._tail is None:
@@ -233,7 +202,7 @@ class ParquetStage(Stage):
         footer = bytes(self._tail.view(arena, start, info.size))
         self._drop(self._tail)
         self._tail = None
-        self._footer = await self._threads.run(
+        self._footer = await self.context.threads.run(
             partial(
                 ParquetFooter,
                 footer,
@@ -285,85 +254,53 @@ class ParquetStage(Stage):
 
     # --- output ------------------------------------------------------------------------------------------------
 
-    async def pull(self, limit: int) -> Block | None:
-        if self._closed:
-            return None
-        if not self._started:
-            self._started = True
-            self._budget.reserve(self._account, self._budget.charge(_TAIL_BYTES))
-            if self._any_order:
-                self._budget.begin(self._account)
-        self._budget.wait(self._account)
-        try:
-            return await self._next_block(limit)
-        except AsyncdataError as error:
-            error.url = error.url or self.url
-            error.stage = error.stage or self.label
-            raise
-        finally:
-            self._budget.wait(self._account, False)
-
-    def pull_ready(self, limit: int) -> Block | None:
+    def _pull_ready(self, limit: int) -> Block | None:
         """Rows that were decoded already."""
-        block = self._ready
+        block = self._block
         if block is None or len(block) <= limit:
-            self._ready = None
+            self._block = None
             return block
-        head, self._ready = block.split(limit)
+        head, self._block = block.split(limit)
         return head
 
     async def _next_block(self, limit: int) -> Block | None:
         if self._footer is None:
             await self._open()
-        while self._ready is None:
+        while self._block is None:
             if self._rows is None and not await self._begin_group():
                 return None
-            decoded = await self._threads.run(next, self._rows, None)
+            decoded = await self.context.threads.run(next, self._rows, None)
             if decoded is None:
                 self._end_group()
             else:
-                self._ready = await self._block(decoded)
-        return self.pull_ready(limit)
+                self._block = await self._decoded_block(decoded)
+        return self._pull_ready(limit)
 
-    async def _block(self, decoded: Decoded) -> Block:
+    async def _decoded_block(self, decoded: Decoded) -> Block:
         assert self._footer is not None
         columns = await self._columns_of(decoded)
-        origin = self._origin(decoded.rows)
+        assert self._group is not None
+        offset = self._group.ranges[0][0] if self._group.ranges else 0
+        origin = self._origin(self._group.first_row + self._row, np.full(decoded.rows, offset))
         self._row += decoded.rows
         advance = Advance(decoded.rows, origin)
         if decoded.kept is not None:
             advance, origin = advance.select(decoded.kept), origin[decoded.kept]
         advance = advance.with_marks(self._marks(origin))
-        self._out += len(origin)
         if not len(origin):
             return Block.empty(advance)
         return Block(self._footer.structure, columns, origin, advance)
 
-    def _origin(self, rows: int) -> Rows:
-        assert self._group is not None
-        first = self._group.first_row + self._row
-        origin = np.zeros((rows, 4), np.int64)
-        origin[:, 0] = self._number
-        origin[:, 1] = np.arange(first, first + rows)
-        origin[:, 3] = self._group.ranges[0][0] if self._group.ranges else 0
-        return origin
-
-    def _marks(self, origin: Rows) -> tuple[tuple[int, Mark], ...]:
+    def _marks(self, origin: Rows) -> Marks:
         """Where reading can begin again: at a row of a row group."""
-        assert self._group is not None
         group = self._group
-        return tuple(
-            (
-                row,
-                {
-                    "record": int(origin[row, 1]),
-                    "offset": int(origin[row, 3]),
-                    "row_group": group.number,
-                    "row": int(origin[row, 1]) - group.first_row,
-                },
-            )
-            for row in row_marks(self._out, len(origin))
-        )
+        assert group is not None
+
+        def mark(row: int) -> Mark:
+            record, offset = int(origin[row, 1]), int(origin[row, 3])
+            return {"record": record, "offset": offset, "row_group": group.number, "row": record - group.first_row}
+
+        return self._marker.marks(len(origin), mark)
 
     async def _columns_of(self, decoded: Decoded) -> tuple[Column, ...]:
         packed = [leaf for leaf in decoded.leaves if isinstance(leaf, Packed)]
@@ -372,7 +309,7 @@ class ParquetStage(Stage):
         if packed:
             # Rows of no bytes need a place, too.
             slab = self._packed = await self._take(nbytes + 1)
-            await self._threads.run(self._copy, packed, slab.offset)
+            await self.context.threads.run(self._copy, packed, slab.offset)
         columns: list[Column] = []
         at = 0 if slab is None else slab.offset
         for leaf in decoded.leaves:
@@ -386,7 +323,7 @@ class ParquetStage(Stage):
                 columns.append(ArrayColumn(leaf) if isinstance(leaf, np.ndarray) else ObjectColumn(leaf))
         if slab is not None:
             if self._budget.slabs.holds(slab) > 1:
-                self._budget.move(slab, self._downstream)
+                self._budget.move(slab, self._file.downstream)
             self._budget.slabs.drop(slab)
             self._packed = None
         return tuple(columns)
@@ -408,9 +345,6 @@ class ParquetStage(Stage):
             at += len(data)
 
     async def aclose(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
         self._rows = None
         for piece in (self._piece, self._ahead, self._tail):
             self._drop(piece)
@@ -418,7 +352,4 @@ class ParquetStage(Stage):
         if self._packed is not None:
             self._budget.slabs.drop(self._packed)
             self._packed = None
-        if self._ready is not None:
-            self._ready.release()
-            self._ready = None
-        self._budget.close(self._account)
+        await super().aclose()

@@ -19,7 +19,7 @@ from typing import Final
 
 from asyncdata.errors import ObjectChangedError
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Stage
+from asyncdata.runtime.stage import Stage, StageContext
 
 MOST_RESTARTS: Final = 3
 """Of one file in one epoch: an object that changes all the time would otherwise never end."""
@@ -29,13 +29,13 @@ class RestartStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         make: Makes the stage that reads the file, of whatever version is there then.
         forget: Called before that: what is known about the object is not true any more.
     """
 
-    def __init__(self, label: str, make: Callable[[], Stage], forget: Callable[[], None]) -> None:
-        super().__init__(label)
+    def __init__(self, context: StageContext, make: Callable[[], Stage], forget: Callable[[], None]) -> None:
+        super().__init__(context)
         self._make = make
         self._forget = forget
         self._inner = make()
@@ -53,7 +53,7 @@ class RestartStage(Stage):
         """Of the version that is being read."""
         return self._inner.draining
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         while True:
             try:
                 block = await self._inner.pull(limit)

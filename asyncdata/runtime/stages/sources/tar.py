@@ -99,7 +99,7 @@ class TarStage(FramedStage):
         for extension in self._extensions:
             rows = np.array([sample.parts[extension] for sample in run], np.int64)
             columns.append(RefColumn(self._budget.slabs, rows, BYTES))
-        origin = self._origin(np.array([sample.offset for sample in run], np.int64))
+        origin = self._origin(self._index, np.array([sample.offset for sample in run], np.int64))
         marks = self._marks(origin, None)
         self._index += len(run)
         structure = DictOf((KEY, *self._extensions), (LEAF,) * len(columns))

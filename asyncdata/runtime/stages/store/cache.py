@@ -9,26 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncdata.memory.advance import Fold
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import source_advance
 from asyncdata.runtime.stages.store.recording import Recorder
 from asyncdata.runtime.stages.store.stored import Store
+from asyncdata.runtime.state.marker import Marker
 
 
 class CacheStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         store: Where elements are kept.
         make_input: Makes the input's last stage; called when it is needed.
         image_bytes: Size at which an image is complete.
     """
 
-    def __init__(self, label: str, store: Store, make_input: Callable[[], Stage], *, image_bytes: int) -> None:
-        super().__init__(label)
+    def __init__(
+        self, context: StageContext, store: Store, make_input: Callable[[], Stage], *, image_bytes: int
+    ) -> None:
+        super().__init__(context)
         self._store = store
         self._make_input = make_input
         self._image_bytes = image_bytes
@@ -38,13 +40,10 @@ class CacheStage(Stage):
         self._rest: Block | None = None
         self._upstream: Stage | None = None
         self._recorder: Recorder | None = None
-        self._passing: Block | None = None
-        self._fold = Fold()
-        self._out = 0
+        self._marker = Marker()
         self._ended = False
-        self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if self._ended:
             return None
         if not self._opened:
@@ -52,6 +51,7 @@ class CacheStage(Stage):
             self._opened = True
             if self._images is None:
                 self._upstream = self._make_input()
+                self.inputs = (self._upstream,)
                 self._recorder = Recorder(self._store.fill(), self._image_bytes)
         return await (self._read(limit) if self._images is not None else self._pass_on(limit))
 
@@ -66,18 +66,12 @@ class CacheStage(Stage):
             self._recorder = None
             self._ended = True
             return None
-        self._passing = block
+        self._block = block
         if len(block):
             await self._recorder.keep(block)
-        marks = tuple(
-            (row, {"at": self._out + row, "input": self._fold.at(block.advance, row)})
-            for row in row_marks(self._out, len(block))
-        )
-        self._fold.feed(block.advance)
-        block.advance = block.advance.with_marks(marks)
-        self._out += len(block)
-        self._passing = None
-        return block
+        self._block = None
+        passed = self._marker.rows
+        return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state})
 
     # --- later runs --------------------------------------------------------------------------------------------
 
@@ -89,13 +83,12 @@ class CacheStage(Stage):
                 self._ended = True
                 return None
             block = await self._store.load(self._next)
-            block.advance = source_advance(block.origin, self._out)
+            block.advance = source_advance(block.origin, self._marker)
             self._next += 1
             self._rest = block if len(block) else None
         block, self._rest = self._rest, None
         if len(block) > limit:
             block, self._rest = block.split(limit)
-        self._out += len(block)
         return block
 
     # --- the rest ----------------------------------------------------------------------------------------------
@@ -111,15 +104,13 @@ class CacheStage(Stage):
         return self._images is not None and self._next == self._images
 
     async def aclose(self) -> None:
-        for block in (self._rest, self._passing):
-            if block is not None:
-                block.release()
-        self._rest = self._passing = None
+        if self._rest is not None:
+            self._rest.release()
+            self._rest = None
         self._ended = True
         try:
             if self._recorder is not None:
                 await self._recorder.discard()
                 self._recorder = None
         finally:
-            if self._upstream is not None:
-                await self._upstream.aclose()
+            await super().aclose()

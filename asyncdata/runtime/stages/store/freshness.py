@@ -18,9 +18,9 @@ from asyncdata.plan.node import walk
 from asyncdata.plan.sources import ListFiles, ManifestFile
 from asyncdata.planner.recipe import PYTHON, Recipe, Step, first_difference, settled, uncompared
 from asyncdata.redaction import redact
-from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.reading.manifest import Manifest
+from asyncdata.runtime.stage import StageContext
 from asyncdata.storage.groups import gather_bounded
 from asyncdata.types import Json
 
@@ -36,12 +36,11 @@ class Freshness:
     """Of one snapshot, or cache in a file, in one epoch. Stage loop only.
 
     Args:
+        context: Of the stage.
         recipe: What is compared.
-        label: The stage's name.
         cure: What the user can do about a difference.
         manifest: Lists files.
         io: Looks at files.
-        threads: Compute digests.
         outer: Collects the files for a snapshot or cache that comes after this one.
 
     Attributes:
@@ -50,21 +49,20 @@ class Freshness:
 
     def __init__(
         self,
+        context: StageContext,
         recipe: Recipe,
-        label: str,
         cure: str,
         *,
         manifest: Manifest,
         io: Io,
-        threads: Offload,
         outer: set[str] | None,
     ) -> None:
         self._recipe = recipe
-        self._label = label
+        self._label = context.label
         self._cure = cure
         self._manifest = manifest
         self._io = io
-        self._threads = threads
+        self._threads = context.threads
         self._outer = outer
         self._steps: list[Step] = []
         self.reads: set[str] = set()

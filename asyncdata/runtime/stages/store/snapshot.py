@@ -20,34 +20,31 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.errors import DataError, refused
-from asyncdata.memory.advance import EMPTY, Fold, Rows
+from asyncdata.memory.advance import EMPTY, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.runtime.life.threads import Offload
-from asyncdata.runtime.stage import Pause, Stage, row_marks
+from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import Recorder
 from asyncdata.runtime.stages.store.stored import FileFilling
-from asyncdata.runtime.user_code import call_rows
-from asyncdata.types import Element, Json
+from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.user_code import UserFunction, call_rows
+from asyncdata.types import Json
 
 MANIFEST: Final = "snapshot.json"
 _VERSIONS: Final = (1, 2)
 """The first one does not say what the elements are made of."""
-
-ShardOf = Callable[[Element, Rows], int]
 
 
 class SnapshotStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given.
         path: The directory.
         shard_of: Names the shard of an element; None puts all into one.
         make_input: Makes the input's last stage; called when it is needed.
         make_reader: Makes the stage that reads the files of a complete snapshot.
-        threads: For files.
         image_bytes: Size of the pieces that are written.
         codec: What they are packed by, or None.
         freshness: Compares what they are made of; None for what no plan was made of.
@@ -55,62 +52,56 @@ class SnapshotStage(Stage):
 
     def __init__(
         self,
-        label: str,
+        context: StageContext,
         path: str,
-        shard_of: ShardOf | None,
+        shard_of: Callable[..., int] | None,
         make_input: Callable[[], Stage],
         make_reader: Callable[[list[str]], Stage],
-        threads: Offload,
         image_bytes: int,
         codec: str | None = None,
         freshness: Freshness | None = None,
     ) -> None:
-        super().__init__(label)
+        super().__init__(context)
         self._codec = codec
         self._freshness = freshness
         self._path = Path(path)
-        self._shard_of = shard_of
+        self._shard_of = None if shard_of is None else UserFunction(shard_of, context)
         self._make_input = make_input
         self._make_reader = make_reader
-        self._threads = threads
+        self._threads = context.threads
         self._image_bytes = image_bytes
         self._run = secrets.token_hex(4)
-        self._reader: Stage | None = None
-        self._upstream: Stage | None = None
+        self._source: Stage | None = None
+        self._writes = False
         self._shards: dict[int, Recorder] = {}
         self._files: dict[int, str] = {}
-        self._block: Block | None = None
         self._error: Exception | None = None
-        self._fold = Fold()
-        self._out = 0
+        self._marker = Marker()
         self._ended = False
-        self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if self._ended:
             return None
-        if self._reader is None and self._upstream is None:
+        if self._source is None:
             try:
                 files, made_of = await self._threads.run(read_manifest, self._path)
             except OSError as error:
                 raise refused("the snapshot cannot be read", error, url=str(self._path), stage=self.label) from error
             if self._freshness is not None:
                 await (self._freshness.begin() if files is None else self._freshness.check(made_of))
-            if files is None:
-                self._upstream = self._make_input()
-            else:
-                self._reader = self._make_reader([str(self._path / file) for file in files])
-        if self._reader is not None:
-            return await self._reader.pull(limit)
-        return await self._pass_on(limit)
+            self._writes = files is None
+            self._source = (
+                self._make_input() if files is None else self._make_reader([str(self._path / file) for file in files])
+            )
+            self.inputs = (self._source,)
+        return await (self._pass_on(self._source, limit) if self._writes else self._source.pull(limit))
 
-    async def _pass_on(self, limit: int) -> Block | None:
-        assert self._upstream is not None
+    async def _pass_on(self, source: Stage, limit: int) -> Block | None:
         if self._error is not None:
             raise self._error
         await self._pause()
         if self._block is None:
-            self._block = await self._upstream.pull(limit)
+            self._block = await source.pull(limit)
         block = self._block
         if block is None:
             await self._finish()
@@ -120,14 +111,8 @@ class SnapshotStage(Stage):
         else:
             self._block = None
         # From here on the block is in no attribute where it would be found: nothing waits any more.
-        marks = tuple(
-            (row, {"at": self._out + row, "input": self._fold.at(block.advance, row)})
-            for row in row_marks(self._out, len(block))
-        )
-        self._fold.feed(block.advance)
-        block.advance = block.advance.with_marks(marks)
-        self._out += len(block)
-        return block
+        passed = self._marker.rows
+        return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state})
 
     async def _write(self, block: Block, limit: int) -> Block:
         """Writes the first rows of a block to their shards, and gives them on."""
@@ -151,7 +136,7 @@ class SnapshotStage(Stage):
         recorder = self._shards.get(number)
         if recorder is None:
             name = f"shard-{number}-{self._run}.blocks"
-            filling = FileFilling(self._path / name, self.label, self._threads, self._codec)
+            filling = FileFilling(self.context, self._path / name, self._codec)
             recorder = self._shards[number] = Recorder(filling, self._image_bytes)
             self._files[number] = name
         return recorder
@@ -174,20 +159,14 @@ class SnapshotStage(Stage):
     @property
     def draining(self) -> bool:
         """When what is read drains."""
-        source = self._reader or self._upstream
-        return self._ended or (source is not None and self._block is None and source.draining)
+        return self._ended or (self._source is not None and super().draining)
 
     async def aclose(self) -> None:
-        if self._block is not None:
-            self._block.release()
-            self._block = None
         self._ended = True
         for recorder in self._shards.values():
             await recorder.discard()
         self._shards = {}
-        for stage in (self._reader, self._upstream):
-            if stage is not None:
-                await stage.aclose()
+        await super().aclose()
 
 
 def _some(column: Column, rows: Rows) -> Column:

@@ -38,11 +38,11 @@ from asyncdata.formats.block_file import (
     read_trailer,
 )
 from asyncdata.formats.block_image import Image, check_image, load
-from asyncdata.memory.accounts import Account, Foreseen, Ticket
+from asyncdata.memory.accounts import Foreseen, Ticket
 from asyncdata.memory.block import Block
-from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io
+from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.types import Json, ObjectInfo
 
@@ -113,29 +113,19 @@ class MemoryStore:
     """A cell, as one pipeline sees it.
 
     Args:
+        context: Of the stage; its accounts are charged with the cell, and with blocks made of it.
         cell: What is kept.
         charges: Of this pipeline for the cell.
-        budget: For slabs, and the bytes of the cell.
-        account: Charged with the cell.
-        blocks_account: Charged with blocks made of it.
         elements: How many there will be; negative where that is not known.
     """
 
-    def __init__(
-        self,
-        cell: MemoryCell,
-        charges: Charges,
-        budget: Budget,
-        account: Account,
-        blocks_account: Account,
-        elements: int,
-    ) -> None:
+    def __init__(self, context: StageContext, cell: MemoryCell, charges: Charges, elements: int) -> None:
         self._elements = elements
         self._cell = cell
         self._charges = charges
-        self._budget = budget
-        self._account = account
-        self._blocks_account = blocks_account
+        self._budget = context.budget
+        self._account = context.kept
+        self._blocks_account = context.tasks
 
     async def open(self) -> int | None:
         """See `Store`; charges the pipeline if it was not yet."""
@@ -215,33 +205,23 @@ class FileStore:
     """One file on a local file system.
 
     Args:
+        context: Of the stage.
         path: The file; its directory is made when it is filled.
-        label: The stage's name, for errors.
         io: Reads it.
-        threads: Writes it, and looks at checksums.
-        budget: For slabs.
-        blocks_account: Charged with blocks made of it.
         order: Place among the sources, for the order of reads.
         freshness: Of a cache: compares what the file is made of. None: somebody else does.
     """
 
     def __init__(
-        self,
-        path: str,
-        label: str,
-        io: Io,
-        threads: Offload,
-        budget: Budget,
-        blocks_account: Account,
-        order: int,
-        freshness: Freshness | None = None,
+        self, context: StageContext, path: str, io: Io, order: int, freshness: Freshness | None = None
     ) -> None:
+        self._context = context
         self._path = path
-        self._label = label
+        self._label = context.label
         self._io = io
-        self._threads = threads
-        self._budget = budget
-        self._account = blocks_account
+        self._threads = context.threads
+        self._budget = context.budget
+        self._account = context.tasks
         self._order = order
         self._freshness = freshness
         self._info: ObjectInfo | None = None
@@ -294,7 +274,7 @@ class FileStore:
 
     def fill(self) -> Filling:
         """See `Store`."""
-        return FileFilling(Path(self._path), self._label, self._threads, freshness=self._freshness)
+        return FileFilling(self._context, Path(self._path), freshness=self._freshness)
 
     async def load(self, number: int) -> Block:
         """See `Store`."""
@@ -344,26 +324,20 @@ class FileFilling:
     """Writes a file beside its place, and puts it there when it is complete.
 
     Args:
+        context: Of the stage.
         path: Where it goes.
-        label: The stage's name, for errors.
-        threads: Writes.
         codec: What images are packed by, or None.
         freshness: Says what the elements are made of; None leaves that out.
     """
 
     def __init__(
-        self,
-        path: Path,
-        label: str,
-        threads: Offload,
-        codec: str | None = None,
-        freshness: Freshness | None = None,
+        self, context: StageContext, path: Path, codec: str | None = None, freshness: Freshness | None = None
     ) -> None:
         self._path = path
         self._codec = codec
         self._freshness = freshness
-        self._label = label
-        self._threads = threads
+        self._label = context.label
+        self._threads = context.threads
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         self._file: BinaryIO | None = None
         self._places: list[ImagePlace] = []

@@ -7,7 +7,7 @@ slabs that their reader vouches for were verified with their neighbours, and are
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.tfrecord import check_payloads
@@ -15,46 +15,37 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.memory.unverified import holds, unverified_rows, verified
-from asyncdata.runtime.error_policy import Guard
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.rows.rowwise import RowByRowStage
+from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
+from asyncdata.types import Element
 
 _PIECE_BYTES: Final = 8 << 20
 """About a millisecond's work."""
 
 
-class CheckStage(RowByRowStage):
-    """Passes on what holds; a payload that does not is an error, or left out.
+class CheckStage(RowwiseStage):
+    """Passes on what holds; a payload that does not is an error, or left out."""
 
-    Args:
-        label: The stage's name.
-        upstream: The input.
-        sources: For naming a record that is damaged.
-        guard: Says whether a record may be left out; None lets none.
-    """
+    def _call(self, element: Element, origin: Rows) -> None:
+        raise NotImplementedError  # rows are looked at together
 
-    def __init__(self, label: str, upstream: Stage, sources: SourceTable, guard: Guard | None) -> None:
-        super().__init__(label, upstream, guard)
-        self._sources = sources
-
-    def _look(self, block: Block, limit: int) -> tuple[int, Exception | None]:
+    def _look(self, block: Block, limit: int) -> tuple[list[Any], Exception | None]:
         rows = min(limit, len(block))
         unsure = [(column, found) for column in block.columns if len(found := _not_vouched_for(column, rows))]
         if not unsure:
-            return rows, None
+            return [None] * rows, None
         if (nbytes := block.nbytes) > _PIECE_BYTES:
             rows = max(1, min(rows, len(block) * _PIECE_BYTES // nbytes))
         bad = min((row for column, found in unsure for row in _first_bad(column, found[found < rows])), default=None)
         if bad is None:
-            return rows, None
-        return bad, CorruptRecordError(
+            return [None] * rows, None
+        return [None] * bad, CorruptRecordError(
             "the checksum of a record's payload does not match: the file is damaged",
             stage=self.label,
-            **self._sources.place(block.origin[bad]),
+            **self.context.sources.place(block.origin[bad]),
         )
 
-    def _outcome(self, block: Block) -> Block:
+    def _made(self, block: Block, values: list[Any]) -> Block:
+        del values
         block.columns = tuple(map(verified, block.columns))
         return block
 

@@ -31,8 +31,7 @@ from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.memory.unverified import verified
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
-from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.group.materialized import rows_of
 from asyncdata.runtime.stages.group.stacking import Misfit, batch_of
 from asyncdata.runtime.stages.work.failed import Failed, error_of
@@ -89,13 +88,8 @@ class Job:
     Args:
         block: The rows; owned by the job until it is finished or abandoned.
         number: Its place in the order of jobs.
-        budget: For slabs.
-        account: Charged with results.
-        inputs_account: Charged with packed rows.
-        label: The stage's name.
-        sources: For naming a record that failed.
-        keys: Key of the random generators.
-        with_origin: Whether the tasks need the rows' provenance, for generators.
+        context: Of the stage.
+        keys: Key of the random generators, which also need the rows' provenance; None without such.
         sizes: What results are going to take; learns from this job.
         learned: Called when it has.
         most_bytes: Of the results of a task, unless they are one row's; 0: no limit.
@@ -111,13 +105,8 @@ class Job:
         block: Block,
         number: int,
         *,
-        budget: Budget,
-        account: Account,
-        inputs_account: Account,
-        label: str,
-        sources: SourceTable,
-        keys: tuple[int, int],
-        with_origin: bool,
+        context: StageContext,
+        keys: tuple[int, int] | None,
         sizes: OutputSizes,
         learned: Callable[[], None],
         most_bytes: int,
@@ -131,13 +120,12 @@ class Job:
         self.bad = False
         self.soonest = False
         self.parts: list[Part] = []
-        self._budget = budget
-        self._account = account
-        self._inputs_account = inputs_account
-        self._label = label
-        self._sources = sources
+        self._budget = context.budget
+        self._account = context.tasks
+        self._inputs_account = context.inputs
+        self._label = context.label
+        self._sources = context.sources
         self._keys = keys
-        self._with_origin = with_origin
         self._sizes = sizes
         self._learned = learned
         self._most_bytes = most_bytes
@@ -184,7 +172,7 @@ class Job:
             if nbytes and not part.payloads:
                 part.payloads.append(await self._take(nbytes))
         columns: list[Column] = list(self.block.columns)
-        origin = self.block.origin if self._with_origin else None
+        origin = None if self._keys is None else self.block.origin
         if part.count < len(self.block):
             rows = slice(part.start, part.start + part.count)
             columns = [rows_of(column, rows) for column in columns]
@@ -206,8 +194,8 @@ class Job:
             count=part.count,
             batch_size=len(self.block),
             batch_start=part.start,
-            keys=self._keys,
-            with_origin=self._with_origin,
+            keys=self._keys or (0, 0),
+            with_origin=self._keys is not None,
             shape=shape,
             inline=inline,
             most_bytes=self._most_bytes,

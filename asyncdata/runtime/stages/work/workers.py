@@ -16,27 +16,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import EMPTY, Mark, Rows
+from asyncdata.memory.advance import EMPTY, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.memory.unverified import unverified_rows
-from asyncdata.runtime.error_policy import Guard
-from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
 from asyncdata.runtime.stages.work.failed import Failed
 from asyncdata.runtime.stages.work.sizes import OutputSizes
 from asyncdata.runtime.stages.work.tasks import Executor, Job, NoRoomError, Part
 
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Outcome: TypeAlias = Literal["rows", "batch", "checked"]
 
 _TASK_SECONDS: Final = 0.020
@@ -84,76 +79,53 @@ class WorkerStage(Stage):
     """See the module's docstring.
 
     Args:
-        label: The stage's name.
+        context: What every stage is given; results leave in the order of the input, or as they are ready. Of batches
+            no element may fail, because all must be there; else a guard goes with a program that skips.
         upstream: The input.
         executor: Runs tasks.
         outcome: What a job becomes: mapped ``rows``, one ``batch``, or the input rows ``checked``.
         parallelism: Tasks under way at a time.
-        ordered: Whether results leave in the order of the input.
-        budget: For slabs.
-        account: Charged with results.
-        inputs_account: Charged with rows that are packed for a task.
-        rows_account: Of the rows being collected.
-        sources: For naming records.
-        keys: Key of the random generators.
-        with_origin: Whether a function takes a generator.
-        spawn: Starts a task of the pipeline.
+        keys: Key of the random generators, where a function takes one.
         collector: Of batches; None otherwise.
         least_rows: Of a batch. One of fewer is left out once the functions were called, so that an element that fails
             is an error as it would be in a step of its own.
         first_rows: Rows of a task before anything is known about their cost.
-        guard: Says whether an element may fail, and is left out then; None lets none. Not for batches, whose elements
-            must all be there. Goes with a program that skips.
     """
 
     def __init__(
         self,
-        label: str,
+        context: StageContext,
         upstream: Stage,
         *,
         executor: Executor,
         outcome: Outcome,
         parallelism: int,
-        ordered: bool,
-        budget: Budget,
-        account: Account,
-        inputs_account: Account,
-        rows_account: Account,
-        sources: SourceTable,
-        keys: tuple[int, int],
-        with_origin: bool,
-        spawn: Spawn,
+        keys: tuple[int, int] | None = None,
         collector: Collector | None = None,
         least_rows: int = 0,
         first_rows: int = _FIRST_ROWS,
-        guard: Guard | None = None,
     ) -> None:
-        super().__init__(label, (upstream,))
+        super().__init__(context, (upstream,))
         self._upstream = upstream
         self._executor = executor
         self._outcome = outcome
         self._parallelism = parallelism
-        self._ordered = ordered
-        self._budget = budget
-        self._account = account
-        self._inputs_account = inputs_account
-        self._rows_account = rows_account
-        self._sources = sources
+        self._ordered = context.ordered
+        self._budget = context.budget
+        self._rows_account = context.rows
         self._keys = keys
-        self._with_origin = with_origin
-        self._spawn_task = spawn
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector = collector
         self._least_rows = least_rows
         if collector is not None:
-            rows_account.foresee = collector.foresee
-        self._guard = guard
+            context.rows.foresee = collector.foresee
+        self._guard = None if outcome == "batch" else context.guard
         self._sizes = OutputSizes()
-        self._pace = _Pace(first_rows, max(account.reserved // 4, 1 << 16))
+        self._pace = _Pace(first_rows, max(context.tasks.reserved // 4, 1 << 16))
         self._input_bytes = 0
-        self._most_ahead = budget.limit // _AHEAD_PART
+        self._most_ahead = context.budget.limit // _AHEAD_PART
         self._jobs: deque[Job] = deque()
-        self._marks: dict[int, tuple[list[int], tuple[tuple[int, Mark], ...]]] = {}
+        self._marks: dict[int, tuple[list[int], Marks]] = {}
         self._started = 0
         self._under_way = 0
         self._running = 0
@@ -171,10 +143,15 @@ class WorkerStage(Stage):
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task of the pipeline that this stage ends when it is closed."""
-        task = self._spawn_task(coroutine)
+        task = self.context.spawn(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    @property
+    def ordered(self) -> bool:
+        """Where results leave in the order of the input."""
+        return self._ordered and super().ordered
 
     # --- feeding -----------------------------------------------------------------------------------------------
 
@@ -255,13 +232,8 @@ class WorkerStage(Stage):
         return Job(
             block,
             number,
-            budget=self._budget,
-            account=self._account,
-            inputs_account=self._inputs_account,
-            label=self.label,
-            sources=self._sources,
+            context=self.context,
             keys=self._keys,
-            with_origin=self._with_origin,
             sizes=self._sizes,
             learned=self._begun.set,
             most_bytes=self._pace.most_bytes if self._outcome == "rows" else 0,
@@ -341,7 +313,7 @@ class WorkerStage(Stage):
 
     # --- delivering --------------------------------------------------------------------------------------------
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         if self._out is not None:
             return self._cut(self._out, limit)
         if self._failure is not None:
@@ -354,6 +326,8 @@ class WorkerStage(Stage):
             if job is not None:
                 self._room.set()
                 block = self._finish(job)
+                if not self._ordered:
+                    block.advance = block.advance.unordered()
                 if not len(block) and self._failure is not None:
                     raise self._failure
                 return self._cut(block, limit)

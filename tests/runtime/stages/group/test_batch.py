@@ -26,7 +26,7 @@ Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 -- users write it so
 
 def batched(items: list[Any], size: int, *, drop: bool = False) -> Make:
     def make(bench: Bench) -> Stage:
-        upstream = ItemsStage("items", bench.sources.add((), "items"), tuple(items))
+        upstream = ItemsStage(bench.context("items"), tuple(items))
         return over(bench, upstream, size, drop=drop)
 
     return make
@@ -34,14 +34,10 @@ def batched(items: list[Any], size: int, *, drop: bool = False) -> Make:
 
 def over(bench: Bench, upstream: Stage, size: int, *, drop: bool = False) -> BatchStage:
     return BatchStage(
-        "batch(n)",
+        bench.context("batch(n)"),
         upstream,
-        size,
+        (size,),
         drop_remainder=drop,
-        budget=bench.budget,
-        account=bench.tasks,
-        rows_account=bench.rows,
-        sources=bench.sources,
     )
 
 
@@ -227,7 +223,7 @@ def test_many_small_batches_share_a_slab_and_begin_on_boundaries() -> None:
     blocks = 0
 
     def make(bench: Bench) -> Stage:
-        upstream = RangeStage("range", bench.sources.add((), "range"), range(5000), "<i2")
+        upstream = RangeStage(bench.context("range"), range(5000), "<i2")
         stage = over(bench, upstream, 3)
         pull = stage.pull
 
@@ -263,7 +259,7 @@ def test_batches_of_batches() -> None:
     """Arrays are stacked again; byte strings become an array of objects."""
 
     def make(bench: Bench) -> Stage:
-        inner = over(bench, RangeStage("range", bench.sources.add((), "range"), range(12), "<i8"), 3)
+        inner = over(bench, RangeStage(bench.context("range"), range(12), "<i8"), 3)
         return over(bench, inner, 2)
 
     assert whole(make).elements[0] == ["<i8", [[0, 1, 2], [3, 4, 5]]]

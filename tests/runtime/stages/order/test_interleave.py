@@ -24,7 +24,7 @@ from tests.samples import samples
 
 def items(bench: Bench, values: Sequence[Any]) -> ItemsStage:
     """A source of these elements."""
-    return ItemsStage("items", bench.sources.add(("items",), "items"), tuple(values))
+    return ItemsStage(bench.context("items"), tuple(values))
 
 
 def interleaved(
@@ -37,14 +37,12 @@ def interleaved(
             return Scripted(bench, [("row", 100 * element + j) for j in range(lengths[element])])
 
         return InterleaveStage(
-            "interleave",
+            bench.context("interleave", ordered=not sloppy),
             items(bench, range(len(lengths))),
             make_inner,
             cycle_length=cycle,
             block_length=block,
             ahead=ahead,
-            ordered=not sloppy,
-            spawn=bench.spawn,
         )
 
     return make
@@ -109,10 +107,10 @@ class Gated(Stage):
     """An inner dataset whose elements come when the test lets them."""
 
     def __init__(self, inner: Stage, gate: asyncio.Event) -> None:
-        super().__init__("gated", (inner,))
+        super().__init__(inner.context, (inner,))
         self._gate = gate
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         await self._gate.wait()
         return await self.inputs[0].pull(limit)
 
@@ -139,14 +137,12 @@ def test_sloppy_does_not_wait_for_a_slow_dataset() -> None:
             return Gated(inner, gate) if element == 1 else inner
 
         stage = InterleaveStage(
-            "interleave",
+            bench.context("interleave", ordered=False),
             items(bench, range(6)),
             make_inner,
             cycle_length=3,
             block_length=2,
             ahead=1,
-            ordered=False,
-            spawn=bench.spawn,
         )
 
         async def others_then_all(limit: int) -> Block | None:
@@ -168,9 +164,9 @@ class Unready(Stage):
     """An input about which nobody knows what it has at hand."""
 
     def __init__(self, upstream: Stage) -> None:
-        super().__init__("unready", (upstream,))
+        super().__init__(upstream.context, (upstream,))
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         await asyncio.sleep(0)
         return await self.inputs[0].pull(limit)
 
@@ -191,14 +187,12 @@ def test_as_many_as_asked_for_are_always_opened_ahead(cycle: int, ahead: int, sl
 
         upstream: Stage = items(bench, range(count))
         stage = InterleaveStage(
-            "interleave",
+            bench.context("interleave", ordered=not sloppy),
             Unready(upstream) if unready else upstream,
             make_inner,
             cycle_length=cycle,
             block_length=1,
             ahead=ahead,
-            ordered=not sloppy,
-            spawn=bench.spawn,
         )
         pull = stage.pull
         left = [0] * count
@@ -234,14 +228,12 @@ def failing_at(bad: int, *, sloppy: bool, in_inner: bool) -> Make:
             return Scripted(bench, [("row", 100 * element + j) for j in range(3)], "refs", fail=fail)
 
         return InterleaveStage(
-            "interleave",
+            bench.context("interleave", ordered=not sloppy),
             items(bench, range(9)),
             make_inner,
             cycle_length=2,
             block_length=1,
             ahead=4,
-            ordered=not sloppy,
-            spawn=bench.spawn,
         )
 
     return make
@@ -285,13 +277,13 @@ class InPieces(Stage):
     """Numbers in blocks of so many, all of which are at hand."""
 
     def __init__(self, bench: Bench, numbers: range, piece: int) -> None:
-        super().__init__("in pieces")
+        super().__init__(bench.context("in pieces"))
         self._parts = [items(bench, numbers[at : at + piece]) for at in range(0, len(numbers), piece)]
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         return self.pull_ready(limit)
 
-    def pull_ready(self, limit: int) -> Block | None:
+    def _pull_ready(self, limit: int) -> Block | None:
         while self._parts:
             try:
                 self._parts[0].pull(limit).send(None)
@@ -313,14 +305,12 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
             return InPieces(bench, range(1000 * element, 1000 * element + 900), 30 + element)
 
         return InterleaveStage(
-            "interleave",
+            bench.context("interleave", ordered=not sloppy),
             items(bench, range(8)),
             make_inner,
             cycle_length=4,
             block_length=1,
             ahead=2,
-            ordered=not sloppy,
-            spawn=bench.spawn,
         )
 
     lengths = []

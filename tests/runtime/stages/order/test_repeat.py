@@ -9,8 +9,8 @@ import pytest
 
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.prefetch import PrefetchStage
-from asyncdata.runtime.stages.order.repeat import RepeatStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.selection import SkipStage, TakeStage
 from asyncdata.runtime.stages.sources.arrays import RangeStage
@@ -22,14 +22,14 @@ class Watched(Stage):
     """A stage that notes what is asked of it, and when it is prepared and closed."""
 
     def __init__(self, inner: Stage, events: list[Any], name: Any) -> None:
-        super().__init__("watched", (inner,))
+        super().__init__(inner.context, (inner,))
         self._events = events
         self._name = name
 
     def prepare(self) -> None:
         self._events.append(("prepare", self._name))
 
-    async def pull(self, limit: int) -> Block | None:
+    async def _pull(self, limit: int) -> Block | None:
         self._events.append(("pull", self._name, limit))
         return await self.inputs[0].pull(limit)
 
@@ -39,13 +39,15 @@ class Watched(Stage):
 
 
 def numbers(bench: Bench, count: int) -> RangeStage:
-    return RangeStage("range", bench.sources.add((), "range"), range(count), "<i8")
+    return RangeStage(bench.context("range"), range(count), "<i8")
 
 
 def repeated(count: int | None, length: int, events: list[Any] | None = None) -> Make:
     def make(bench: Bench) -> Stage:
         noted = [] if events is None else events
-        return RepeatStage("repeat", lambda epoch: Watched(numbers(bench, length), noted, epoch), count)
+        return ConcatenateStage(
+            bench.context("repeat"), lambda epoch: Watched(numbers(bench, length), noted, epoch), count
+        )
 
     return make
 
@@ -83,11 +85,13 @@ def test_shuffling_before_and_after_repeating() -> None:
     """Before: every epoch is whole, in an order of its own. After: epochs mix."""
 
     def before(bench: Bench) -> Stage:
-        return RepeatStage("repeat", lambda e: ShuffleStage("shuffle", numbers(bench, 20), 20, (9, e)), 3)
+        return ConcatenateStage(
+            bench.context("repeat"), lambda e: ShuffleStage(bench.context("shuffle"), numbers(bench, 20), 20, (9, e)), 3
+        )
 
     def after(bench: Bench) -> Stage:
-        repeat = RepeatStage("repeat", lambda _: numbers(bench, 20), 3)
-        return ShuffleStage("shuffle", repeat, 20, (9, 0))
+        repeat = ConcatenateStage(bench.context("repeat"), lambda _: numbers(bench, 20), 3)
+        return ShuffleStage(bench.context("shuffle"), repeat, 20, (9, 0))
 
     found = whole(before).elements
     epochs = [found[i : i + 20] for i in (0, 20, 40)]
@@ -102,8 +106,12 @@ def test_shuffling_before_and_after_repeating() -> None:
 def test_take_and_skip(count: int) -> None:
     """Edges: nothing, less than there is, all of it, more than there is."""
     values = list(range(5))
-    assert whole(lambda b: TakeStage("take", numbers(b, 5), count)).elements == oracle.take(values, count)
-    assert whole(lambda b: SkipStage("skip", numbers(b, 5), count)).elements == oracle.skip(values, count)
+    assert whole(lambda bench: TakeStage(bench.context("take"), numbers(bench, 5), count)).elements == oracle.take(
+        values, count
+    )
+    assert whole(lambda bench: SkipStage(bench.context("skip"), numbers(bench, 5), count)).elements == oracle.skip(
+        values, count
+    )
 
 
 def test_take_asks_for_no_more_than_it_needs() -> None:
@@ -111,7 +119,7 @@ def test_take_asks_for_no_more_than_it_needs() -> None:
     events: list[Any] = []
 
     def make(bench: Bench) -> Stage:
-        return TakeStage("take", Watched(Scripted(bench, script(9, drops=False)), events, "in"), 4)
+        return TakeStage(bench.context("take"), Watched(Scripted(bench, script(9, drops=False)), events, "in"), 4)
 
     assert len(whole(make).elements) == 4
     assert [limit for what, _, *limit in events if what == "pull"] == [[4]]
@@ -123,7 +131,7 @@ def test_draining_is_known_from_what_is_left() -> None:
     async def run() -> None:
         bench = Bench()
         source = Scripted(bench, script(5, drops=False))
-        stage = TakeStage("take", source, 3)
+        stage = TakeStage(bench.context("take"), source, 3)
         assert not stage.draining
         await stage.pull(BLOCK_ROWS)
         assert stage.draining
@@ -139,15 +147,15 @@ def test_prefetch_works_ahead_up_to_its_size() -> None:
     pulled = 0
 
     class Counting(RangeStage):
-        async def pull(self, limit: int) -> Block | None:
+        async def _pull(self, limit: int) -> Block | None:
             nonlocal pulled
-            block = await super().pull(min(limit, 2))
+            block = await super()._pull(min(limit, 2))
             pulled += 0 if block is None else len(block)
             return block
 
     def make(bench: Bench) -> Stage:
-        source = Counting("range", bench.sources.add((), "range"), range(40), "<i8")
-        stage = PrefetchStage("prefetch", source, 5, bench.spawn)
+        source = Counting(bench.context("range"), range(40), "<i8")
+        stage = PrefetchStage(bench.context("prefetch"), source, 5)
         pull = stage.pull
         seen = 0
 

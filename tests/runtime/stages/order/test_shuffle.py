@@ -26,7 +26,10 @@ from tests.runtime.stages.laws import Bench, Make, Scripted, script, whole
 
 def shuffled(count: int, size: int, key: tuple[int, int] = (5, 6)) -> Make:
     return lambda bench: ShuffleStage(
-        "shuffle", RangeStage("range", bench.sources.add((), "range"), range(count), "<i8"), size, key
+        bench.context("shuffle"),
+        RangeStage(bench.context("range"), range(count), "<i8"),
+        size,
+        key,
     )
 
 
@@ -135,7 +138,9 @@ def test_thin_slabs_are_reported_while_the_buffer_fills_and_runs() -> None:
                 slabs.drop(slab)
                 moved += len(old)
 
-        return ShuffleStage("shuffle", Scripted(bench, script(3000), "refs"), 1500, (5, 6), evacuate)
+        stage = ShuffleStage(bench.context("shuffle"), Scripted(bench, script(3000), "refs"), 1500, (5, 6))
+        stage._evacuate = evacuate  # type: ignore[assignment]  # moves whatever it is shown
+        return stage
 
     trace = whole(make)
     assert moved > 1500

@@ -14,24 +14,20 @@ from asyncdata.runtime.stage import BLOCK_ROWS, Stage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage
 from asyncdata.runtime.stages.sources.arrays import RangeStage
-from asyncdata.runtime.user_code import UserFunction
 from tests.runtime.stages.laws import Bench, Make, Scripted, check_any_blocking, check_closing, guard, script, whole
 
 
 def numbers(bench: Bench, count: int) -> RangeStage:
-    return RangeStage("range", bench.sources.add((), "range"), range(count), "<i8")
+    return RangeStage(bench.context("range"), range(count), "<i8")
 
 
 def awaited(function: Any, count: int, *, parallelism: int = 3, ordered: bool = True, **options: Any) -> Make:
     return lambda bench: AsyncMapStage(
-        "map(f)",
+        bench.context("map(f)", ordered=ordered),
         numbers(bench, count),
         function,
         parallelism=parallelism,
-        ordered=ordered,
-        sources=bench.sources,
-        spawn=bench.spawn,
-        **{"setup": None, **options},
+        **options,
     )
 
 
@@ -59,8 +55,7 @@ def test_slow_functions_deliver_early_and_leave_the_loop_to_others(make: Callabl
 
         other = asyncio.create_task(others())
         bench = Bench()
-        function = UserFunction(slow, "f", bench.sources)
-        stage = make("f", numbers(bench, 20), function)
+        stage = make(bench.context("f"), numbers(bench, 20), slow)
         sizes = []
         while (block := await stage.pull(BLOCK_ROWS)) is not None:
             sizes.append(len(block))
@@ -81,7 +76,7 @@ def test_a_filter_that_drops_everything_leaves_the_loop_to_others() -> None:
     async def run() -> None:
         nonlocal turns
         bench = Bench()
-        stage = FilterStage("f", numbers(bench, 40_000), UserFunction(lambda _: False, "f", bench.sources))
+        stage = FilterStage(bench.context("f"), numbers(bench, 40_000), lambda _: False)
 
         async def drain() -> None:
             while await stage.pull(BLOCK_ROWS) is not None:
@@ -218,21 +213,11 @@ def leaving_out(kind: str, **policy: Any) -> Make:
     """A stage of 24 elements, of which the function refuses some."""
 
     def make(bench: Bench) -> Stage:
-        source = Scripted(bench, script(24))
+        source, context = Scripted(bench, script(24)), bench.context("f", guard=guard(bench, **policy))
         if kind == "async":
-            return AsyncMapStage(
-                "f",
-                source,
-                refusing_later,
-                parallelism=3,
-                ordered=True,
-                setup=None,
-                sources=bench.sources,
-                spawn=bench.spawn,
-                guard=guard(bench, **policy),
-            )
+            return AsyncMapStage(context, source, refusing_later, parallelism=3)
         stage: Callable[..., Stage] = InlineMapStage if kind == "inline" else FilterStage
-        return stage("f", source, UserFunction(refusing, "f", bench.sources), guard(bench, **policy))
+        return stage(context, source, refusing)
 
     return make
 

@@ -20,7 +20,7 @@ def test_any_blocking_gives_the_same(kind: Kinds) -> None:
 
     def make(bench: Bench) -> VectorizedMapStage:
         source = Scripted(bench, script(40), kind)
-        return VectorizedMapStage("map", source, lambda *parts: (parts[0], parts[-1]), bench.sources)
+        return VectorizedMapStage(bench.context("map"), source, lambda *parts: (parts[0], parts[-1]))
 
     check_any_blocking(make, seeds=range(samples(3, 60)))
     check_closing(make)

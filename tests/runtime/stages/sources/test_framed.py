@@ -53,19 +53,12 @@ def reading(
 
     def stage(bench: Bench) -> Stage:
         return FramedStage(
-            "Framed",
-            URL,
-            ("place",),
+            bench.context("Framed"),
+            bench.file(URL),
             CutChunks(bench, data, cuts, room=room),
             make(),
             compressed=compressed,
-            budget=bench.budget,
-            account=bench.budget.open("shard", rank=4, kind=bench.read.kind),
             reserve_bytes=0,
-            any_order=False,
-            downstream=bench.rows,
-            sources=bench.sources,
-            threads=bench,
             at_once=make is WholeFramer,
         )
 

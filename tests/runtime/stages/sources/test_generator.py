@@ -17,11 +17,11 @@ from tests.runtime.stages.laws import Bench, Make, whole
 
 
 def plain(function: Callable[..., Any], *args: Any) -> Make:
-    return lambda bench: GeneratorStage("gen", bench.sources.add((), "gen"), function, args, bench, bench.spawn)
+    return lambda bench: GeneratorStage(bench.context("gen"), function, args)
 
 
 def later(function: Callable[..., Any], *args: Any) -> Make:
-    return lambda bench: AsyncGeneratorStage("gen", bench.sources.add((), "gen"), function, args, bench.spawn)
+    return lambda bench: AsyncGeneratorStage(bench.context("gen"), function, args)
 
 
 def test_any_iterable_will_do() -> None:

@@ -25,8 +25,8 @@ class Breaking(Scripted):
 
     error: Exception
 
-    async def pull(self, limit: int) -> Block | None:
-        block = await super().pull(limit)
+    async def _pull(self, limit: int) -> Block | None:
+        block = await super()._pull(limit)
         if block is None:
             raise self.error
         return block
@@ -36,7 +36,7 @@ def breaking(error: Exception, **policy: Any) -> Make:
     def make(bench: Bench) -> GuardedStage:
         source = Breaking(bench, script(9))
         source.error = error
-        return GuardedStage(source, guard(bench, **policy), lambda: 100)
+        return GuardedStage(bench.context("file"), source, guard(bench, **policy), lambda: 100)
 
     return make
 

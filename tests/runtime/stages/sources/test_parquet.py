@@ -12,7 +12,6 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.parquet_filters import checked_filters
-from asyncdata.memory.accounts import Kind
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.sources.parquet import ParquetStage
@@ -91,21 +90,13 @@ def reading(data: bytes, *, columns: tuple[str, ...] | None = None, filters: Any
     def make(bench: Bench) -> Stage:
         info = ObjectInfo(url=URL, size=len(data), version="1")
         return ParquetStage(
-            "Parquet",
-            URL,
-            ("place",),
+            bench.context("Parquet"),
+            bench.file(URL),
             info if known else None,
             Stored(bench, data),  # type: ignore[arg-type]  # the two methods that a stage asks
             columns=columns,
             filters=checked_filters(filters),
-            budget=bench.budget,
-            account=bench.budget.open("shard", rank=4, kind=Kind.SOURCE),
             piece_bytes=1 << 10,
-            order=1,
-            any_order=False,
-            downstream=bench.rows,
-            sources=bench.sources,
-            threads=bench,
         )
 
     return make

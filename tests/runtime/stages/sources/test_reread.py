@@ -14,6 +14,7 @@ from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.sources.reread import MOST_RESTARTS, RestartStage
 from fake_gcs import FakeGCS
+from tests.runtime.stages.laws import Bench
 
 COUNT = 300
 
@@ -119,7 +120,7 @@ def test_unless_asked_for_it_is_an_error_that_names_both_versions() -> None:
 class Changing(Stage):
     """A file that is another one whenever somebody looks."""
 
-    async def pull(self, limit: int) -> Block | None:  # noqa: ARG002 -- the signature is the stage's
+    async def _pull(self, limit: int) -> Block | None:  # noqa: ARG002 -- the signature is the stage's
         raise ObjectChangedError("the object changed", url="x")
 
 
@@ -130,17 +131,19 @@ async def test_an_object_that_changes_all_the_time_ends_in_the_error() -> None:
     def make() -> Stage:
         nonlocal made
         made += 1
-        return Changing("file")
+        return Changing(context)
 
     def forget() -> None:
         nonlocal forgotten
         forgotten += 1
 
-    stage = RestartStage("file", make, forget)
+    bench = Bench()
+    context = bench.context("file")
+    stage = RestartStage(context, make, forget)
     with pytest.raises(ObjectChangedError):
         await stage.pull(10)
     assert (made, forgotten) == (1 + MOST_RESTARTS, MOST_RESTARTS)
-    await stage.aclose()
+    await bench.put_back(stage)
 
 
 def test_an_object_that_was_deleted_is_not_found() -> None:

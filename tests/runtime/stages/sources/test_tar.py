@@ -43,19 +43,12 @@ def reading(data: bytes, cuts: Sequence[int], *, room: int = 64, compressed: boo
 
     def make(bench: Bench) -> Stage:
         return TarStage(
-            "Tar",
-            URL,
-            ("place",),
+            bench.context("Tar"),
+            bench.file(URL),
             CutChunks(bench, data, cuts, room=room),
             TarFramer(),
             compressed=compressed,
-            budget=bench.budget,
-            account=bench.budget.open("shard", rank=4, kind=bench.read.kind),
             reserve_bytes=0,
-            any_order=False,
-            downstream=bench.rows,
-            sources=bench.sources,
-            threads=bench,
         )
 
     return make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 from collections import namedtuple
@@ -30,6 +31,7 @@ from tests.runtime.stages.laws import (
     plain,
     script,
 )
+from tests.runtime.stages.test_laws import number
 from tests.samples import samples
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024 -- users write it so
@@ -43,8 +45,11 @@ class Cached(CacheStage):
         self._bench = bench
         self._account = bench.budget.open("cell", rank=1, kind=Kind.ASSEMBLER)
         self._charges = Charges()
-        store = MemoryStore(cell, self._charges, bench.budget, self._account, bench.tasks, COUNT)
-        super().__init__("cache", store, lambda: Scripted(bench, script(COUNT), kind), image_bytes=300)
+        context = bench.context("cache")
+        accounts = {"kept": self._account, "tasks": bench.tasks}
+        context = dataclasses.replace(context, account=accounts.__getitem__)
+        store = MemoryStore(context, cell, self._charges, COUNT)
+        super().__init__(context, store, lambda: Scripted(bench, script(COUNT), kind), image_bytes=300)
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -91,12 +96,11 @@ def test_laws_of_a_snapshot_that_is_written(kind: Kinds, tmp_path: Path) -> None
 
     def make(bench: Bench) -> Stage:
         return SnapshotStage(
-            "snapshot",
+            bench.context("snapshot"),
             str(tmp_path / str(next(numbers))),
-            lambda _element, origin: int(origin[1]) % 3,
+            lambda *element: number(element) % 3,
             lambda: Scripted(bench, script(COUNT), kind),
             lambda _files: pytest.fail("nothing is read"),
-            bench,
             300,
         )
 

@@ -36,7 +36,8 @@ def checked(
 
     def make(bench: Bench) -> Stage:
         source = Scripted(bench, script(COUNT), kind, damaged=damaged)
-        return CheckStage("check", source, bench.sources, None if policy is None else guard(bench, **policy))
+        allowed = None if policy is None else guard(bench, **policy)
+        return CheckStage(bench.context("check", guard=allowed), source)
 
     return make
 

@@ -98,23 +98,13 @@ def pooled(
             skip=policy is not None,
         )
         return WorkerStage(
-            "map",
+            bench.context("map", ordered=ordered, guard=None if policy is None else guard(bench, **policy)),
             source,
             executor=ThreadExecutor(bench, bench.arena, program),
             outcome=outcome,
             parallelism=3,
-            ordered=ordered,
-            budget=bench.budget,
-            account=bench.tasks,
-            inputs_account=bench.inputs,
-            rows_account=bench.rows,
-            sources=bench.sources,
-            keys=(1, 2),
-            with_origin=False,
-            spawn=bench.spawn,
-            collector=Collector(source, size, drop_remainder=drop) if outcome == "batch" else None,
+            collector=Collector(source, (size,), drop_remainder=drop) if outcome == "batch" else None,
             first_rows=first_rows,
-            guard=None if policy is None else guard(bench, **policy),
         )
 
     return make

@@ -1,0 +1,209 @@
+"""Lowering of files: for framed formats one stage over the chunks of one object, and the format's framer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from asyncdata.formats.csv_rows import CsvFramer
+from asyncdata.formats.csv_values import Column
+from asyncdata.formats.fixed_length import FixedLengthFramer
+from asyncdata.formats.framing import Framer, WholeFramer
+from asyncdata.formats.json_lines import JsonFramer
+from asyncdata.formats.lines import LineFramer
+from asyncdata.formats.tar import TarFramer
+from asyncdata.formats.tfrecord import TFRecordFramer, payloads_hold
+from asyncdata.memory.accounts import Kind
+from asyncdata.memory.advance import Rows
+from asyncdata.plan import files, sources
+from asyncdata.plan.node import Node
+from asyncdata.redaction import redact
+from asyncdata.runtime.lower.registry import Make, lowers
+from asyncdata.runtime.reading.chunks import ChunkReader
+from asyncdata.runtime.reading.inflate import InflatedChunks
+from asyncdata.runtime.scope import Access, Scope
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.sources.file import SourceFile
+from asyncdata.runtime.stages.sources.framed import FramedStage
+from asyncdata.runtime.stages.sources.guarded import GuardedStage
+from asyncdata.runtime.stages.sources.parquet import ParquetStage
+from asyncdata.runtime.stages.sources.reread import RestartStage
+from asyncdata.runtime.stages.sources.tar import TarStage
+from asyncdata.storage.urls import scheme_of
+
+_LEAST_FIRST: Final = 1 << 16
+_FIRST_PART: Final = 8
+"""The first chunk of the first files is this part of any other."""
+
+
+_F = TypeVar("_F", bound=Node)
+
+
+def _reads(kind: type[_F]) -> Callable[[Make[_F]], Make[_F]]:
+    """As `lowers`, for a node that reads the file named by its ``url``: begun again, or ended early, as options say."""
+
+    def register(make: Make[_F]) -> Make[_F]:
+        lowers(kind)(functools.partial(_guarded, make))
+        return make
+
+    return register
+
+
+def _guarded(make: Make[Any], node: Any, scope: Scope, context: StageContext) -> Stage:
+    if scope.reads is not None:
+        scope.reads.add(node.url)
+    if scope.services.options.on_change == "raise":
+        stage = make(node, scope, context)
+    else:
+        stage = RestartStage(
+            context, functools.partial(make, node, scope, context), functools.partial(_forget, node.url, scope.access)
+        )
+    if context.guard is None:
+        return stage
+
+    def size() -> int | None:
+        info = scope.access.manifest.get(node.url, None)
+        return None if info is None else info.size
+
+    return GuardedStage(context, stage, context.guard, size)
+
+
+def _forget(url: str, access: Access) -> None:
+    access.manifest.forget(url)
+    access.io.note_restart()
+
+
+def _source_file(node: Any, scope: Scope) -> SourceFile:
+    services = scope.services
+    # Reserves nothing until the file is one of those that are read in turn.
+    account = services.budget.open(f"read {redact(node.url)}", rank=scope.rank, kind=Kind.SOURCE)
+    return SourceFile(
+        url=node.url,
+        account=account,
+        downstream=scope.rows_account,
+        order=services.next_order(),
+        any_order=scope.any_order,
+    )
+
+
+def _framed(
+    node: Any,
+    scope: Scope,
+    context: StageContext,
+    framer: Framer,
+    kind: type[FramedStage] = FramedStage,
+    *,
+    holds: Callable[[memoryview, Rows], bool] | None = None,
+) -> Stage:
+    io, manifest = scope.access
+    budget = context.budget
+    file = _source_file(node, scope)
+    in_turn = max(1, scope.shards)
+    begins_far = file.order <= in_turn and not _is_near(node.url)
+    at_once = isinstance(node, files.WholeFile)
+    chunk_bytes = _chunk_bytes(node.url, scope)
+    reader = ChunkReader(
+        io,
+        budget,
+        file.account,
+        manifest.get(node.url, node.url),
+        slab_bytes=chunk_bytes,
+        window=lambda: io.chunks_ahead(in_turn),
+        order=file.order,
+        opened=lambda info: manifest.__setitem__(info.url, info),
+        # The first batch waits for all files that are read in turn to begin, none of them for much of it.
+        first_bytes=max(_LEAST_FIRST, chunk_bytes // _FIRST_PART) if begins_far and not at_once else None,
+        eager=not _is_near(node.url),
+    )
+    chunks: ChunkReader | InflatedChunks = reader
+    if node.compression:
+        chunks = InflatedChunks(
+            reader, node.compression, budget, file.account, context.threads, url=node.url, slab_bytes=chunk_bytes
+        )
+    return kind(
+        context,
+        file,
+        chunks,
+        framer,
+        reserve_bytes=budget.charge(chunk_bytes) * (2 if node.compression else 1),
+        compressed=bool(node.compression),
+        at_once=at_once,
+        holds=holds,
+    )
+
+
+@_reads(sources.TFRecordFile)
+def _tfrecord(node: sources.TFRecordFile, scope: Scope, context: StageContext) -> Stage:
+    options = scope.services.options
+    # Without workers the records are verified on this loop in any case: it costs least before they are mixed, and while
+    # the caches know them.
+    here = options.check_crc and (scope.verify or options.num_workers == 0)
+    if options.check_crc and not here:
+        scope.services.records_come()
+    framer = TFRecordFramer(check=options.check_crc)
+    return _framed(node, scope, context, framer, holds=payloads_hold if here else None)
+
+
+@_reads(files.TextLines)
+def _lines(node: files.TextLines, scope: Scope, context: StageContext) -> Stage:
+    return _framed(node, scope, context, LineFramer(skip_blank=node.skip_blank))
+
+
+@_reads(files.FixedLengthRecords)
+def _fixed_length(node: files.FixedLengthRecords, scope: Scope, context: StageContext) -> Stage:
+    framer = FixedLengthFramer(node.record_bytes, header_bytes=node.header_bytes, footer_bytes=node.footer_bytes)
+    return _framed(node, scope, context, framer)
+
+
+@_reads(files.WholeFile)
+def _whole(node: files.WholeFile, scope: Scope, context: StageContext) -> Stage:
+    return _framed(node, scope, context, WholeFramer(node.url if node.with_url else None))
+
+
+@_reads(files.JsonLines)
+def _json_lines(node: files.JsonLines, scope: Scope, context: StageContext) -> Stage:
+    return _framed(node, scope, context, JsonFramer())
+
+
+@_reads(files.CsvRows)
+def _csv(node: files.CsvRows, scope: Scope, context: StageContext) -> Stage:
+    framer = CsvFramer(
+        [Column(dtype, default) for dtype, default in zip(node.dtypes, node.defaults, strict=True)],
+        header=node.header,
+        delimiter=node.delimiter,
+        quotes=node.quotes,
+        na_value=node.na_value,
+        selected=node.selected,
+        names=node.names,
+        by_header=node.by_header,
+    )
+    return _framed(node, scope, context, framer)
+
+
+@_reads(files.TarSamples)
+def _tar(node: files.TarSamples, scope: Scope, context: StageContext) -> Stage:
+    return _framed(node, scope, context, TarFramer(), TarStage)
+
+
+@_reads(files.ParquetRows)
+def _parquet(node: files.ParquetRows, scope: Scope, context: StageContext) -> Stage:
+    io, manifest = scope.access
+    return ParquetStage(
+        context,
+        _source_file(node, scope),
+        manifest.get(node.url, None),
+        io,
+        columns=node.columns,
+        filters=node.filters,
+        piece_bytes=_chunk_bytes(node.url, scope),
+    )
+
+
+def _chunk_bytes(url: str, scope: Scope) -> int:
+    sizes = scope.shares
+    return sizes.chunk_bytes if _is_near(url) else sizes.far_chunk_bytes
+
+
+def _is_near(url: str) -> bool:
+    return scheme_of(url) == "file"

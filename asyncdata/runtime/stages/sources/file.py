@@ -1,0 +1,109 @@
+"""The frame of stages that read one file: its account, its place in the order, its name in errors and provenance."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncdata.errors import AsyncdataError
+from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.types import ObjectInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file, and what its reading is a part of.
+
+    Attributes:
+        url: The file.
+        account: Charged with what is received, until it is handed on.
+        downstream: The account that is charged then.
+        order: Place among its siblings, for who is served first.
+        any_order: Whether the stage below takes rows of this file and its like as they come.
+    """
+
+    url: str
+    account: Account
+    downstream: Account
+    order: int
+    any_order: bool = False
+
+
+class FileStage(Stage):
+    """See the module's docstring.
+
+    Args:
+        context: What every stage is given.
+        file: What is read.
+        reserve_bytes: What its account needs while it is being read.
+    """
+
+    def __init__(self, context: StageContext, file: SourceFile, reserve_bytes: int) -> None:
+        super().__init__(context)
+        self.url = file.url
+        self._file = file
+        self._budget = context.budget
+        self._account = file.account
+        self._reserve_bytes = reserve_bytes
+        self._number: int | None = None
+        self._started = False
+        self._closed = False
+
+    @abstractmethod
+    async def _next_block(self, limit: int) -> Block | None:
+        """The next rows, None at the end; may wait."""
+
+    async def _pull(self, limit: int) -> Block | None:
+        if self._closed:
+            return None
+        block = self._pull_ready(limit)
+        if block is not None:
+            return block
+        self._begin()
+        self._budget.wait(self._account)
+        try:
+            return await self._next_block(limit)
+        except AsyncdataError as error:
+            self._complete(error)
+            raise
+        finally:
+            self._budget.wait(self._account, False)
+
+    def _begin(self) -> None:
+        """The file is one of those that are read in turn."""
+        if not self._started:
+            self._started = True
+            self._budget.reserve(self._account, self._reserve_bytes)
+            if self._file.any_order:
+                self._budget.begin(self._account)
+
+    def _complete(self, error: AsyncdataError) -> None:
+        """Says where an error happened."""
+        error.url = error.url or self.url
+        error.stage = error.stage or self.label
+
+    def _enter(self, info: ObjectInfo | None) -> None:
+        """The file is open: elements can be named by it."""
+        if self._number is None:
+            version = info.version if info is not None else None
+            self._number = self.context.sources.add(self.context.path, self.url, version, is_file=True)
+
+    def _origin(self, first: int, offsets: Rows) -> Rows:
+        """Provenance of consecutive records from number `first` on, which begin at these offsets."""
+        assert self._number is not None
+        origin = np.zeros((len(offsets), 4), np.int64)
+        origin[:, 0] = self._number
+        origin[:, 1] = np.arange(first, first + len(offsets))
+        origin[:, 3] = offsets
+        return origin
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await super().aclose()
+            self._budget.close(self._account)

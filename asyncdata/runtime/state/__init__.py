@@ -1,0 +1,1 @@
+"""Where a pipeline is: what its stages write down about their position."""

@@ -1,0 +1,80 @@
+"""`Marker`: where a stage writes its marks, and what its input's state is there.
+
+    output rows   0 ──────────────── 1024 ─────────────── 2048 ──
+    marks         ▲ {…, "input": …}  ▲ {…, "input": …}    ▲          at fixed rows, so that any blocking gives the same
+
+A mark says what the stage must know to begin at its row, and nests the state of the input in front of the input row
+that the output row is made of. Rows that come in any order have no marks, nor has anything that is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from asyncdata.memory.advance import Advance, Fold, Mark, Marks, Rows, State
+from asyncdata.memory.block import Block
+
+MARK_EVERY: Final = 1024
+"""Rows of the output between two marks, counted from its beginning."""
+
+
+class Marker:
+    """See the module's docstring.
+
+    Args:
+        every: Rows between two marks.
+
+    Attributes:
+        rows: Of the output so far; while a block's marks are written, those in front of the block.
+        input: The state of the stage's input, where it has one.
+    """
+
+    __slots__ = ("_every", "input", "rows")
+
+    def __init__(self, every: int = MARK_EVERY) -> None:
+        self._every = every
+        self.rows = 0
+        self.input = Fold()
+
+    def places(self, rows: int, *, ordered: bool = True) -> range:
+        """The rows of a block of so many rows, which comes next, where marks belong."""
+        return range(-self.rows % self._every, rows, self._every) if ordered else range(0)
+
+    def marks(self, rows: int, write: Callable[[int], Mark], *, ordered: bool = True) -> Marks:
+        """The marks of the next block: ``write(row)`` makes each of them."""
+        marks = tuple((row, write(row)) for row in self.places(rows, ordered=ordered))
+        self.rows += rows
+        return marks
+
+    def after(
+        self,
+        taken: Advance,
+        rows: int,
+        write: Callable[[int, State], Mark],
+        at: Sequence[int] | Rows | None = None,
+    ) -> Marks:
+        """The marks of the next block of a stage with one input; folds what the block takes of it.
+
+        Args:
+            taken: Of the input rows.
+            rows: Of the output.
+            write: ``write(row, state)`` makes a mark; the state is that of the input in front of the row.
+            at: The input row that each output row is made of; None where they are the same.
+        """
+
+        def nested(row: int) -> Mark:
+            return write(row, self.input.at(taken, row if at is None else int(at[row])))
+
+        marks = self.marks(rows, nested, ordered=taken.ordered and self.input.ordered)
+        self.input.feed(taken)
+        return marks
+
+    def mark(self, block: Block, write: Callable[[int, State], Mark]) -> Block:
+        """Marks the next block of a stage that passes its input's rows on."""
+        block.advance = block.advance.with_marks(self.after(block.advance, len(block), write))
+        return block
+
+    def next_input(self) -> None:
+        """The input that comes next is another one."""
+        self.input = Fold()
