@@ -352,9 +352,11 @@ class Job:
         """The slab of all tasks, which is larger than was foreseen."""
         if self._results is None or self._results.nbytes < nbytes:
             self._count(nbytes)
+            # Where there never will be so much, what was there before is still the job's, and once only.
+            larger = self._budget.owe(self._account, nbytes)
             if self._results is not None:
                 self._outgrown.append(self._results)
-            self._results = self._budget.owe(self._account, nbytes)
+            self._results = larger
         # Results of another layout than the others' do not fit the batch: `_differing` finds out in what.
         self._sizes.saw_results(len(self), nbytes)
         self._learned()
