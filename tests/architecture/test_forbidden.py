@@ -17,7 +17,7 @@ PACKAGE = python_files("asyncdata")
 EVERYTHING = python_files("asyncdata", "fake_gcs", "tests", "benchmarks", "docs")
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "common", "misc", "base", "core", "manager"}
-LONGEST_FILE = 500
+LONGEST_FILE = 700
 
 # The leak check waits for things that announce nothing; it is the one place that may look again and again.
 MAY_POLL = {"asyncdata/testing/leaks.py"}
@@ -172,7 +172,7 @@ def test_files_are_named_for_what_they_hold() -> None:
 
 
 def test_files_stay_short(broken: dict[str, list[str]]) -> None:
-    """A file beyond five hundred lines holds two ideas."""
+    """A file beyond seven hundred lines holds two ideas."""
     assert broken["long"] == []
 
 
