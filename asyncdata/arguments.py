@@ -7,16 +7,20 @@ type is a `TypeError`, one of the type that is out of range a `ValueError`.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from asyncdata.redaction import redact
+
+C = TypeVar("C")
+R = TypeVar("R")
 
 _SMALLEST: Final = -(1 << 63)
 _LARGEST: Final = (1 << 63) - 1
@@ -200,6 +204,36 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 def unexpected_keyword(owner: str, word: str, known: Iterable[str]) -> TypeError:
     """The error for a keyword that a function does not have."""
     return TypeError(f"{owner}() got an unexpected keyword argument {word!r}{suggestion(word, known)}")
+
+
+def suggesting(cls: type[C]) -> type[C]:
+    """Decorates a class: a wrong keyword of its constructor or of a public method is answered with the nearest one.
+
+    The methods keep their names; the constructor is named after the class, as its callers know it.
+    """
+    for name, method in list(vars(cls).items()):
+        if isinstance(method, staticmethod):
+            setattr(cls, name, staticmethod(_suggesting(method.__func__)))
+        elif inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+            method.__qualname__ = cls.__name__ if name == "__init__" else method.__qualname__
+            setattr(cls, name, _suggesting(method))
+    return cls
+
+
+def _suggesting(function: Callable[..., R]) -> Callable[..., R]:
+    parameters = [each for each in inspect.signature(function).parameters if each != "self"]
+
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> R:
+        try:
+            return function(*args, **given)
+        except TypeError:
+            for word in given:
+                if word not in parameters:
+                    raise unexpected_keyword(function.__qualname__, word, parameters) from None
+            raise
+
+    return call
 
 
 def instance(name: str, value: Any, kind: Any, what: str) -> Any:

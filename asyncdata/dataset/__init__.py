@@ -5,14 +5,14 @@ from __future__ import annotations
 from asyncdata.dataset.dataset import Dataset as Dataset
 from asyncdata.dataset.directories import image_dataset_from_directory as image_dataset_from_directory
 from asyncdata.dataset.directories import text_dataset_from_directory as text_dataset_from_directory
-from asyncdata.dataset.formats import FileDataset as FileDataset
-from asyncdata.dataset.formats import FixedLengthRecordDataset as FixedLengthRecordDataset
-from asyncdata.dataset.formats import TarDataset as TarDataset
-from asyncdata.dataset.formats import TextLineDataset as TextLineDataset
-from asyncdata.dataset.rows import CsvDataset as CsvDataset
-from asyncdata.dataset.rows import JsonLinesDataset as JsonLinesDataset
-from asyncdata.dataset.rows import ParquetDataset as ParquetDataset
-from asyncdata.dataset.tfrecord import TFRecordDataset as TFRecordDataset
+from asyncdata.dataset.files import CsvDataset as CsvDataset
+from asyncdata.dataset.files import FileDataset as FileDataset
+from asyncdata.dataset.files import FixedLengthRecordDataset as FixedLengthRecordDataset
+from asyncdata.dataset.files import JsonLinesDataset as JsonLinesDataset
+from asyncdata.dataset.files import ParquetDataset as ParquetDataset
+from asyncdata.dataset.files import TarDataset as TarDataset
+from asyncdata.dataset.files import TextLineDataset as TextLineDataset
+from asyncdata.dataset.files import TFRecordDataset as TFRecordDataset
 
 __all__ = [
     "CsvDataset",

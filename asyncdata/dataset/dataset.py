@@ -1,35 +1,42 @@
 """`Dataset`: an immutable handle on one node of a plan. A method appends one node; nothing runs before iteration.
 
 Names, arguments and semantics are tf.data's (https://www.tensorflow.org/api_docs/python/tf/data/Dataset), unless said
-otherwise. Constructors stand here; transformations in one file per family, of which `Dataset` is made.
+otherwise. This file is the vocabulary and nothing else: a method is its signature, its docstring and one node, or one
+call of the function that checks the arguments and builds the node, which is in the file of its family beside.
 """
 
 from __future__ import annotations
 
-import inspect
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata import arguments
-from asyncdata.dataset.answers import Answers
-from asyncdata.dataset.combining import Combining
-from asyncdata.dataset.fused import Fused
-from asyncdata.dataset.sequence import Sequential
-from asyncdata.dataset.signature import Renewed, converted, signature_of
-from asyncdata.dataset.storing import Storing
-from asyncdata.memory.structure import flatten, unflatten
-from asyncdata.plan import sequence, sources
+from asyncdata.dataset import answers, combining, fused, grouping, sequence, sources, transformations
+from asyncdata.dataset.parquet_spec import with_known_rows
+from asyncdata.options import Options
 from asyncdata.plan.flat import flattened, restored
+from asyncdata.plan.grouping import Unbatch
+from asyncdata.plan.label import steps_of
 from asyncdata.plan.node import Node
-from asyncdata.runtime.stages.sources.generator import is_async_generator
+from asyncdata.plan.sequence import Enumerate, TakeWhile, Unique
+from asyncdata.plan.transformations import Filter, IgnoreErrors, Skip, Take
+from asyncdata.planner.cardinality import cardinality
+from asyncdata.planner.element_spec import element_spec
+from asyncdata.runtime.consumer.iterate import PipelineIterator
 from asyncdata.types import Element
 
+R = TypeVar("R")
+S = TypeVar("S")
 
-class Dataset(Fused, Combining, Sequential, Storing, Answers):
+
+@arguments.suggesting
+class Dataset:
     """A sequence of elements that is described here and produced when it is iterated.
 
     ``for`` and ``async for`` work on a Dataset directly; `iterator` gives an iterator to hold on to. Every iteration
@@ -42,13 +49,32 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
         [[0, 4, 16], [36, 64]]
     """
 
-    __slots__ = ()
+    __slots__ = ("_epochs", "_node")
 
-    def _derive(self, node: Node) -> Dataset:
-        return Dataset(node)
+    def __init__(self, node: Node) -> None:
+        """Wraps a node; use the constructors of `Dataset` instead."""
+        self._node = node
+        self._epochs = itertools.count()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (flattened(self._node),)
+
+    def __iter__(self) -> Iterator[Element]:
+        return answers.collected(self._node) or self.iterator()
+
+    def __aiter__(self) -> AsyncIterator[Element]:
+        return answers.collected_later(self._node) or self.iterator()
+
+    def __len__(self) -> int:
+        return answers.length(self._node)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Dataset {steps_of(self._node)}>"
+
+    # --- where elements come from ------------------------------------------------------------------------------------
 
     @staticmethod
     def list_files(
@@ -75,11 +101,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             >>> [url.rpartition("/")[2] for url in ad.Dataset.list_files(f"{folder}/*.txt", shuffle=False)]
             ['a.txt', 'b.txt']
         """
-        patterns = arguments.urls("file_pattern", file_pattern)
-        if not patterns:
-            raise ValueError("file_pattern must name at least one pattern")
-        shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
-        return Dataset(sources.ListFiles(patterns=patterns, shuffle=shuffled, seed=arguments.seed("seed", seed)))
+        return Dataset(sources.list_files(file_pattern, shuffle, seed))
 
     @staticmethod
     def from_manifest(url: str | os.PathLike[str], shuffle: bool | None = None, seed: int | None = None) -> Dataset:
@@ -101,10 +123,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             ...     [url.rpartition("/")[2] for url in ad.Dataset.from_manifest(f"{folder}/all.jsonl")]
             ['a.rec']
         """
-        shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
-        return Dataset(
-            sources.ManifestFile(url=arguments.url("url", url), shuffle=shuffled, seed=arguments.seed("seed", seed))
-        )
+        return Dataset(sources.manifest(url, shuffle, seed))
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
@@ -118,14 +137,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             >>> list(ad.Dataset.from_tensor_slices({"a": [1, 2], "b": ["x", "y"]}))
             [{'a': np.int64(1), 'b': 'x'}, {'a': np.int64(2), 'b': 'y'}]
         """
-        leaves, structure = flatten(tensors)
-        if not leaves:
-            raise ValueError("from_tensor_slices needs at least one array")
-        arrays = tuple(_as_rows(leaf) for leaf in leaves)
-        lengths = sorted({len(array) for array in arrays})
-        if len(lengths) != 1:
-            raise ValueError(f"from_tensor_slices needs arrays of one length, not of {lengths}")
-        return Dataset(sources.TensorSlices(arrays=arrays, structure=structure))
+        return Dataset(sources.slices(tensors))
 
     @staticmethod
     def from_tensors(tensors: Element) -> Dataset:
@@ -136,8 +148,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             >>> list(ad.Dataset.from_tensors({"a": [1, 2], "b": "x"}))
             [{'a': array([1, 2]), 'b': 'x'}]
         """
-        leaves, structure = flatten(tensors)
-        return Dataset(sources.Items(items=(unflatten(structure, map(_frozen, leaves)),)))
+        return Dataset(sources.single(tensors))
 
     @staticmethod
     def from_generator(
@@ -163,20 +174,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             >>> list(ad.Dataset.from_generator(lambda n: iter("ab" * n), args=(2,)))
             ['a', 'b', 'a', 'b']
         """
-        if not callable(generator):
-            raise TypeError(
-                f"generator must be a function that returns an iterable, not {arguments.shown(generator)}; "
-                "wrap it: lambda: my_iterable"
-            )
-        if not inspect.isgeneratorfunction(generator) and not is_async_generator(generator):
-            generator = Renewed(generator)
-        signature = signature_of(output_types, output_shapes, output_signature)
-        if signature is not None:
-            generator = converted(generator, signature)
-        if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Iterable)):
-            raise TypeError(f"args must be a tuple of the function's arguments, not {arguments.shown(args)}")
-        given = () if args is None else tuple(args)
-        return Dataset(sources.Generator(function=generator, args=given, signature=signature))
+        return Dataset(sources.generated(generator, output_types, output_shapes, args, output_signature))
 
     @staticmethod
     def range(start: int, stop: int | None = None, step: int = 1, output_type: Any = np.int64) -> Dataset:
@@ -193,14 +191,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             >>> [int(x) for x in ad.Dataset.range(2, 8, 3)]
             [2, 5]
         """
-        first, end = arguments.integer("start", start), arguments.integer_or_none("stop", stop)
-        if end is None:
-            first, end = 0, first
-        distance = arguments.integer("step", step)
-        if distance == 0:
-            raise ValueError("step must not be 0")
-        dtype = arguments.dtype("output_type", output_type, "iuf")
-        return Dataset(sources.Range(start=first, stop=end, step=distance, dtype=dtype.str))
+        return Dataset(sources.numbers(start, stop, step, output_type))
 
     @staticmethod
     def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset:
@@ -211,9 +202,7 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             >>> [int(x) for x in ad.Dataset.counter(start=5, step=-2).take(3)]
             [5, 3, 1]
         """
-        first, distance = arguments.integer("start", start), arguments.integer("step", step)
-        kept = arguments.dtype("dtype", dtype, "iuf")
-        return Dataset(sequence.Counter(start=first, step=distance, dtype=kept.str))
+        return Dataset(sources.counted(start, step, dtype))
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset:
@@ -229,66 +218,876 @@ class Dataset(Fused, Combining, Sequential, Storing, Answers):
             >>> list(ds) == list(ds)
             True
         """
-        rerandomize = arguments.flag_or_none("rerandomize_each_iteration", rerandomize_each_iteration)
-        return Dataset(sequence.Random(seed=arguments.seed("seed", seed), rerandomize=bool(rerandomize)))
+        return Dataset(sources.drawn(seed, rerandomize_each_iteration))
+
+    # --- functions of elements ---------------------------------------------------------------------------------------
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        *,
+        executor: str | None = None,
+        rng: bool = False,
+        zero_copy: bool = False,
+        setup: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        vectorized: bool = False,
+    ) -> Dataset:
+        """``map_func(element)`` for every element; a tuple becomes several arguments, a namedtuple is one.
+
+        Args:
+            map_func: A plain function, or an ``async def`` one, which is awaited on the pipeline's loop.
+            num_parallel_calls: Calls under way at a time, or `AUTOTUNE`. None: one after the other.
+            deterministic: False delivers results as they are ready; None takes `Options.deterministic`.
+            executor: Where a plain function runs: ``"process"`` (when parallel, unless given), ``"thread"`` for
+                functions that release the GIL, ``"inline"`` on the pipeline's loop.
+            rng: Call with ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch and the element's provenance:
+                the same whatever the number of workers and the order of arrival.
+            zero_copy: Hand byte strings out as memoryviews that are valid during the call only.
+            setup: For async functions: returns an async context manager entered on the pipeline's loop before the
+                first call; what it gives is passed as the last argument (an HTTP session, say).
+            vectorized: Call the function for many elements at once, on the pipeline's loop: with an array per leaf
+                whose first axis is the element (byte strings: a `BytesArray`), for as many as are at hand. It returns
+                arrays with as many rows, and must treat every row alike and by itself.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(3).map(lambda x: x + 1)]
+            [1, 2, 3]
+            >>> ad.Dataset.range(3).map(lambda x: x + 1, vectorized=True).batch(3).get_single_element()
+            array([1, 2, 3])
+        """
+        return Dataset(
+            transformations.mapped(
+                self._node,
+                map_func,
+                num_parallel_calls,
+                deterministic,
+                executor=executor,
+                rng=rng,
+                zero_copy=zero_copy,
+                setup=setup,
+                vectorized=vectorized,
+            )
+        )
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """Only the elements for which the predicate is true; it runs on the pipeline's loop.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(6).filter(lambda x: x % 3 == 0)]
+            [0, 3]
+        """
+        return Dataset(Filter(input=self._node, predicate=arguments.plain_function("predicate", predicate)))
+
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Makes a dataset of every element and reads `cycle_length` of them in turn.
+
+        Files of the datasets that come next are opened ahead, so that their first byte is never waited for; this
+        needs no `num_parallel_calls`, which is taken for compatibility.
+
+        Args:
+            map_func: Returns a Dataset; `TFRecordDataset` itself will do.
+            cycle_length: Datasets read in turn, a million (2**20) at most; 16 unless given (or `AUTOTUNE`).
+            block_length: Elements taken from one before the next has its turn; 1 unless given.
+            num_parallel_calls: Taken for compatibility; reading is always concurrent.
+            deterministic: False passes over a dataset that has nothing ready; the order within each is kept.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(1, 4).interleave(lambda x: ad.Dataset.from_tensors(int(x)).repeat(3), 2, 2)
+            >>> list(ds)
+            [1, 1, 2, 2, 1, 2, 3, 3, 3]
+        """
+        return Dataset(
+            transformations.interleaved(
+                self._node, map_func, cycle_length, block_length, num_parallel_calls, deterministic
+            )
+        )
+
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+        """Makes a dataset of every element and reads one after the other.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> words = ad.Dataset.from_tensor_slices(["ab", "c"])
+            >>> list(words.flat_map(lambda word: ad.Dataset.from_tensor_slices(list(word))))
+            ['a', 'b', 'c']
+        """
+        return self.interleave(map_func, cycle_length=1, deterministic=True)
+
+    # --- order and number of elements --------------------------------------------------------------------------------
+
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None
+    ) -> Dataset:
+        """Draws at random from a buffer of the next `buffer_size` elements.
+
+        Args:
+            buffer_size: Elements in the buffer; uniform over all of them when it is no smaller than the dataset.
+            seed: Of the draws; without one (and without `Options.seed`) every iteration differs.
+            reshuffle_each_iteration: Whether epochs differ; True unless given. When False, every iteration of this
+                dataset, and of what is made of it, has one order. Without a seed that order is drawn when `shuffle`
+                is called, so another process that runs the same program has another one.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> sorted(int(x) for x in ad.Dataset.range(5).shuffle(5, seed=1))
+            [0, 1, 2, 3, 4]
+            >>> ds = ad.Dataset.range(5).shuffle(5, reshuffle_each_iteration=False)
+            >>> sorted([*ds.take(2), *ds.skip(2)]) == list(range(5))
+            True
+        """
+        return Dataset(transformations.shuffled(self._node, buffer_size, seed, reshuffle_each_iteration))
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """The dataset `count` times over; for ever when None or -1. Shuffles upstream differ from one to the next.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(3).repeat(2)]
+            [0, 1, 2, 0, 1, 2]
+        """
+        return Dataset(transformations.repeated(self._node, count))
+
+    def take(self, count: int) -> Dataset:
+        """The first `count` elements; all of them when -1.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(10).take(2)]
+            [0, 1]
+        """
+        return Dataset(Take(input=self._node, count=arguments.integer("count", count)))
+
+    def skip(self, count: int) -> Dataset:
+        """All but the first `count` elements; none when -1.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(5).skip(3)]
+            [3, 4]
+        """
+        return Dataset(Skip(input=self._node, count=arguments.integer("count", count)))
+
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` lets asyncdata choose.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [batch.tolist() for batch in ad.Dataset.range(4).batch(2).prefetch(ad.AUTOTUNE)]
+            [[0, 1], [2, 3]]
+        """
+        return Dataset(transformations.prefetched(self._node, buffer_size))
+
+    def ignore_errors(self, log_warning: bool = False) -> Dataset:
+        """Leaves out the elements that fail in the steps before this one, however many they are.
+
+        A record whose checksum does not hold, an element for which ``map``, ``filter`` or a parser raises: that
+        element. A file that cannot be read on (damaged framing, missing, replaced): the rest of that file. A step of
+        which 10,000 elements in a row fail ends the pipeline all the same, with ``TooManyErrorsError``. For a quota and
+        a list of what was left out, see ``Options.errors``.
+
+        Args:
+            log_warning: Whether every failure is logged.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_tensor_slices([1, 0, 2]).map(lambda x: 2 // int(x))
+            >>> [int(x) for x in ds.ignore_errors()]
+            [2, 1]
+        """
+        return Dataset(IgnoreErrors(input=self._node, log_warning=arguments.flag("log_warning", log_warning)))
+
+    def enumerate(self, start: int = 0) -> Dataset:
+        """Each element with its number: ``(start + i, element)``.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> list(ad.Dataset.from_tensor_slices(["a", "b"]).enumerate(start=5))
+            [(np.int64(5), 'a'), (np.int64(6), 'b')]
+        """
+        return Dataset(Enumerate(input=self._node, start=arguments.integer("start", start)))
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Every `num_shards`-th element, beginning with number `index`.
+
+        Best placed early, on the dataset of file names: the others are made and dropped. Steps before it must not draw
+        an order without a seed, nor deliver elements as they are ready: the shards of several processes would overlap.
+
+        Args:
+            num_shards: How many such parts there are.
+            index: Which of them: 0 to ``num_shards - 1``.
+
+        Raises:
+            PipelineError: While iterating, when the order differs from process to process.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(7).shard(num_shards=3, index=1)]
+            [1, 4]
+        """
+        return Dataset(sequence.shard(self._node, num_shards, index))
+
+    def take_while(self, predicate: Callable[..., Any]) -> Dataset:
+        """The elements before the first one for which the predicate is false; it runs on the pipeline's loop.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(10).take_while(lambda x: x < 3)]
+            [0, 1, 2]
+        """
+        return Dataset(TakeWhile(input=self._node, predicate=arguments.plain_function("predicate", predicate)))
+
+    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
+        """A map with a memory: ``state, output = scan_func(state, element)`` for each element; gives the outputs.
+
+        Args:
+            initial_state: The first state; must be copyable.
+            scan_func: Takes the state and the element (a tuple stays one argument), returns the new state and the
+                output. Runs on the pipeline's loop, one element after the other.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(5).scan(0, lambda total, x: (total + x, total + x))]
+            [0, 1, 3, 6, 10]
+        """
+        return Dataset(sequence.scanned(self._node, initial_state, scan_func))
+
+    def unique(self) -> Dataset:
+        """Each element the first time it comes.
+
+        Any kind of element will do. What was seen is remembered: about 150 bytes per different element.
+
+        Raises:
+            MemoryLimitError: While iterating, when that exceeds `Options.memory_limit_bytes`.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> list(ad.Dataset.from_tensor_slices(["b", "a", "b", "c", "a"]).unique())
+            ['b', 'a', 'c']
+        """
+        return Dataset(Unique(input=self._node))
+
+    def assert_cardinality(self, expected_cardinality: int) -> Dataset:
+        """The same dataset, of which `cardinality` says so many elements, and iterating checks it.
+
+        Args:
+            expected_cardinality: How many there are; `INFINITE_CARDINALITY` if they do not end.
+
+        Raises:
+            PipelineError: While iterating, when there are more or fewer.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> len(ad.Dataset.range(10).filter(lambda x: x % 2 == 0).assert_cardinality(5))
+            5
+        """
+        return Dataset(sequence.assert_cardinality(self._node, expected_cardinality))
+
+    def rejection_resample(
+        self,
+        class_func: Callable[..., Any],
+        target_dist: Sequence[float] | npt.NDArray[Any],
+        initial_dist: Sequence[float] | npt.NDArray[Any] | None = None,
+        seed: int | None = None,
+    ) -> Dataset:
+        """Drops and repeats elements so that classes come as often as wished; gives ``(class, element)``.
+
+        As in tf.data a part of the result is this dataset as it is, and the rest is drawn from it once more, each
+        element kept with the probability that fills up what its class lacks. The two are mixed at random until one of
+        them ends. So this dataset is read twice (four times without `initial_dist`), and an element may come twice: put
+        a `cache` in front where reading is dear. Where a class is not wished for at all, the first part is empty, and
+        nothing is read or comes twice.
+
+        Args:
+            class_func: The class of an element: an integer from 0 to ``len(target_dist) - 1``. Runs on the pipeline's
+                loop.
+            target_dist: How often each class is wished for.
+            initial_dist: How often each class comes; unless given the elements seen so far are counted.
+            seed: Of the draws; without one every iteration differs.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(1000).rejection_resample(lambda x: int(x >= 900), [0.5, 0.5], [0.9, 0.1], seed=1)
+            >>> classes = [int(c) for c, x in ds]
+            >>> 0.4 < sum(classes) / len(classes) < 0.6
+            True
+        """
+        return Dataset(sequence.resampled(Dataset, self._node, class_func, target_dist, initial_dist, seed))
+
+    # --- several elements in one, and one taken apart ----------------------------------------------------------------
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Stacks consecutive elements, leaf by leaf.
+
+        Arrays and numbers are stacked along a new first axis, byte strings and texts into a `BytesArray`, arrays of
+        them into arrays of objects.
+
+        Args:
+            batch_size: Elements of a batch.
+            drop_remainder: Whether a last, smaller batch is left out.
+            num_parallel_calls: Taken for compatibility: stacking is cheap, and done in the workers of a map before it.
+            deterministic: Taken for compatibility: batches keep their order.
+
+        Raises:
+            UnbatchableError: While iterating, when elements of one batch differ in structure, shape or dtype.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2)]
+            [[0, 1], [2, 3], [4]]
+            >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
+            [[0, 1], [2, 3]]
+        """
+        return Dataset(grouping.batch(self._node, batch_size, drop_remainder))
+
+    def unbatch(self) -> Dataset:
+        """The rows of every element, one by one: what `batch` and `ragged_batch` have joined.
+
+        Leaves of an element must have one length. A row of a RaggedArray is an array, or a RaggedArray of one level
+        less.
+
+        Raises:
+            UnbatchableError: While iterating, when a leaf is a scalar, or lengths differ.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_tensor_slices({"a": [[1, 2], [3, 4]], "b": [["x", "y"], ["z", ""]]})
+            >>> [(int(row["a"]), str(row["b"])) for row in ds.unbatch()]
+            [(1, 'x'), (2, 'y'), (3, 'z'), (4, '')]
+        """
+        return Dataset(Unbatch(input=self._node))
+
+    def rebatch(self, batch_size: int | Sequence[int] | npt.NDArray[Any], drop_remainder: bool = False) -> Dataset:
+        """The rows of batches in batches of another size: `unbatch` and `batch` in one.
+
+        Args:
+            batch_size: Rows of a batch; several sizes take turns.
+            drop_remainder: Whether a last batch that is smaller than its size is left out.
+
+        Raises:
+            UnbatchableError: While iterating, when rows of one batch differ in shape or dtype.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [batch.tolist() for batch in ad.Dataset.range(7).batch(3).rebatch([2, 1])]
+            [[0, 1], [2], [3, 4], [5], [6]]
+        """
+        return Dataset(grouping.rebatch(self._node, batch_size, drop_remainder))
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Stacks consecutive elements whose shapes differ, each padded at the end of its axes.
+
+        Arrays are padded to one shape; lists of byte strings become a two-dimensional array of objects; single byte
+        strings and texts a `BytesArray`, as in `batch`.
+
+        Args:
+            batch_size: Elements of a batch.
+            padded_shapes: None, or nested like the elements: per leaf a sequence of lengths, in which None (or -1)
+                stands for the longest of the batch. None pads every axis to the longest.
+            padding_values: None for zeros and empty strings; or a value for every leaf; or nested like the elements.
+                Python numbers may be of a simpler type than the elements, numpy scalars must have their dtype. Byte
+                strings may be padded with a ``str``.
+            drop_remainder: Whether a last, smaller batch is left out.
+
+        Raises:
+            UnbatchableError: While iterating, when an element is larger than its padded shape, elements of one batch
+                differ in structure, rank or dtype, or shapes and values do not fit them.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 3], [4, 5, 6]])
+            >>> [batch.tolist() for batch in ds.padded_batch(2, padding_values=-1)]
+            [[[1, -1], [2, 3]], [[4, 5, 6]]]
+            >>> [batch.shape for batch in ds.padded_batch(2, padded_shapes=[5])]
+            [(2, 5), (1, 5)]
+        """
+        return Dataset(grouping.padded_batch(self._node, batch_size, padded_shapes, padding_values, drop_remainder))
+
+    def ragged_batch(self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64) -> Dataset:
+        """Joins consecutive elements whose shapes differ into RaggedArrays, without padding.
+
+        Scalars, byte strings and texts are stacked as by `batch`. A leaf whose shape is known beforehand (see
+        `element_spec`) becomes ragged up to its last axis of unknown length, or is stacked if there is none. Of
+        another one all axes become ragged.
+
+        Args:
+            batch_size: Elements of a batch.
+            drop_remainder: Whether a last, smaller batch is left out.
+            row_splits_dtype: int64 or int32.
+
+        Raises:
+            UnbatchableError: While iterating, when elements of one batch differ in structure, rank or dtype.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 3], [], [4]])
+            >>> [batch.to_list() for batch in ds.ragged_batch(2)]
+            [[[1], [2, 3]], [[], [4]]]
+        """
+        return Dataset(grouping.ragged_batch(self._node, batch_size, drop_remainder, row_splits_dtype))
+
+    def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
+        """Groups elements into windows, each of which is a Dataset; nested elements give a nest of Datasets.
+
+        A window is a private copy of its elements: it may be kept, iterated over again, and turned into batches by
+        ``flat_map(lambda w: w.batch(size))``.
+
+        Args:
+            size: Elements of a window.
+            shift: From the beginning of one window to that of the next; `size` unless given.
+            stride: From one element of a window to the next.
+            drop_remainder: Whether windows that are not full are left out.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [[int(x) for x in window] for window in ad.Dataset.range(7).window(3, shift=2)]
+            [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6]]
+            >>> ds = ad.Dataset.range(7).window(3, drop_remainder=True)
+            >>> [batch.tolist() for batch in ds.flat_map(lambda window: window.batch(3))]
+            [[0, 1, 2], [3, 4, 5]]
+        """
+        return Dataset(grouping.window(Dataset, self._node, size, shift, stride, drop_remainder))
+
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[[int, Dataset], Dataset],
+        window_size: int | None = None,
+        window_size_func: Callable[[int], Any] | None = None,
+    ) -> Dataset:
+        """Collects elements by key, and goes on with what `reduce_func` makes of each full window.
+
+        When the input has ended, what is left is reduced in order of the keys. Both functions run on the pipeline's
+        loop.
+
+        Args:
+            key_func: ``key_func(element)`` returns an integer; a tuple element becomes several arguments.
+            reduce_func: ``reduce_func(key, window)`` returns a Dataset, whose elements are passed on.
+            window_size: Elements of a full window.
+            window_size_func: ``window_size_func(key)``, asked once per key; instead of `window_size`.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(7).group_by_window(lambda x: x % 2, lambda key, w: w.batch(2), window_size=2)
+            >>> [batch.tolist() for batch in ds]
+            [[0, 2], [1, 3], [4, 6], [5]]
+        """
+        return Dataset(
+            grouping.group_by_window(Dataset, self._node, key_func, reduce_func, window_size, window_size_func)
+        )
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Batches elements of similar length together, so that little is padded.
+
+        Args:
+            element_length_func: ``element_length_func(element)`` returns its length; runs on the pipeline's loop.
+            bucket_boundaries: Ascending: bucket i holds lengths from ``bucket_boundaries[i - 1]`` to below
+                ``bucket_boundaries[i]``.
+            bucket_batch_sizes: Elements of a batch per bucket: one more than there are boundaries.
+            padded_shapes: See `padded_batch`.
+            padding_values: See `padded_batch`.
+            pad_to_bucket_boundary: Pads lengths that are not given to one below the bucket's upper boundary instead of
+                the longest in the batch. Elements must be shorter than the last boundary. Leaves of several axes need
+                `padded_shapes`.
+            no_padding: Batches with `batch` instead: elements of a bucket must be alike.
+            drop_remainder: Whether smaller batches are left out at the end.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 2, 2], [3], [4, 4], [5, 5, 5]])
+            >>> [batch.tolist() for batch in ds.bucket_by_sequence_length(len, [2], [2, 2])]
+            [[[1], [3]], [[2, 2, 2], [4, 4, 0]], [[5, 5, 5]]]
+        """
+        return Dataset(
+            grouping.bucket_by_sequence_length(
+                Dataset,
+                self._node,
+                element_length_func,
+                bucket_boundaries,
+                bucket_batch_sizes,
+                padded_shapes,
+                padding_values,
+                pad_to_bucket_boundary=pad_to_bucket_boundary,
+                no_padding=no_padding,
+                drop_remainder=drop_remainder,
+            )
+        )
+
+    # --- several datasets in one -------------------------------------------------------------------------------------
+
+    def zip(*args: Any, datasets: Any = None) -> Dataset:
+        """Elements made of one element of each dataset, until the shortest ends.
+
+        Args:
+            *args: Datasets, whose elements become a tuple; or one nest (tuple, namedtuple, dict) of datasets, whose
+                elements nest in the same way. Called on a dataset, that one comes first.
+            datasets: The nest, instead.
+
+        Raises:
+            TypeError: Something else than a Dataset is in the nest.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> numbers, letters = ad.Dataset.range(3), ad.Dataset.from_tensor_slices(["a", "b"])
+            >>> list(ad.Dataset.zip({"n": numbers, "l": letters}))
+            [{'n': np.int64(0), 'l': 'a'}, {'n': np.int64(1), 'l': 'b'}]
+            >>> list(letters.zip(numbers))
+            [('a', np.int64(0)), ('b', np.int64(1))]
+        """
+        return Dataset(combining.zipped(args, datasets))
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """The elements of this dataset, then those of the other.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [int(x) for x in ad.Dataset.range(2).concatenate(ad.Dataset.range(5, 7))]
+            [0, 1, 5, 6]
+        """
+        return Dataset(combining.concatenated(self._node, dataset))
+
+    @staticmethod
+    def sample_from_datasets(
+        datasets: Sequence[Dataset],
+        weights: Sequence[float] | npt.NDArray[Any] | Dataset | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+        rerandomize_each_iteration: bool | None = None,
+    ) -> Dataset:
+        """Each element comes from one of the datasets, drawn at random; the order within each is kept.
+
+        Args:
+            datasets: What is drawn from.
+            weights: How likely each is, not normalized; all alike unless given. A Dataset gives the weights of each
+                draw, and ends it.
+            seed: Of the draws; unless given (or `Options.seed`) one is drawn for this dataset.
+            stop_on_empty_dataset: Whether everything ends when a dataset is drawn that has ended, so that the weights
+                hold to the end. Otherwise it is passed over.
+            rerandomize_each_iteration: Whether epochs differ; they do not unless it is True.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> tens = [ad.Dataset.range(10 * i, 10 * i + 3) for i in range(3)]
+            >>> ds = ad.Dataset.sample_from_datasets(tens, weights=[0.5, 0.5, 0.0], seed=1)
+            >>> sorted(int(x) for x in ds)
+            [0, 1, 2, 10, 11, 12]
+        """
+        return Dataset(combining.sampled(datasets, weights, seed, stop_on_empty_dataset, rerandomize_each_iteration))
+
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
+    ) -> Dataset:
+        """Each element comes from the dataset whose number the next element of another dataset gives.
+
+        Args:
+            datasets: What is chosen from.
+            choice_dataset: Gives integers from 0 to ``len(datasets) - 1``; its end is the end.
+            stop_on_empty_dataset: Whether everything ends when a dataset is chosen that has ended; otherwise it is
+                passed over.
+
+        Raises:
+            PipelineError: While iterating, when a choice is none of these integers.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> words = [ad.Dataset.from_tensors(word).repeat() for word in ("a", "b", "c")]
+            >>> list(ad.Dataset.choose_from_datasets(words, ad.Dataset.range(3).repeat(2)))
+            ['a', 'b', 'c', 'a', 'b', 'c']
+        """
+        return Dataset(combining.chosen(datasets, choice_dataset, stop_on_empty_dataset))
+
+    # --- elements kept for later runs --------------------------------------------------------------------------------
+
+    def cache(self, filename: str | os.PathLike[str] | None = "") -> Dataset:
+        """Keeps what the first complete run delivers; later runs read that instead of the input.
+
+        In memory the elements belong to this dataset, count against `Options.memory_limit_bytes` of every pipeline
+        that uses them, and are gone with the dataset. In a file they outlive it: the same pipeline finds them there in
+        any process, and another one is refused, see `snapshot`. A run that is broken off keeps nothing. What comes
+        before the cache (a shuffle, say) happens once.
+
+        Args:
+            filename: A path on a local file system; memory when None or ``""``. Elements may then be numbers,
+                arrays, bytes, str and nests of them; nothing is pickled.
+
+        Raises:
+            MemoryLimitError: While iterating, when the elements do not fit into the memory limit.
+            PipelineError: While iterating, when an element cannot be written to the file.
+            StaleDataError: While iterating, when steps, functions or files are not those that the file was made of.
+            BrokenFrameError: While iterating, when the file is damaged or none of asyncdata's.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> read = []
+            >>> ds = ad.Dataset.range(3).map(lambda x: read.append(int(x)) or x * x).cache()
+            >>> [int(x) for x in ds], [int(x) for x in ds], read
+            ([0, 1, 4], [0, 1, 4], [0, 1, 2])
+        """
+        return Dataset(grouping.cache(self._node, filename))
+
+    def snapshot(
+        self,
+        path: str | os.PathLike[str],
+        compression: str | None = "AUTO",
+        reader_func: Callable[[Dataset], Dataset] | None = None,
+        shard_func: Callable[..., Any] | None = None,
+    ) -> Dataset:
+        """Writes what the first complete run delivers to a directory; later runs read it, in this process or another.
+
+        With the elements it notes what they are made of: the steps before it and their settings, digests of the
+        functions' code, constants and what they refer to, and size and version of the files that were read. When any
+        of this differs, a complete snapshot is refused, and the error names the first difference. Settings that change
+        no element do not count (parallelism, executors, prefetching, memory), nor do `compression` and `reader_func`.
+        What cannot be compared is warned of: objects that cannot be pickled, and what functions change while they run.
+
+        Args:
+            path: A directory on a local file system.
+            compression: ``"GZIP"`` or ``"ZSTD"``; ``"AUTO"`` and None mean none. Reading finds out by itself.
+            reader_func: ``reader_func(datasets)`` makes the dataset that is read of a dataset of one dataset per shard;
+                their elements in turn unless given.
+            shard_func: ``shard_func(element)`` returns the number of the shard an element goes to; all go to one
+                unless given. Runs on the pipeline's loop.
+
+        Raises:
+            PipelineError: While iterating, when an element cannot be written.
+            StaleDataError: While iterating, when the snapshot was made by another pipeline or of other files.
+            DataError: While iterating, when the snapshot is damaged or none of asyncdata's.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> import tempfile
+            >>> def in_turn(shards):
+            ...     return shards.flat_map(lambda shard: shard)
+            >>> with tempfile.TemporaryDirectory() as path:
+            ...     ds = ad.Dataset.range(6).snapshot(path, reader_func=in_turn, shard_func=lambda x: x % 2)
+            ...     [int(x) for x in ds], [int(x) for x in ds]
+            ([0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 3, 5])
+        """
+        return Dataset(grouping.snapshot(Dataset, self._node, path, compression, reader_func, shard_func))
+
+    # --- older names for two steps at once ---------------------------------------------------------------------------
+
+    def map_and_batch(
+        self,
+        map_func: Callable[..., Any],
+        batch_size: int,
+        num_parallel_batches: int | None = None,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+    ) -> Dataset:
+        """``map(map_func, num_parallel_calls).batch(batch_size, drop_remainder)``.
+
+        Args:
+            map_func: As of `map`.
+            batch_size: As of `batch`.
+            num_parallel_batches: Another way to say ``num_parallel_calls=num_parallel_batches * batch_size``.
+            drop_remainder: As of `batch`.
+            num_parallel_calls: As of `map`.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> [batch.tolist() for batch in ad.Dataset.range(4).map_and_batch(lambda x: x * x, 2)]
+            [[0, 1], [4, 9]]
+        """
+        return self.map(map_func, fused.calls_at_once(num_parallel_calls, num_parallel_batches, batch_size)).batch(
+            batch_size, drop_remainder
+        )
+
+    def shuffle_and_repeat(self, buffer_size: int, count: int | None = None, seed: int | None = None) -> Dataset:
+        """``shuffle(buffer_size, seed).repeat(count)``.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> sorted(int(x) for x in ad.Dataset.range(2).shuffle_and_repeat(2, count=2))
+            [0, 0, 1, 1]
+        """
+        return self.shuffle(buffer_size, seed).repeat(count)
+
+    def parallel_interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: int,
+        block_length: int = 1,
+        sloppy: bool | None = False,
+        buffer_output_elements: int | None = None,
+        prefetch_input_elements: int | None = None,
+    ) -> Dataset:
+        """``interleave(map_func, cycle_length, block_length, deterministic=not sloppy)``.
+
+        Args:
+            map_func: As of `interleave`.
+            cycle_length: As of `interleave`.
+            block_length: As of `interleave`.
+            sloppy: Whether a dataset that has nothing ready is passed over; None takes `Options.deterministic`.
+            buffer_output_elements: Taken for compatibility: what is read ahead is divided by the memory limit.
+            prefetch_input_elements: Taken for compatibility: the next datasets are opened ahead in any case.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(2).parallel_interleave(lambda x: ad.Dataset.from_tensors(x).repeat(2), 2)
+            >>> [int(x) for x in ds]
+            [0, 1, 0, 1]
+        """
+        return self.interleave(map_func, cycle_length, block_length, deterministic=fused.unless_sloppy(sloppy))
+
+    # --- the dataset as a whole --------------------------------------------------------------------------------------
+
+    def apply(self, transformation_func: Callable[[Dataset], R]) -> R:
+        """``transformation_func(self)``, to keep a chain of calls.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> def every_other(ds):
+            ...     return ds.filter(lambda x: x % 2 == 0)
+            >>> [int(x) for x in ad.Dataset.range(5).apply(every_other)]
+            [0, 2, 4]
+        """
+        return cast("R", arguments.function("transformation_func", transformation_func)(self))
+
+    def with_options(self, options: Options) -> Dataset:
+        """The same dataset run with these options; what they do not say, earlier calls say.
+
+        Options of all calls are merged field by field, ``storage`` by scheme and key; the later call wins. The
+        ``storage`` of one input of `zip` or `concatenate`, or of an inner dataset of `interleave`, holds for that one
+        alone; all other options hold for the whole pipeline.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(3).with_options(ad.Options(memory_limit_bytes=64 << 20, num_workers=0))
+            >>> [int(x) for x in ds]
+            [0, 1, 2]
+        """
+        return Dataset(transformations.with_options(self._node, options))
+
+    def iterator(self, epoch: int | None = None) -> PipelineIterator:
+        """Starts the pipeline and returns its iterator, for ``with`` or ``async with``.
+
+        Args:
+            epoch: Number of the epoch; the handle's next one unless given.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> with ad.Dataset.range(3).iterator() as numbers:
+            ...     int(next(numbers)), int(next(numbers))
+            (0, 1)
+        """
+        return answers.started(self._node, self._epochs, epoch)
+
+    def as_numpy_iterator(self) -> Iterator[Element]:
+        """The same as ``iter``: elements are made of numpy's arrays and numbers anyway.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> next(ad.Dataset.range(3).as_numpy_iterator())
+            np.int64(0)
+        """
+        return iter(self.iterator())
+
+    def cardinality(self) -> int:
+        """How many elements there are, if that is known without running the pipeline.
+
+        Returns:
+            The number, or `INFINITE_CARDINALITY` (-1), or `UNKNOWN_CARDINALITY` (-2).
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ad.Dataset.range(10).batch(3).cardinality()
+            4
+            >>> ad.Dataset.range(10).repeat().cardinality() == ad.INFINITE_CARDINALITY
+            True
+            >>> ad.Dataset.range(10).filter(bool).cardinality() == ad.UNKNOWN_CARDINALITY
+            True
+        """
+        return cardinality(self._node)
+
+    @property
+    def element_spec(self) -> Any:
+        """What elements are made of: `ArraySpec` and its like, nested like an element.
+
+        None stands for what only running would tell, such as what a function returns. Of `ParquetDataset` the footer
+        of one file is read to know it; that a value may be missing is not part of a spec.
+
+        Raises:
+            StorageError: That file cannot be read.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ad.Dataset.from_tensor_slices({"x": [1.0, 2.0], "name": ["a", "b"]}).batch(2).element_spec
+            {'x': ArraySpec(shape=(None,), dtype=dtype('float64')), 'name': StrSpec(shape=(None,))}
+        """
+        return element_spec(with_known_rows(self._node))
+
+    def reduce(self, initial_state: S, reduce_func: Callable[[S, Any], S]) -> S:
+        """Runs the pipeline and folds its elements: ``state = reduce_func(state, element)``; the last state.
+
+        Args:
+            initial_state: The first state, and the answer when there are no elements.
+            reduce_func: Called in this thread; a tuple element is one argument.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> int(ad.Dataset.range(5).reduce(0, lambda total, x: total + x))
+            10
+        """
+        return answers.reduced(self.iterator, initial_state, reduce_func)
+
+    async def areduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """`reduce` for asyncio programs; `reduce_func` may be ``async def``.
+
+        Example:
+            >>> import asyncdata as ad, asyncio
+            >>> int(asyncio.run(ad.Dataset.range(5).areduce(0, lambda total, x: total + x)))
+            10
+        """
+        return await answers.reduced_later(self.iterator, initial_state, reduce_func)
+
+    def get_single_element(self) -> Element:
+        """The only element.
+
+        Raises:
+            ValueError: There is none, or more than one.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> int(ad.Dataset.range(5).skip(4).get_single_element())
+            4
+        """
+        return answers.single(self.iterator)
 
 
 def _restored(steps: tuple[Node, ...]) -> Dataset:
     return Dataset(restored(steps))
-
-
-def _frozen(leaf: Any) -> Any:
-    """A copy of what others could change."""
-    if isinstance(leaf, list):
-        try:
-            array = np.array(leaf)
-        except ValueError:
-            return leaf
-        if array.dtype.kind in "US":
-            texts = _texts(leaf, array.shape)
-            leaf = texts if all(isinstance(item, str | bytes) for item in texts.flat) else leaf
-        elif array.dtype.kind in "biufc":
-            leaf = array
-    elif isinstance(leaf, np.ndarray):
-        leaf = leaf.copy()
-    if isinstance(leaf, np.ndarray):
-        leaf.flags.writeable = False
-    return leaf
-
-
-def _texts(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Byte strings and texts as they came: in an array of numpy's they lose trailing zeros and their own lengths."""
-    array = np.empty(shape, object)
-    array[...] = np.array(value, object)
-    array.reshape(-1)[:] = [str(item) if isinstance(item, np.str_) else item for item in array.flat]
-    return array
-
-
-def _as_rows(value: Any) -> np.ndarray[Any, Any]:
-    if any(isinstance(each, np.ma.MaskedArray) for each in (value, *(value if isinstance(value, list) else ()))):
-        raise TypeError(
-            "from_tensor_slices would lose the mask of a masked array: give array.filled(value), or array.data and "
-            "np.ma.getmaskarray(array) as two arrays"
-        )
-    if isinstance(value, AbstractSet | Iterator):
-        raise TypeError(
-            f"tensors must be arrays or lists, not {arguments.shown(value)}; make a list of it, or use from_generator"
-        )
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(
-            f"from_tensor_slices needs arrays, or lists of one length on every level, not {arguments.shown(value)}; "
-            "from_generator takes rows of different lengths"
-        ) from error
-    if array.dtype.kind == "T":
-        array = array.astype(object)
-        if not all(isinstance(item, str) for item in array.flat):
-            raise TypeError("from_tensor_slices needs a str in the place of every missing one of a StringDType array")
-    if array.dtype.kind in "US" and array.ndim:
-        array = _texts(value, array.shape)
-    if array.ndim == 0:
-        raise ValueError(
-            "from_tensor_slices needs arrays with at least one axis; use from_tensors for a single element"
-        )
-    return sources.byte_order(array) if array.dtype != object else array

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.directory_index import DirectoryIndex, index_directory
-from asyncdata.dataset.formats import FileDataset
+from asyncdata.dataset.files import FileDataset
 from asyncdata.formats.resampling import ImageLoader
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan.node import Node

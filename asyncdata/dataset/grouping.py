@@ -1,301 +1,84 @@
-"""Transformations that join elements, or take them apart."""
+"""Checks and nodes of the transformations that join elements, take them apart, or keep them for later runs."""
 
 from __future__ import annotations
 
+import os
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
-from asyncdata.dataset.buckets import BucketOf, BucketSize, ReduceBucket, check_buckets
-from asyncdata.dataset.handle import Handle, NodeOf
-from asyncdata.plan import grouping, transformations
+from asyncdata.dataset.handles import NodeOf, node_of
+from asyncdata.errors import UnsupportedURLError
+from asyncdata.formats.block_codec import CODECS
+from asyncdata.plan.grouping import (
+    Cache,
+    GroupByWindow,
+    MakeDataset,
+    PaddedBatch,
+    RaggedBatch,
+    Rebatch,
+    Snapshot,
+    Window,
+)
+from asyncdata.plan.node import Node
+from asyncdata.plan.transformations import Batch
 from asyncdata.planner.element_spec import element_spec
+from asyncdata.runtime.stages.store.stored import MemoryCell
+from asyncdata.runtime.user_code import as_int
 from asyncdata.spec import ArraySpec
-
-if TYPE_CHECKING:
-    from asyncdata.dataset.dataset import Dataset
+from asyncdata.storage.urls import scheme_of
 
 
-class Grouping(Handle):
-    """The part of `Dataset` that makes one element of several, or several of one."""
+def batch(node: Node, batch_size: int, drop_remainder: bool) -> Node:
+    """`Dataset.batch`."""
+    size = arguments.integer("batch_size", batch_size, least=1)
+    return Batch(input=node, size=size, drop_remainder=arguments.flag("drop_remainder", drop_remainder))
 
-    __slots__ = ()
 
-    def batch(
-        self,
-        batch_size: int,
-        drop_remainder: bool = False,
-        num_parallel_calls: int | None = None,
-        deterministic: bool | None = None,
-    ) -> Dataset:
-        """Stacks consecutive elements, leaf by leaf.
+def rebatch(node: Node, batch_size: int | Sequence[int] | npt.NDArray[Any], drop_remainder: bool) -> Node:
+    """`Dataset.rebatch`."""
+    several = isinstance(batch_size, np.ndarray) and batch_size.ndim > 0
+    if several or isinstance(batch_size, Sequence):
+        sizes = arguments.integers("batch_size", batch_size, least=1)
+    else:
+        sizes = (arguments.integer("batch_size", batch_size, least=1),)
+    if not sizes:
+        raise ValueError("batch_size must name at least one size")
+    return Rebatch(input=node, sizes=sizes, drop_remainder=arguments.flag("drop_remainder", drop_remainder))
 
-        Arrays and numbers are stacked along a new first axis, byte strings and texts into a `BytesArray`, arrays of
-        them into arrays of objects.
 
-        Args:
-            batch_size: Elements of a batch.
-            drop_remainder: Whether a last, smaller batch is left out.
-            num_parallel_calls: Taken for compatibility: stacking is cheap, and done in the workers of a map before it.
-            deterministic: Taken for compatibility: batches keep their order.
+def padded_batch(
+    node: Node, batch_size: int, padded_shapes: Any, padding_values: Any, drop_remainder: bool
+) -> PaddedBatch:
+    """`Dataset.padded_batch`."""
+    return PaddedBatch(
+        input=node,
+        size=arguments.integer("batch_size", batch_size, least=1),
+        shapes=padded_shapes,
+        values=padding_values,
+        drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+        longest=None,
+    )
 
-        Raises:
-            UnbatchableError: While iterating, when elements of one batch differ in structure, shape or dtype.
 
-        Example:
-            >>> import asyncdata as ad
-            >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2)]
-            [[0, 1], [2, 3], [4]]
-            >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
-            [[0, 1], [2, 3]]
-        """
-        del num_parallel_calls, deterministic
-        return self._derive(
-            transformations.Batch(
-                input=self._node,
-                size=arguments.integer("batch_size", batch_size, least=1),
-                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
-            )
-        )
-
-    def unbatch(self) -> Dataset:
-        """The rows of every element, one by one: what `batch` and `ragged_batch` have joined.
-
-        Leaves of an element must have one length. A row of a RaggedArray is an array, or a RaggedArray of one level
-        less.
-
-        Raises:
-            UnbatchableError: While iterating, when a leaf is a scalar, or lengths differ.
-
-        Example:
-            >>> import asyncdata as ad
-            >>> ds = ad.Dataset.from_tensor_slices({"a": [[1, 2], [3, 4]], "b": [["x", "y"], ["z", ""]]})
-            >>> [(int(row["a"]), str(row["b"])) for row in ds.unbatch()]
-            [(1, 'x'), (2, 'y'), (3, 'z'), (4, '')]
-        """
-        return self._derive(grouping.Unbatch(input=self._node))
-
-    def rebatch(self, batch_size: int | Sequence[int] | npt.NDArray[Any], drop_remainder: bool = False) -> Dataset:
-        """The rows of batches in batches of another size: `unbatch` and `batch` in one.
-
-        Args:
-            batch_size: Rows of a batch; several sizes take turns.
-            drop_remainder: Whether a last batch that is smaller than its size is left out.
-
-        Raises:
-            UnbatchableError: While iterating, when rows of one batch differ in shape or dtype.
-
-        Example:
-            >>> import asyncdata as ad
-            >>> [batch.tolist() for batch in ad.Dataset.range(7).batch(3).rebatch([2, 1])]
-            [[0, 1], [2], [3, 4], [5], [6]]
-        """
-        several = isinstance(batch_size, np.ndarray) and batch_size.ndim > 0
-        if several or isinstance(batch_size, Sequence):
-            sizes = arguments.integers("batch_size", batch_size, least=1)
-        else:
-            sizes = (arguments.integer("batch_size", batch_size, least=1),)
-        if not sizes:
-            raise ValueError("batch_size must name at least one size")
-        dropped = arguments.flag("drop_remainder", drop_remainder)
-        return self._derive(grouping.Rebatch(input=self._node, sizes=sizes, drop_remainder=dropped))
-
-    def padded_batch(
-        self,
-        batch_size: int,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
-        drop_remainder: bool = False,
-    ) -> Dataset:
-        """Stacks consecutive elements whose shapes differ, each padded at the end of its axes.
-
-        Arrays are padded to one shape; lists of byte strings become a two-dimensional array of objects; single byte
-        strings and texts a `BytesArray`, as in `batch`.
-
-        Args:
-            batch_size: Elements of a batch.
-            padded_shapes: None, or nested like the elements: per leaf a sequence of lengths, in which None (or -1)
-                stands for the longest of the batch. None pads every axis to the longest.
-            padding_values: None for zeros and empty strings; or a value for every leaf; or nested like the elements.
-                Python numbers may be of a simpler type than the elements, numpy scalars must have their dtype. Byte
-                strings may be padded with a ``str``.
-            drop_remainder: Whether a last, smaller batch is left out.
-
-        Raises:
-            UnbatchableError: While iterating, when an element is larger than its padded shape, elements of one batch
-                differ in structure, rank or dtype, or shapes and values do not fit them.
-
-        Example:
-            >>> import asyncdata as ad
-            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 3], [4, 5, 6]])
-            >>> [batch.tolist() for batch in ds.padded_batch(2, padding_values=-1)]
-            [[[1, -1], [2, 3]], [[4, 5, 6]]]
-            >>> [batch.shape for batch in ds.padded_batch(2, padded_shapes=[5])]
-            [(2, 5), (1, 5)]
-        """
-        return self._derive(
-            grouping.PaddedBatch(
-                input=self._node,
-                size=arguments.integer("batch_size", batch_size, least=1),
-                shapes=padded_shapes,
-                values=padding_values,
-                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
-                longest=None,
-            )
-        )
-
-    def ragged_batch(self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64) -> Dataset:
-        """Joins consecutive elements whose shapes differ into RaggedArrays, without padding.
-
-        Scalars, byte strings and texts are stacked as by `batch`. A leaf whose shape is known beforehand (see
-        `element_spec`) becomes ragged up to its last axis of unknown length, or is stacked if there is none. Of
-        another one all axes become ragged.
-
-        Args:
-            batch_size: Elements of a batch.
-            drop_remainder: Whether a last, smaller batch is left out.
-            row_splits_dtype: int64 or int32.
-
-        Raises:
-            UnbatchableError: While iterating, when elements of one batch differ in structure, rank or dtype.
-
-        Example:
-            >>> import asyncdata as ad
-            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 3], [], [4]])
-            >>> [batch.to_list() for batch in ds.ragged_batch(2)]
-            [[[1], [2, 3]], [[], [4]]]
-        """
-        dtype = arguments.dtype("row_splits_dtype", row_splits_dtype)
-        if dtype not in (np.int32, np.int64):
-            raise ValueError(f"row_splits_dtype must be int32 or int64, not {dtype}")
-        return self._derive(
-            grouping.RaggedBatch(
-                input=self._node,
-                size=arguments.integer("batch_size", batch_size, least=1),
-                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
-                splits_dtype=dtype.str,
-                ranks=_ragged_ranks(element_spec(self._node)),
-            )
-        )
-
-    def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
-        """Groups elements into windows, each of which is a Dataset; nested elements give a nest of Datasets.
-
-        A window is a private copy of its elements: it may be kept, iterated over again, and turned into batches by
-        ``flat_map(lambda w: w.batch(size))``.
-
-        Args:
-            size: Elements of a window.
-            shift: From the beginning of one window to that of the next; `size` unless given.
-            stride: From one element of a window to the next.
-            drop_remainder: Whether windows that are not full are left out.
-
-        Example:
-            >>> import asyncdata as ad
-            >>> [[int(x) for x in window] for window in ad.Dataset.range(7).window(3, shift=2)]
-            [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6]]
-            >>> ds = ad.Dataset.range(7).window(3, drop_remainder=True)
-            >>> [batch.tolist() for batch in ds.flat_map(lambda window: window.batch(3))]
-            [[0, 1, 2], [3, 4, 5]]
-        """
-        size = arguments.integer("size", size, least=1)
-        return self._derive(
-            grouping.Window(
-                input=self._node,
-                size=size,
-                shift=size if shift is None else arguments.integer("shift", shift, least=1),
-                stride=arguments.integer("stride", stride, least=1),
-                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
-                make=self._derive,
-            )
-        )
-
-    def group_by_window(
-        self,
-        key_func: Callable[..., Any],
-        reduce_func: Callable[[int, Dataset], Dataset],
-        window_size: int | None = None,
-        window_size_func: Callable[[int], Any] | None = None,
-    ) -> Dataset:
-        """Collects elements by key, and goes on with what `reduce_func` makes of each full window.
-
-        When the input has ended, what is left is reduced in order of the keys. Both functions run on the pipeline's
-        loop.
-
-        Args:
-            key_func: ``key_func(element)`` returns an integer; a tuple element becomes several arguments.
-            reduce_func: ``reduce_func(key, window)`` returns a Dataset, whose elements are passed on.
-            window_size: Elements of a full window.
-            window_size_func: ``window_size_func(key)``, asked once per key; instead of `window_size`.
-
-        Example:
-            >>> import asyncdata as ad
-            >>> ds = ad.Dataset.range(7).group_by_window(lambda x: x % 2, lambda key, w: w.batch(2), window_size=2)
-            >>> [batch.tolist() for batch in ds]
-            [[0, 2], [1, 3], [4, 6], [5]]
-        """
-        if (window_size is None) == (window_size_func is None):
-            raise ValueError("group_by_window needs either window_size or window_size_func")
-        if window_size_func is None:
-            window_size_func = _Always(arguments.integer("window_size", window_size, least=1))
-        return self._derive(
-            grouping.GroupByWindow(
-                input=self._node,
-                key=arguments.plain_function("key_func", key_func),
-                function=NodeOf(arguments.plain_function("reduce_func", reduce_func), "group_by_window"),
-                window_size=arguments.plain_function("window_size_func", window_size_func),
-                make=self._derive,
-            )
-        )
-
-    def bucket_by_sequence_length(
-        self,
-        element_length_func: Callable[..., Any],
-        bucket_boundaries: Sequence[int],
-        bucket_batch_sizes: Sequence[int],
-        padded_shapes: Any = None,
-        padding_values: Any = None,
-        pad_to_bucket_boundary: bool = False,
-        no_padding: bool = False,
-        drop_remainder: bool = False,
-    ) -> Dataset:
-        """Batches elements of similar length together, so that little is padded.
-
-        Args:
-            element_length_func: ``element_length_func(element)`` returns its length; runs on the pipeline's loop.
-            bucket_boundaries: Ascending: bucket i holds lengths from ``bucket_boundaries[i - 1]`` to below
-                ``bucket_boundaries[i]``.
-            bucket_batch_sizes: Elements of a batch per bucket: one more than there are boundaries.
-            padded_shapes: See `padded_batch`.
-            padding_values: See `padded_batch`.
-            pad_to_bucket_boundary: Pads lengths that are not given to one below the bucket's upper boundary instead of
-                the longest in the batch. Elements must be shorter than the last boundary. Leaves of several axes need
-                `padded_shapes`.
-            no_padding: Batches with `batch` instead: elements of a bucket must be alike.
-            drop_remainder: Whether smaller batches are left out at the end.
-
-        Example:
-            >>> import asyncdata as ad
-            >>> ds = ad.Dataset.from_generator(lambda: [[1], [2, 2, 2], [3], [4, 4], [5, 5, 5]])
-            >>> [batch.tolist() for batch in ds.bucket_by_sequence_length(len, [2], [2, 2])]
-            [[[1], [3]], [[2, 2, 2], [4, 4, 0]], [[5, 5, 5]]]
-        """
-        boundaries, sizes = check_buckets(bucket_boundaries, bucket_batch_sizes)
-        bounded = arguments.flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
-        reduce = ReduceBucket(
-            boundaries=boundaries if bounded else None,
-            sizes=sizes,
-            shapes=padded_shapes,
-            values=padding_values,
-            padded=not arguments.flag("no_padding", no_padding),
-            drop_remainder=arguments.flag("drop_remainder", drop_remainder),
-        )
-        length = arguments.plain_function("element_length_func", element_length_func)
-        bucket = BucketOf(length, boundaries, bounded=bounded)
-        return self.group_by_window(bucket, reduce, window_size_func=BucketSize(sizes))
+def ragged_batch(node: Node, batch_size: int, drop_remainder: bool, row_splits_dtype: Any) -> Node:
+    """`Dataset.ragged_batch`."""
+    dtype = arguments.dtype("row_splits_dtype", row_splits_dtype)
+    if dtype not in (np.int32, np.int64):
+        raise ValueError(f"row_splits_dtype must be int32 or int64, not {dtype}")
+    return RaggedBatch(
+        input=node,
+        size=arguments.integer("batch_size", batch_size, least=1),
+        drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+        splits_dtype=dtype.str,
+        ranks=_ragged_ranks(element_spec(node)),
+    )
 
 
 def _ragged_ranks(spec: Any) -> Any:
@@ -309,6 +92,41 @@ def _ragged_ranks(spec: Any) -> Any:
     return max((axis for axis, extent in enumerate(spec.shape, start=1) if extent is None), default=0)
 
 
+def window(make: MakeDataset, node: Node, size: int, shift: int | None, stride: int, drop_remainder: bool) -> Node:
+    """`Dataset.window`."""
+    size = arguments.integer("size", size, least=1)
+    return Window(
+        input=node,
+        size=size,
+        shift=size if shift is None else arguments.integer("shift", shift, least=1),
+        stride=arguments.integer("stride", stride, least=1),
+        drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+        make=make,
+    )
+
+
+def group_by_window(
+    make: MakeDataset,
+    node: Node,
+    key_func: Callable[..., Any],
+    reduce_func: Callable[[int, Any], Any],
+    window_size: int | None,
+    window_size_func: Callable[[int], Any] | None,
+) -> Node:
+    """`Dataset.group_by_window`."""
+    if (window_size is None) == (window_size_func is None):
+        raise ValueError("group_by_window needs either window_size or window_size_func")
+    if window_size_func is None:
+        window_size_func = _Always(arguments.integer("window_size", window_size, least=1))
+    return GroupByWindow(
+        input=node,
+        key=arguments.plain_function("key_func", key_func),
+        function=NodeOf(arguments.plain_function("reduce_func", reduce_func), "group_by_window"),
+        window_size=arguments.plain_function("window_size_func", window_size_func),
+        make=make,
+    )
+
+
 class _Always:
     """Gives one answer; a class, so that it can be pickled."""
 
@@ -317,3 +135,166 @@ class _Always:
 
     def __call__(self, _key: int) -> int:
         return self.value
+
+
+def bucket_by_sequence_length(
+    make: MakeDataset,
+    node: Node,
+    element_length_func: Callable[..., Any],
+    bucket_boundaries: Sequence[int],
+    bucket_batch_sizes: Sequence[int],
+    padded_shapes: Any,
+    padding_values: Any,
+    *,
+    pad_to_bucket_boundary: bool,
+    no_padding: bool,
+    drop_remainder: bool,
+) -> Node:
+    """`Dataset.bucket_by_sequence_length`: a group by the number of the bucket."""
+    boundaries = arguments.integers("bucket_boundaries", bucket_boundaries)
+    sizes = arguments.integers("bucket_batch_sizes", bucket_batch_sizes, least=1)
+    if len(sizes) != len(boundaries) + 1:
+        raise ValueError(
+            f"bucket_batch_sizes must have one entry more than bucket_boundaries, but they have {len(sizes)} and "
+            f"{len(boundaries)}"
+        )
+    if any(a >= b for a, b in pairwise(boundaries)):
+        raise ValueError(f"bucket_boundaries must ascend, not {list(boundaries)}")
+    bounded = arguments.flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
+    reduce = _ReduceBucket(
+        boundaries if bounded else None,
+        sizes,
+        padded_shapes,
+        padding_values,
+        padded=not arguments.flag("no_padding", no_padding),
+        drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+    )
+    length = arguments.plain_function("element_length_func", element_length_func)
+    return GroupByWindow(
+        input=node,
+        key=_BucketOf(length, boundaries, bounded=bounded),
+        function=reduce,
+        window_size=_BucketSize(sizes),
+        make=make,
+    )
+
+
+class _BucketOf:
+    """The number of an element's bucket; a class, like those below, so that it can be pickled.
+
+    Args:
+        length: Gives an element's length.
+        boundaries: Between the buckets.
+        bounded: Whether an element of the last bucket, which has no upper boundary, is an error.
+    """
+
+    def __init__(self, length: Callable[..., Any], boundaries: tuple[int, ...], *, bounded: bool) -> None:
+        self._length = length
+        self._boundaries = boundaries
+        self._bounded = bounded
+
+    def __call__(self, *element: Any) -> int:
+        length = as_int(self._length(*element), "element_length_func")
+        bucket = bisect_right(self._boundaries, length)
+        if self._bounded and bucket == len(self._boundaries):
+            raise ValueError(
+                "with pad_to_bucket_boundary elements must be shorter than the last boundary, but one has length "
+                f"{length}"
+            )
+        return bucket
+
+
+class _BucketSize:
+    """Elements of a batch of a bucket."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self._sizes = sizes
+
+    def __call__(self, bucket: int) -> int:
+        return self._sizes[bucket]
+
+
+class _ReduceBucket:
+    """The node that makes one batch of a bucket's window.
+
+    Args:
+        boundaries: Upper boundaries to pad to, or None for the longest element.
+        sizes: Elements of a batch.
+        shapes: As of `padded_batch`.
+        values: Likewise.
+        padded: Whether elements are padded at all.
+        drop_remainder: Whether smaller batches are left out.
+    """
+
+    def __init__(
+        self,
+        boundaries: tuple[int, ...] | None,
+        sizes: tuple[int, ...],
+        shapes: Any,
+        values: Any,
+        *,
+        padded: bool,
+        drop_remainder: bool,
+    ) -> None:
+        self.__qualname__ = "bucket_by_sequence_length"
+        self._boundaries = boundaries
+        self._sizes = sizes
+        self._shapes = shapes
+        self._values = values
+        self._padded = padded
+        self._drop = drop_remainder
+
+    def __call__(self, bucket: int, window: Any) -> Node:
+        node, size = node_of("the window", window), self._sizes[bucket]
+        if not self._padded:
+            return Batch(input=node, size=size, drop_remainder=self._drop)
+        return PaddedBatch(
+            input=node,
+            size=size,
+            shapes=self._shapes,
+            values=self._values,
+            drop_remainder=self._drop,
+            longest=None if self._boundaries is None else self._boundaries[bucket] - 1,
+        )
+
+
+def cache(node: Node, filename: str | os.PathLike[str] | None) -> Node:
+    """`Dataset.cache`."""
+    name = "" if filename is None else arguments.url("filename", filename)
+    return Cache(input=node, filename=_local_path(name, "cache") if name else None, cell=MemoryCell())
+
+
+def snapshot(
+    make: MakeDataset,
+    node: Node,
+    path: str | os.PathLike[str],
+    compression: str | None,
+    reader_func: Callable[[Any], Any] | None,
+    shard_func: Callable[..., Any] | None,
+) -> Node:
+    """`Dataset.snapshot`."""
+    arguments.choice("compression", compression, ("AUTO", *CODECS, "", None))
+    if shard_func is not None:
+        arguments.plain_function("shard_func", shard_func)
+    if reader_func is not None:
+        arguments.plain_function("reader_func", reader_func)
+    return Snapshot(
+        input=node,
+        path=_local_path(arguments.url("path", path), "snapshot"),
+        codec=compression if compression in CODECS else None,
+        shard=shard_func,
+        function=None if reader_func is None else NodeOf(reader_func, "snapshot"),
+        make=make,
+        node_of=partial(node_of, "the dataset of a shard"),
+    )
+
+
+def _local_path(name: str, what: str) -> str:
+    """The path that a name or ``file://`` URL means.
+
+    Raises:
+        UnsupportedURLError: It is elsewhere.
+    """
+    if scheme_of(name) != "file":
+        raise UnsupportedURLError(f"{what} writes to local file systems only", url=name)
+    return os.path.abspath(name.removeprefix("file://"))

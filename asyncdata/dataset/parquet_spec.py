@@ -65,9 +65,7 @@ def _rows_of(node: Node) -> ParquetRows | None:
     """The reader of Parquet files that a step is, or makes of file names."""
     if isinstance(node, ParquetRows):
         return node
-    opened = (
-        getattr(getattr(node.function, "function", None), OPENS_FILES, None) if isinstance(node, Interleave) else None
-    )
+    opened = getattr(node.function, OPENS_FILES, None) if isinstance(node, Interleave) else None
     return opened if isinstance(opened, ParquetRows) else None
 
 

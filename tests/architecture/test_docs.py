@@ -63,13 +63,9 @@ class Finder(doctest.DocTestFinder):
 
 
 def examples_of(thing: object, name: str) -> list[doctest.DocTest]:
-    """The docstring examples of a class or function, its methods included, and those that Dataset is made of."""
-    finder = Finder(exclude_empty=True)
-    parts = [thing]
-    if thing is asyncdata.Dataset:
-        parts = [part for part in asyncdata.Dataset.__mro__ if part.__module__.startswith("asyncdata")]
-    found = [finder.find(part, name, module=inspect.getmodule(part)) for part in parts]
-    return [test for tests in found for test in tests if test.examples]
+    """The docstring examples of a class or function, its methods included."""
+    found = Finder(exclude_empty=True).find(thing, name, module=inspect.getmodule(thing))
+    return [test for test in found if test.examples]
 
 
 @pytest.fixture

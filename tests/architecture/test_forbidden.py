@@ -18,6 +18,8 @@ EVERYTHING = python_files("asyncdata", "fake_gcs", "tests", "benchmarks", "docs"
 
 FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "common", "misc", "base", "core", "manager"}
 LONGEST_FILE = 700
+# The whole vocabulary in one place: signatures and docstrings (tests/dataset/test_vocabulary.py sees to that).
+MAY_BE_LONG = {"asyncdata/dataset/dataset.py"}
 
 # The leak check waits for things that announce nothing; it is the one place that may look again and again.
 MAY_POLL = {"asyncdata/testing/leaks.py"}
@@ -139,7 +141,7 @@ def broken() -> dict[str, list[str]]:
             places.append(("silent_tests", silent_tests(ast.parse(text, filename=name))))
         for rule, lines in places:
             found[rule] += [f"{name}:{line}" for line in lines]
-        if len(text.splitlines()) > LONGEST_FILE:
+        if len(text.splitlines()) > LONGEST_FILE and name not in MAY_BE_LONG:
             found["long"].append(name)
     return found
 
@@ -197,7 +199,7 @@ def test_every_kind_of_file_is_looked_at() -> None:
     assert len(PACKAGE) > 100
     assert {name_of(path) for path in PACKAGE} <= names
     assert {"asyncdata/options.py", "fake_gcs/__init__.py", "tests/conftest.py", "benchmarks/__main__.py"} <= names
-    assert names >= (MAY_POLL | READS_ENVIRONMENT | MAY_HOLD_STATE)
+    assert names >= (MAY_POLL | READS_ENVIRONMENT | MAY_HOLD_STATE | MAY_BE_LONG)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def _are_in_place(node: Node) -> bool:
     while isinstance(node, _STEPS_IN_PLACE):
         (node,) = node.inputs
     if isinstance(node, Interleave):
-        return isinstance(getattr(getattr(node.function, "function", None), "opens", None), _FILES_IN_PLACE)
+        return isinstance(getattr(node.function, "opens", None), _FILES_IN_PLACE)
     return isinstance(node, _FILES_IN_PLACE)
 
 

@@ -1,0 +1,137 @@
+"""The arguments of `CsvDataset` that say what a file's columns are: checked, and as the node's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata import arguments
+
+_NUMBERS: Final = ("int32", "int64", "float32", "float64")
+
+
+def csv_fields(
+    record_defaults: Sequence[Any] | Mapping[str, Any],
+    *,
+    header: bool,
+    field_delim: str,
+    use_quote_delim: bool,
+    na_value: str,
+    select_cols: Sequence[int] | None,
+    exclude_cols: Sequence[int] | None,
+    column_names: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Fields of `CsvRows`."""
+    if isinstance(record_defaults, Mapping):
+        wanted = arguments.texts("the keys of record_defaults", list(record_defaults))
+        defaults: Iterable[Any] = record_defaults.values()
+    elif isinstance(record_defaults, str | bytes) or not isinstance(record_defaults, Iterable):
+        raise TypeError(
+            "record_defaults must be a list of a dtype or default per column, or a dict by their names, not "
+            f"{arguments.shown(record_defaults)}"
+        )
+    else:
+        wanted, defaults = None, record_defaults
+    columns = [_column(default) for default in defaults]
+    delimiter = _text("field_delim", field_delim)
+    if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
+        raise ValueError(f"field_delim must be an ASCII character that is no line end or quote, not {field_delim!r}")
+    if not columns:
+        raise ValueError("record_defaults must name at least one column")
+    return {
+        "dtypes": tuple(dtype for dtype, _ in columns),
+        "defaults": tuple(default for _, default in columns),
+        "header": header,
+        "delimiter": delimiter,
+        "quotes": use_quote_delim,
+        "na_value": _text("na_value", na_value),
+        **_places(wanted, column_names, _selected(select_cols, exclude_cols, len(columns)), columns, header=header),
+    }
+
+
+def _text(name: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    text: str = arguments.instance(name, value, str, "a str")
+    return text.encode()
+
+
+def _column(default: Any) -> tuple[str, Any]:
+    """dtype and default of a column; the default is None where there is none."""
+    if isinstance(default, type | np.dtype):
+        if default in (bytes, str):
+            return "bytes", None
+        name = "int32" if default is int else "float32" if default is float else np.dtype(default).name
+        if name not in _NUMBERS:
+            raise TypeError(f"record_defaults may say {', '.join(_NUMBERS)} or bytes, not {name}")
+        return name, None
+    if isinstance(default, list | tuple) and len(default) == 1:
+        default = default[0]
+    if isinstance(default, np.ndarray | np.generic) and default.size == 1:
+        value = default.reshape(()).item() if default.dtype.kind not in "OSU" else default.reshape(-1)[0]
+        if default.dtype.name in _NUMBERS:
+            return default.dtype.name, value
+        default = value
+    if isinstance(default, str | bytes):
+        return "bytes", default.encode() if isinstance(default, str) else bytes(default)
+    if isinstance(default, int) and not isinstance(default, bool):
+        return "int32", int(np.int32(default))
+    if isinstance(default, float):
+        return "float32", default
+    raise TypeError(f"every item of record_defaults must be a dtype, a number or a str, not {arguments.shown(default)}")
+
+
+def _places(
+    wanted: tuple[str, ...] | None,
+    column_names: Sequence[str] | None,
+    selected: tuple[int, ...] | None,
+    columns: Sequence[Any],
+    *,
+    header: bool,
+) -> dict[str, Any]:
+    """Where the wanted columns are and what they are called: fields of the node."""
+    names = None if column_names is None else arguments.texts("column_names", column_names)
+    if names is not None and len(set(names)) < len(names):
+        raise ValueError(f"column_names must differ, not {list(names)}")
+    if wanted is None:
+        if names is None:
+            return {"selected": selected}
+        most = len(columns) - 1 if selected is None else selected[-1]
+        if len(names) <= most or (selected is None and len(names) != len(columns)):
+            raise ValueError(
+                f"column_names must name all columns of the files: there are {len(names)} names, and record_defaults "
+                f"has {len(columns)} items" + ("" if selected is None else f", the last for column {most}")
+            )
+        return {"selected": selected, "names": names if selected is None else tuple(names[i] for i in selected)}
+    if selected is not None:
+        raise ValueError("a dict of record_defaults selects columns by name: leave select_cols and exclude_cols out")
+    if names is None:
+        if not header:
+            raise ValueError(
+                "record_defaults has names of columns: say header=True if the files' first line has them, or give "
+                "column_names"
+            )
+        return {"selected": None, "names": wanted, "by_header": True}
+    absent = [name for name in wanted if name not in names]
+    if absent:
+        raise ValueError(f"record_defaults names the column {absent[0]!r}, which is not in column_names")
+    return {"selected": tuple(map(names.index, wanted)), "names": wanted}
+
+
+def _selected(select: Sequence[int] | None, exclude: Sequence[int] | None, columns: int) -> tuple[int, ...] | None:
+    if select is not None and exclude is not None:
+        raise ValueError("give either select_cols or exclude_cols")
+    if exclude is not None:
+        left_out = set(arguments.integers("exclude_cols", exclude, least=0))
+        return tuple(number for number in range(columns + len(left_out)) if number not in left_out)
+    if select is None:
+        return None
+    numbers = arguments.integers("select_cols", select, least=0)
+    if len(numbers) != columns:
+        raise ValueError(f"select_cols names {len(numbers)} columns, record_defaults {columns}")
+    if any(b <= a for a, b in pairwise(numbers)):
+        raise ValueError(f"select_cols must ascend, not {list(numbers)}")
+    return numbers

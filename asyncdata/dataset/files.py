@@ -1,0 +1,430 @@
+"""Datasets of files, a class per format, named as tf.data names them where it has them.
+
+Each checks its arguments and becomes the plan that reads one file after the other, or many in turn.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from asyncdata import arguments
+from asyncdata.dataset.csv_columns import csv_fields
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.dataset.handles import node_of
+from asyncdata.dataset.transformations import over_files
+from asyncdata.formats.compression import check_compression_type
+from asyncdata.formats.json_lines import parse_json
+from asyncdata.formats.parquet_filters import checked_filters
+from asyncdata.plan.files import CsvRows, FixedLengthRecords, JsonLines, ParquetRows, TarSamples, TextLines, WholeFile
+from asyncdata.plan.node import Node
+from asyncdata.plan.sources import Items, TFRecordFile
+from asyncdata.planner.element_spec import element_spec
+from asyncdata.spec import BytesSpec
+
+FileNames: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dataset"
+"""What the datasets of files take: a URL, a list of URLs, or a Dataset of URLs."""
+
+
+class OpenFile:
+    """Makes the node that reads one file; a class, so that it can be pickled.
+
+    Args:
+        kind: Class of the node.
+        fields: Of the node, all but its URL.
+
+    Attributes:
+        opens: The node without a URL.
+    """
+
+    def __init__(self, kind: Callable[..., Node], **fields: Any) -> None:
+        self.kind = kind
+        self.fields = fields
+        self.__qualname__ = getattr(kind, "name", "")
+        self.opens = kind(url="", **fields)
+        self.__element_spec__ = element_spec(self.opens)
+        self.__checksums__ = kind is TFRecordFile
+
+    def __call__(self, url: str | bytes) -> Node:
+        """The node of one file."""
+        return self.kind(url=arguments.url("a file name", url), **self.fields)
+
+
+def _read(filenames: FileNames, num_parallel_reads: int | None, open_file: OpenFile) -> Node:
+    """The plan that reads all files: one after the other, or so many in turn, an element each."""
+    if isinstance(filenames, Dataset):
+        return over_files(node_of("filenames", filenames), open_file, num_parallel_reads)
+    names = arguments.urls("filenames", filenames)
+    read = over_files(Items(items=names), open_file, num_parallel_reads)
+    return open_file(names[0]) if len(names) == 1 else read
+
+
+def _compression(compression_type: str | None) -> str | None:
+    return check_compression_type(compression_type) or None
+
+
+def _names(columns: Any) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(arguments.texts("columns", columns)))
+    if not names:
+        raise ValueError("columns must name at least one column")
+    return names
+
+
+@arguments.suggesting
+class TFRecordDataset(Dataset):
+    """The records of TFRecord files, as ``bytes``.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one record each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+
+    Raises:
+        BrokenFrameError: While iterating, when a file is truncated or its framing damaged.
+        CorruptRecordError: While iterating, when a payload's checksum does not match.
+
+    Example:
+        >>> import asyncdata as ad, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with ad.TFRecordWriter(f"{folder}/a.tfrecord") as writer:
+        ...         writer.write_many([b"one", b"two"])
+        ...     list(ad.TFRecordDataset(f"{folder}/a.tfrecord"))
+        [b'one', b'two']
+    """
+
+    __slots__ = ()
+    __element_spec__ = BytesSpec()
+    __checksums__ = True
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        *,
+        buffer_size: int | None = None,
+    ) -> None:
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
+        open_file = OpenFile(TFRecordFile, compression=_compression(compression_type))
+        super().__init__(_read(filenames, num_parallel_reads, open_file))
+
+
+@arguments.suggesting
+class TextLineDataset(Dataset):
+    r"""The lines of text files, as ``bytes`` without their ends.
+
+    A line ends with LF; carriage returns are left out wherever they stand; the last line needs no end.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one line each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/greetings.txt", b"hello\r\nworld")
+        >>> list(ad.TextLineDataset("memory://greetings.txt"))
+        [b'hello', b'world']
+    """
+
+    __slots__ = ()
+    __element_spec__ = BytesSpec()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        *,
+        buffer_size: int | None = None,
+    ) -> None:
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
+        open_file = OpenFile(TextLines, compression=_compression(compression_type))
+        super().__init__(_read(filenames, num_parallel_reads, open_file))
+
+
+@arguments.suggesting
+class FixedLengthRecordDataset(Dataset):
+    """Records of one length, as ``bytes``.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        record_bytes: Length of a record.
+        header_bytes: Bytes to pass over at the beginning of each file.
+        footer_bytes: Bytes to leave out at the end of each file.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one record each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+
+    Raises:
+        BrokenFrameError: While iterating, when what lies between header and footer is no whole number of records.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/digits.bin", b"head0123456789")
+        >>> list(ad.FixedLengthRecordDataset("memory://digits.bin", 5, header_bytes=4))
+        [b'01234', b'56789']
+    """
+
+    __slots__ = ()
+    __element_spec__ = BytesSpec()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        record_bytes: int,
+        header_bytes: int | None = None,
+        footer_bytes: int | None = None,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        *,
+        buffer_size: int | None = None,
+    ) -> None:
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
+        open_file = OpenFile(
+            FixedLengthRecords,
+            compression=_compression(compression_type),
+            record_bytes=arguments.integer("record_bytes", record_bytes, least=1),
+            header_bytes=arguments.integer_or_none("header_bytes", header_bytes, least=0) or 0,
+            footer_bytes=arguments.integer_or_none("footer_bytes", footer_bytes, least=0) or 0,
+        )
+        super().__init__(_read(filenames, num_parallel_reads, open_file))
+
+
+@arguments.suggesting
+class FileDataset(Dataset):
+    """Whole files: one element each.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        with_url: Elements are pairs of URL (``str``) and content (``bytes``) instead of the content alone.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read at a time; 16 unless given. The order is that of the names.
+
+    Raises:
+        MemoryLimitError: While iterating, when a file does not fit in the memory limit.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe({"/pages/a.txt": b"one", "/pages/b.txt": b""})
+        >>> list(ad.FileDataset(ad.Dataset.list_files("memory://pages/*.txt", shuffle=False), with_url=True))
+        [('memory://pages/a.txt', b'one'), ('memory://pages/b.txt', b'')]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        *,
+        with_url: bool = False,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = -1,
+    ) -> None:
+        compression, paired = _compression(compression_type), arguments.flag("with_url", with_url)
+        open_file = OpenFile(WholeFile, compression=compression, with_url=paired)
+        super().__init__(_read(filenames, num_parallel_reads, open_file))
+
+
+@arguments.suggesting
+class CsvDataset(Dataset):
+    r"""The rows of CSV files, as tuples or dicts of one value per column; rules and arguments are those of tf.data.
+
+    Fields may be quoted; then delimiters and line ends inside are data, and a quote inside is written twice. A field
+    that is empty, or says `na_value`, is missing.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        record_defaults: Per wanted column a dtype (``numpy.int32``, ``int64``, ``float32``, ``float64``, ``bytes`` or
+            ``str``; ``int`` and ``float`` mean int32 and float32), when its values are required; or what stands in for
+            missing values: a number, ``bytes`` or ``str``, an array or a list of one. A Python ``int`` stands for
+            int32 and a ``float`` for float32, as in tf.data. Or a dict of these by the names of the wanted columns:
+            rows are dicts then, and each file's header (``header=True``) or `column_names` says where the columns are.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        header: Whether the first record of each file is no row.
+        field_delim: What separates fields: one character.
+        use_quote_delim: Whether quotes have a meaning.
+        na_value: A field that says this is missing.
+        select_cols: Numbers of the wanted columns, ascending; all unless given, and then each row has just those.
+        exclude_cols: Numbers of the columns that are not wanted, instead.
+        column_names: Names of all columns of the files, in order; rows are dicts then.
+        num_parallel_reads: Files read in turn, one row each; None: one file after the other.
+        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+
+    Raises:
+        CorruptRecordError: While iterating, when a value is missing or wrong, or a row has another number of fields.
+        BrokenFrameError: While iterating, when quotes are misplaced.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/fruit.csv", b'name,price\n"apple, red",1.5\npear,\n')
+        >>> list(ad.CsvDataset("memory://fruit.csv", [bytes, 0.0], header=True))
+        [(b'apple, red', np.float32(1.5)), (b'pear', np.float32(0.0))]
+        >>> list(ad.CsvDataset("memory://fruit.csv", {"price": 0.0}, header=True))
+        [{'price': np.float32(1.5)}, {'price': np.float32(0.0)}]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        record_defaults: Sequence[Any] | Mapping[str, Any],
+        compression_type: str | None = None,
+        header: bool = False,
+        field_delim: str = ",",
+        use_quote_delim: bool = True,
+        na_value: str = "",
+        select_cols: Sequence[int] | None = None,
+        *,
+        exclude_cols: Sequence[int] | None = None,
+        column_names: Sequence[str] | None = None,
+        num_parallel_reads: int | None = None,
+        buffer_size: int | None = None,
+    ) -> None:
+        arguments.integer_or_none("buffer_size", buffer_size, least=0)
+        open_file = OpenFile(
+            CsvRows,
+            compression=_compression(compression_type),
+            **csv_fields(
+                record_defaults,
+                header=arguments.flag("header", header),
+                field_delim=field_delim,
+                use_quote_delim=arguments.flag("use_quote_delim", use_quote_delim),
+                na_value=na_value,
+                select_cols=select_cols,
+                exclude_cols=exclude_cols,
+                column_names=column_names,
+            ),
+        )
+        super().__init__(_read(filenames, num_parallel_reads, open_file))
+
+
+@arguments.suggesting
+class JsonLinesDataset(Dataset):
+    r"""The values of JSON lines files: one JSON text per line, as Python objects. Blank lines are passed over.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one value each; None: one file after the other.
+        num_parallel_calls: None parses in a thread of this process. Otherwise, or with `AUTOTUNE`, the worker processes
+            parse, in one step with a `map` that follows with the same `num_parallel_calls` and a `batch`. What comes
+            from there is what comes from any `map`: numbers are numpy scalars, lists of numbers arrays.
+
+    Raises:
+        CorruptRecordError: While iterating, when a line is no JSON text.
+
+    Example:
+        >>> import asyncdata as ad, fsspec
+        >>> fsspec.filesystem("memory").pipe("/log.jsonl", b'{"id": 1, "tags": []}\n{"id": 2, "tags": ["x"]}\n')
+        >>> list(ad.JsonLinesDataset("memory://log.jsonl"))
+        [{'id': 1, 'tags': []}, {'id': 2, 'tags': ['x']}]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        num_parallel_calls: int | None = None,
+    ) -> None:
+        compression = _compression(compression_type)
+        if num_parallel_calls is None:
+            super().__init__(_read(filenames, num_parallel_reads, OpenFile(JsonLines, compression=compression)))
+            return
+        lines = OpenFile(TextLines, compression=compression, skip_blank=True)
+        texts = Dataset(_read(filenames, num_parallel_reads, lines))
+        super().__init__(node_of("lines", texts.map(parse_json, num_parallel_calls)))
+
+
+@arguments.suggesting
+class TarDataset(Dataset):
+    r"""The samples of tar files as WebDataset writes them: dicts of ``__key__`` (``str``) and, by extension, ``bytes``.
+
+    Consecutive members whose names differ only behind the first dot of the last component are one sample; ``__key__``
+    is what they have in common, folders included. Extensions are given in small letters. What is no regular file, has
+    no extension, or is called ``__so__``, is passed over.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one sample each; None: one file after the other.
+
+    Raises:
+        BrokenFrameError: While iterating, when a file is truncated or a header damaged.
+        CorruptRecordError: While iterating, when a sample has two members with one extension.
+
+    Example:
+        >>> import asyncdata as ad, fsspec, io, tarfile
+        >>> file = io.BytesIO()
+        >>> with tarfile.open(fileobj=file, mode="w") as tar:
+        ...     for name, content in (("one.txt", b"cat"), ("one.cls", b"0"), ("two.txt", b"dog")):
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = len(content)
+        ...         tar.addfile(member, io.BytesIO(content))
+        >>> fsspec.filesystem("memory").pipe("/pets.tar", file.getvalue())
+        >>> list(ad.TarDataset("memory://pets.tar"))
+        [{'__key__': 'one', 'txt': b'cat', 'cls': b'0'}, {'__key__': 'two', 'txt': b'dog'}]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        open_file = OpenFile(TarSamples, compression=_compression(compression_type))
+        super().__init__(_read(filenames, num_parallel_reads, open_file))
+
+
+@arguments.suggesting
+class ParquetDataset(Dataset):
+    """The rows of Parquet files, as dicts of one value per column. Needs the extra ``parquet``.
+
+    Only the footer and the wanted columns of row groups that may have wanted rows are read. Numbers are numpy scalars,
+    strings ``str``, binary columns ``bytes``, lists of numbers arrays, structs dicts; a missing float is NaN, a missing
+    time NaT, anything else that is missing None. The memory limit must hold the wanted columns of one row group, as
+    stored, of every file that is read in turn.
+
+    Args:
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        columns: Names of the wanted columns, in the order wanted; all unless given.
+        filters: Which rows are wanted: a list of conditions ``(column, operator, value)`` that must all hold, or a list
+            of such lists of which one must. Operators are ``==``, ``!=``, ``<``, ``>``, ``<=``, ``>=``, ``in`` and
+            ``not in``. Row groups whose statistics rule them out are not read.
+        num_parallel_reads: Files read in turn, one row each; None: one file after the other.
+
+    Raises:
+        BrokenFrameError: While iterating, when a file is damaged or none of Parquet.
+        MemoryLimitError: While iterating, when the wanted columns of a row group do not fit in the memory limit.
+
+    Example:
+        >>> import asyncdata as ad, fsspec, io
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> file = io.BytesIO()
+        >>> pq.write_table(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"], "x": [0.5, 1.5, 2.5]}), file)
+        >>> fsspec.filesystem("memory").pipe("/rows.parquet", file.getvalue())
+        >>> list(ad.ParquetDataset("memory://rows.parquet", columns=["name", "id"], filters=[("x", ">", 1)]))
+        [{'name': 'b', 'id': np.int64(2)}, {'name': 'c', 'id': np.int64(3)}]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        filenames: FileNames,
+        columns: Sequence[str] | None = None,
+        filters: Sequence[Any] | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        wanted = None if columns is None else _names(columns)
+        open_file = OpenFile(ParquetRows, columns=wanted, filters=checked_filters(filters))
+        super().__init__(_read(filenames, num_parallel_reads, open_file))

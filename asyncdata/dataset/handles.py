@@ -1,0 +1,55 @@
+"""Datasets as arguments of others: the nodes behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asyncdata import arguments
+from asyncdata.plan.node import Node
+
+
+def node_of(name: str, dataset: Any) -> Node:
+    """The node of a Dataset that is the argument of this name.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    node = _node(dataset)
+    if node is None:
+        raise TypeError(f"{name} must be a Dataset, not {arguments.shown(dataset)}")
+    return node
+
+
+def is_dataset(value: Any) -> bool:
+    """Whether this is a Dataset."""
+    return _node(value) is not None
+
+
+def _node(value: Any) -> Node | None:
+    node = getattr(value, "_node", None)  # the class is made of what is defined here
+    return node if isinstance(node, Node) else None
+
+
+class NodeOf:
+    """A function that returns a Dataset, as the plan wants it: returning its node. Picklable if the function is."""
+
+    def __init__(self, function: Callable[..., Any], of: str = "interleave or flat_map") -> None:
+        self.function = function
+        self.of = of
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+        self.__element_spec__ = getattr(function, "__element_spec__", None)
+        self.__checksums__ = getattr(function, "__checksums__", False)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Whose signature counts."""
+        return self.function
+
+    def __call__(self, *element: Any) -> Node:
+        """The plan of the dataset that is made of one element."""
+        dataset = self.function(*element)
+        node = _node(dataset)
+        if node is None:
+            raise TypeError(f"the function of {self.of} must return a Dataset, not a {type(dataset).__name__}")
+        return node

@@ -1,0 +1,159 @@
+"""Checks and nodes of the datasets that have no input."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+
+from asyncdata import arguments
+from asyncdata.dataset.signature import Renewed, converted, signature_of
+from asyncdata.memory.structure import flatten, unflatten
+from asyncdata.plan.node import Node
+from asyncdata.plan.sequence import Counter, Random
+from asyncdata.plan.sources import Generator, Items, ListFiles, ManifestFile, Range, TensorSlices, byte_order
+from asyncdata.runtime.stages.sources.generator import is_async_generator
+from asyncdata.types import Element
+
+
+def list_files(
+    file_pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], shuffle: bool | None, seed: int | None
+) -> Node:
+    """`Dataset.list_files`."""
+    patterns = arguments.urls("file_pattern", file_pattern)
+    if not patterns:
+        raise ValueError("file_pattern must name at least one pattern")
+    shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
+    return ListFiles(patterns=patterns, shuffle=shuffled, seed=arguments.seed("seed", seed))
+
+
+def manifest(url: str | os.PathLike[str], shuffle: bool | None, seed: int | None) -> Node:
+    """`Dataset.from_manifest`."""
+    shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
+    return ManifestFile(url=arguments.url("url", url), shuffle=shuffled, seed=arguments.seed("seed", seed))
+
+
+def slices(tensors: Any) -> Node:
+    """`Dataset.from_tensor_slices`."""
+    leaves, structure = flatten(tensors)
+    if not leaves:
+        raise ValueError("from_tensor_slices needs at least one array")
+    arrays = tuple(_as_rows(leaf) for leaf in leaves)
+    lengths = sorted({len(array) for array in arrays})
+    if len(lengths) != 1:
+        raise ValueError(f"from_tensor_slices needs arrays of one length, not of {lengths}")
+    return TensorSlices(arrays=arrays, structure=structure)
+
+
+def single(tensors: Element) -> Node:
+    """`Dataset.from_tensors`."""
+    leaves, structure = flatten(tensors)
+    return Items(items=(unflatten(structure, map(_frozen, leaves)),))
+
+
+def generated(
+    generator: Callable[..., Any],
+    output_types: Any,
+    output_shapes: Any,
+    args: Sequence[Any] | None,
+    output_signature: Any,
+) -> Node:
+    """`Dataset.from_generator`."""
+    if not callable(generator):
+        raise TypeError(
+            f"generator must be a function that returns an iterable, not {arguments.shown(generator)}; "
+            "wrap it: lambda: my_iterable"
+        )
+    if not inspect.isgeneratorfunction(generator) and not is_async_generator(generator):
+        generator = Renewed(generator)
+    signature = signature_of(output_types, output_shapes, output_signature)
+    if signature is not None:
+        generator = converted(generator, signature)
+    if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Iterable)):
+        raise TypeError(f"args must be a tuple of the function's arguments, not {arguments.shown(args)}")
+    return Generator(function=generator, args=() if args is None else tuple(args), signature=signature)
+
+
+def numbers(start: int, stop: int | None, step: int, output_type: Any) -> Node:
+    """`Dataset.range`."""
+    first, end = arguments.integer("start", start), arguments.integer_or_none("stop", stop)
+    if end is None:
+        first, end = 0, first
+    distance = arguments.integer("step", step)
+    if distance == 0:
+        raise ValueError("step must not be 0")
+    dtype = arguments.dtype("output_type", output_type, "iuf")
+    return Range(start=first, stop=end, step=distance, dtype=dtype.str)
+
+
+def counted(start: int, step: int, dtype: Any) -> Node:
+    """`Dataset.counter`."""
+    first, distance = arguments.integer("start", start), arguments.integer("step", step)
+    return Counter(start=first, step=distance, dtype=arguments.dtype("dtype", dtype, "iuf").str)
+
+
+def drawn(seed: int | None, rerandomize_each_iteration: bool | None) -> Node:
+    """`Dataset.random`."""
+    rerandomize = arguments.flag_or_none("rerandomize_each_iteration", rerandomize_each_iteration)
+    return Random(seed=arguments.seed("seed", seed), rerandomize=bool(rerandomize))
+
+
+def _frozen(leaf: Any) -> Any:
+    """A copy of what others could change."""
+    if isinstance(leaf, list):
+        try:
+            array = np.array(leaf)
+        except ValueError:
+            return leaf
+        if array.dtype.kind in "US":
+            texts = _texts(leaf, array.shape)
+            leaf = texts if all(isinstance(item, str | bytes) for item in texts.flat) else leaf
+        elif array.dtype.kind in "biufc":
+            leaf = array
+    elif isinstance(leaf, np.ndarray):
+        leaf = leaf.copy()
+    if isinstance(leaf, np.ndarray):
+        leaf.flags.writeable = False
+    return leaf
+
+
+def _texts(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Byte strings and texts as they came: in an array of numpy's they lose trailing zeros and their own lengths."""
+    array = np.empty(shape, object)
+    array[...] = np.array(value, object)
+    array.reshape(-1)[:] = [str(item) if isinstance(item, np.str_) else item for item in array.flat]
+    return array
+
+
+def _as_rows(value: Any) -> np.ndarray[Any, Any]:
+    if any(isinstance(each, np.ma.MaskedArray) for each in (value, *(value if isinstance(value, list) else ()))):
+        raise TypeError(
+            "from_tensor_slices would lose the mask of a masked array: give array.filled(value), or array.data and "
+            "np.ma.getmaskarray(array) as two arrays"
+        )
+    if isinstance(value, AbstractSet | Iterator):
+        raise TypeError(
+            f"tensors must be arrays or lists, not {arguments.shown(value)}; make a list of it, or use from_generator"
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"from_tensor_slices needs arrays, or lists of one length on every level, not {arguments.shown(value)}; "
+            "from_generator takes rows of different lengths"
+        ) from error
+    if array.dtype.kind == "T":
+        array = array.astype(object)
+        if not all(isinstance(item, str) for item in array.flat):
+            raise TypeError("from_tensor_slices needs a str in the place of every missing one of a StringDType array")
+    if array.dtype.kind in "US" and array.ndim:
+        array = _texts(value, array.shape)
+    if array.ndim == 0:
+        raise ValueError(
+            "from_tensor_slices needs arrays with at least one axis; use from_tensors for a single element"
+        )
+    return byte_order(array) if array.dtype != object else array

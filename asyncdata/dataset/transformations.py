@@ -1,0 +1,135 @@
+"""Checks and nodes of the transformations of single elements, and of their order and number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from asyncdata import arguments
+from asyncdata.dataset.handles import NodeOf
+from asyncdata.options import Options
+from asyncdata.plan.node import Node
+from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
+from asyncdata.storage.known_options import check_storage
+
+MOST_CYCLE: Final = 1 << 20
+"""Datasets read in turn at most."""
+
+_CYCLE: Final = 16
+"""Datasets read in turn unless the caller says how many."""
+_EXECUTORS: Final = ("process", "thread", "inline", None)
+
+
+def mapped(
+    node: Node,
+    map_func: Callable[..., Any],
+    num_parallel_calls: int | None,
+    deterministic: bool | None,
+    *,
+    executor: str | None,
+    rng: bool,
+    zero_copy: bool,
+    setup: Callable[[], Any] | None,
+    vectorized: bool,
+) -> Node:
+    """`Dataset.map`."""
+    arguments.function("map_func", map_func)
+    arguments.choice("executor", executor, _EXECUTORS)
+    parallelism = arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True)
+    rng, zero_copy = arguments.flag("rng", rng), arguments.flag("zero_copy", zero_copy)
+    if arguments.flag("vectorized", vectorized):
+        executor = _check_vectorized(map_func, parallelism, executor, rng=rng, zero_copy=zero_copy)
+    if arguments.is_async(map_func) and executor is not None:
+        raise ValueError(f"an async function is awaited on the pipeline's loop; executor={executor!r} is for others")
+    if setup is not None and not arguments.is_async(map_func):
+        raise ValueError("setup= is for async functions; a plain one is called without it")
+    if setup is not None:
+        arguments.function("setup", setup)
+    return Map(
+        input=node,
+        function=map_func,
+        parallelism=parallelism,
+        deterministic=arguments.flag_or_none("deterministic", deterministic),
+        executor=executor,
+        rng=rng,
+        zero_copy=zero_copy,
+        setup=setup,
+    )
+
+
+def _check_vectorized(
+    function: Callable[..., Any], parallel: int | None, executor: str | None, *, rng: bool, zero_copy: bool
+) -> str:
+    """The executor of a vectorized function; refuses what goes element by element."""
+    if arguments.is_async(function):
+        raise TypeError("map_func must be a plain function to be vectorized")
+    if parallel is not None or executor not in (None, "inline"):
+        raise ValueError(
+            "a vectorized function runs on the pipeline's loop: num_parallel_calls and executor are others'"
+        )
+    if rng or zero_copy:
+        raise ValueError("rng and zero_copy belong to single elements; a vectorized function is called with many")
+    return "vectorized"
+
+
+def interleaved(
+    node: Node,
+    map_func: Callable[..., Any],
+    cycle_length: int | None,
+    block_length: int | None,
+    num_parallel_calls: int | None,
+    deterministic: bool | None,
+) -> Node:
+    """`Dataset.interleave`."""
+    cycle = arguments.integer_or_none("cycle_length", cycle_length, least=1, most=MOST_CYCLE, autotune=True)
+    block = arguments.integer_or_none("block_length", block_length, least=1)
+    return Interleave(
+        input=node,
+        function=NodeOf(arguments.plain_function("map_func", map_func)),
+        cycle_length=_CYCLE if cycle in (None, -1) else cycle,
+        block_length=1 if block is None else block,
+        parallelism=arguments.integer_or_none("num_parallel_calls", num_parallel_calls, least=1, autotune=True),
+        deterministic=arguments.flag_or_none("deterministic", deterministic),
+    )
+
+
+def over_files(urls: Node, open_file: Callable[..., Node], num_parallel_reads: int | None) -> Node:
+    """Files one after the other, or so many in turn, an element each."""
+    reads = arguments.integer_or_none("num_parallel_reads", num_parallel_reads, least=1, most=MOST_CYCLE, autotune=True)
+    return Interleave(
+        input=urls,
+        function=open_file,
+        cycle_length=_CYCLE if reads == -1 else (reads or 1),
+        block_length=1,
+        parallelism=None,
+        deterministic=None,
+    )
+
+
+def shuffled(node: Node, buffer_size: int, seed: int | None, reshuffle_each_iteration: bool | None) -> Node:
+    """`Dataset.shuffle`."""
+    reshuffle = arguments.flag_or_none("reshuffle_each_iteration", reshuffle_each_iteration)
+    return Shuffle(
+        input=node,
+        buffer_size=arguments.integer("buffer_size", buffer_size, least=1),
+        seed=arguments.seed("seed", seed),
+        reshuffle=reshuffle is not False,
+    )
+
+
+def repeated(node: Node, count: int | None) -> Node:
+    """`Dataset.repeat`."""
+    times = arguments.integer_or_none("count", count)
+    return Repeat(input=node, count=None if times is None or times < 0 else times)
+
+
+def prefetched(node: Node, buffer_size: int) -> Node:
+    """`Dataset.prefetch`."""
+    return Prefetch(input=node, buffer_size=arguments.integer("buffer_size", buffer_size, least=0, autotune=True))
+
+
+def with_options(node: Node, options: Options) -> Node:
+    """`Dataset.with_options`."""
+    arguments.instance("options", options, Options, "Options")
+    check_storage(options.storage)
+    return WithOptions(input=node, options=options)
