@@ -1,8 +1,9 @@
 """`Dataset`: an immutable handle on one node of a plan. A method appends one node; nothing runs before iteration.
 
 Names, arguments and semantics are tf.data's (https://www.tensorflow.org/api_docs/python/tf/data/Dataset), unless said
-otherwise. This file is the vocabulary and nothing else: a method is its signature, its docstring and one node, or one
-call of the function that checks the arguments and builds the node, which is in the file of its family beside.
+otherwise. This file is the vocabulary and nothing else: a method is its signature, its docstring and the node it makes.
+Where arguments must fit each other, the function that checks them and makes the node is in the file of the family, next
+to this one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from asyncdata.dataset import answers, combining, fused, grouping, sequence, sou
 from asyncdata.dataset.parquet_spec import with_known_rows
 from asyncdata.options import Options
 from asyncdata.plan.flat import flattened, restored
-from asyncdata.plan.grouping import Unbatch
+from asyncdata.plan.grouping import PaddedBatch, Unbatch
 from asyncdata.plan.label import steps_of
 from asyncdata.plan.node import Node
-from asyncdata.plan.sequence import Enumerate, TakeWhile, Unique
-from asyncdata.plan.transformations import Filter, IgnoreErrors, Skip, Take
+from asyncdata.plan.sequence import Counter, Enumerate, Random, Scan, TakeWhile, Unique
+from asyncdata.plan.sources import ManifestFile
+from asyncdata.plan.transformations import Batch, Filter, IgnoreErrors, Prefetch, Shuffle, Skip, Take
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.element_spec import element_spec
 from asyncdata.runtime.consumer.iterate import PipelineIterator
@@ -123,7 +125,13 @@ class Dataset:
             ...     [url.rpartition("/")[2] for url in ad.Dataset.from_manifest(f"{folder}/all.jsonl")]
             ['a.rec']
         """
-        return Dataset(sources.manifest(url, shuffle, seed))
+        return Dataset(
+            ManifestFile(
+                url=arguments.url("url", url),
+                shuffle=arguments.flag_or_none("shuffle", shuffle) is not False,
+                seed=arguments.seed("seed", seed),
+            )
+        )
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
@@ -202,7 +210,13 @@ class Dataset:
             >>> [int(x) for x in ad.Dataset.counter(start=5, step=-2).take(3)]
             [5, 3, 1]
         """
-        return Dataset(sources.counted(start, step, dtype))
+        return Dataset(
+            Counter(
+                start=arguments.integer("start", start),
+                step=arguments.integer("step", step),
+                dtype=arguments.dtype("dtype", dtype, "iuf").str,
+            )
+        )
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset:
@@ -218,7 +232,12 @@ class Dataset:
             >>> list(ds) == list(ds)
             True
         """
-        return Dataset(sources.drawn(seed, rerandomize_each_iteration))
+        return Dataset(
+            Random(
+                seed=arguments.seed("seed", seed),
+                rerandomize=bool(arguments.flag_or_none("rerandomize_each_iteration", rerandomize_each_iteration)),
+            )
+        )
 
     # --- functions of elements ---------------------------------------------------------------------------------------
 
@@ -347,7 +366,14 @@ class Dataset:
             >>> sorted([*ds.take(2), *ds.skip(2)]) == list(range(5))
             True
         """
-        return Dataset(transformations.shuffled(self._node, buffer_size, seed, reshuffle_each_iteration))
+        return Dataset(
+            Shuffle(
+                input=self._node,
+                buffer_size=arguments.integer("buffer_size", buffer_size, least=1),
+                seed=arguments.seed("seed", seed),
+                reshuffle=arguments.flag_or_none("reshuffle_each_iteration", reshuffle_each_iteration) is not False,
+            )
+        )
 
     def repeat(self, count: int | None = None) -> Dataset:
         """The dataset `count` times over; for ever when None or -1. Shuffles upstream differ from one to the next.
@@ -387,7 +413,11 @@ class Dataset:
             >>> [batch.tolist() for batch in ad.Dataset.range(4).batch(2).prefetch(ad.AUTOTUNE)]
             [[0, 1], [2, 3]]
         """
-        return Dataset(transformations.prefetched(self._node, buffer_size))
+        return Dataset(
+            Prefetch(
+                input=self._node, buffer_size=arguments.integer("buffer_size", buffer_size, least=0, autotune=True)
+            )
+        )
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset:
         """Leaves out the elements that fail in the steps before this one, however many they are.
@@ -461,7 +491,13 @@ class Dataset:
             >>> [int(x) for x in ad.Dataset.range(5).scan(0, lambda total, x: (total + x, total + x))]
             [0, 1, 3, 6, 10]
         """
-        return Dataset(sequence.scanned(self._node, initial_state, scan_func))
+        return Dataset(
+            Scan(
+                input=self._node,
+                initial_state=initial_state,
+                function=arguments.plain_function("scan_func", scan_func),
+            )
+        )
 
     def unique(self) -> Dataset:
         """Each element the first time it comes.
@@ -555,7 +591,13 @@ class Dataset:
             >>> [batch.tolist() for batch in ad.Dataset.range(5).batch(2, drop_remainder=True)]
             [[0, 1], [2, 3]]
         """
-        return Dataset(grouping.batch(self._node, batch_size, drop_remainder))
+        return Dataset(
+            Batch(
+                input=self._node,
+                size=arguments.integer("batch_size", batch_size, least=1),
+                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+            )
+        )
 
     def unbatch(self) -> Dataset:
         """The rows of every element, one by one: what `batch` and `ragged_batch` have joined.
@@ -624,7 +666,16 @@ class Dataset:
             >>> [batch.shape for batch in ds.padded_batch(2, padded_shapes=[5])]
             [(2, 5), (1, 5)]
         """
-        return Dataset(grouping.padded_batch(self._node, batch_size, padded_shapes, padding_values, drop_remainder))
+        return Dataset(
+            PaddedBatch(
+                input=self._node,
+                size=arguments.integer("batch_size", batch_size, least=1),
+                shapes=padded_shapes,
+                values=padding_values,
+                drop_remainder=arguments.flag("drop_remainder", drop_remainder),
+                longest=None,
+            )
+        )
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64) -> Dataset:
         """Joins consecutive elements whose shapes differ into RaggedArrays, without padding.

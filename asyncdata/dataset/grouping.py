@@ -35,12 +35,6 @@ from asyncdata.spec import ArraySpec
 from asyncdata.storage.urls import scheme_of
 
 
-def batch(node: Node, batch_size: int, drop_remainder: bool) -> Node:
-    """`Dataset.batch`."""
-    size = arguments.integer("batch_size", batch_size, least=1)
-    return Batch(input=node, size=size, drop_remainder=arguments.flag("drop_remainder", drop_remainder))
-
-
 def rebatch(node: Node, batch_size: int | Sequence[int] | npt.NDArray[Any], drop_remainder: bool) -> Node:
     """`Dataset.rebatch`."""
     several = isinstance(batch_size, np.ndarray) and batch_size.ndim > 0
@@ -51,20 +45,6 @@ def rebatch(node: Node, batch_size: int | Sequence[int] | npt.NDArray[Any], drop
     if not sizes:
         raise ValueError("batch_size must name at least one size")
     return Rebatch(input=node, sizes=sizes, drop_remainder=arguments.flag("drop_remainder", drop_remainder))
-
-
-def padded_batch(
-    node: Node, batch_size: int, padded_shapes: Any, padding_values: Any, drop_remainder: bool
-) -> PaddedBatch:
-    """`Dataset.padded_batch`."""
-    return PaddedBatch(
-        input=node,
-        size=arguments.integer("batch_size", batch_size, least=1),
-        shapes=padded_shapes,
-        values=padding_values,
-        drop_remainder=arguments.flag("drop_remainder", drop_remainder),
-        longest=None,
-    )
 
 
 def ragged_batch(node: Node, batch_size: int, drop_remainder: bool, row_splits_dtype: Any) -> Node:

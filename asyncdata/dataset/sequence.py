@@ -13,7 +13,7 @@ from asyncdata.dataset.handles import node_of
 from asyncdata.plan.combining import SampleFrom
 from asyncdata.plan.grouping import MakeDataset
 from asyncdata.plan.node import Node
-from asyncdata.plan.sequence import AssertCardinality, RejectionResample, Scan, Shard
+from asyncdata.plan.sequence import AssertCardinality, RejectionResample, Shard
 from asyncdata.runtime.stages.rows.scan import ESTIMATED, SMOOTHING, resampling
 
 
@@ -24,12 +24,6 @@ def shard(node: Node, num_shards: int, index: int) -> Node:
     if chosen >= shards:
         raise ValueError(f"index must be from 0 to num_shards - 1, not {chosen} of {shards}")
     return Shard(input=node, num_shards=shards, index=chosen)
-
-
-def scanned(node: Node, initial_state: Any, scan_func: Callable[..., Any]) -> Node:
-    """`Dataset.scan`."""
-    function = arguments.plain_function("scan_func", scan_func)
-    return Scan(input=node, initial_state=initial_state, function=function)
 
 
 def assert_cardinality(node: Node, expected_cardinality: int) -> Node:

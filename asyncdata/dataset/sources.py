@@ -14,8 +14,7 @@ from asyncdata import arguments
 from asyncdata.dataset.signature import Renewed, converted, signature_of
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan.node import Node
-from asyncdata.plan.sequence import Counter, Random
-from asyncdata.plan.sources import Generator, Items, ListFiles, ManifestFile, Range, TensorSlices, byte_order
+from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, byte_order
 from asyncdata.runtime.stages.sources.generator import is_async_generator
 from asyncdata.types import Element
 
@@ -29,12 +28,6 @@ def list_files(
         raise ValueError("file_pattern must name at least one pattern")
     shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
     return ListFiles(patterns=patterns, shuffle=shuffled, seed=arguments.seed("seed", seed))
-
-
-def manifest(url: str | os.PathLike[str], shuffle: bool | None, seed: int | None) -> Node:
-    """`Dataset.from_manifest`."""
-    shuffled = arguments.flag_or_none("shuffle", shuffle) is not False
-    return ManifestFile(url=arguments.url("url", url), shuffle=shuffled, seed=arguments.seed("seed", seed))
 
 
 def slices(tensors: Any) -> Node:
@@ -88,18 +81,6 @@ def numbers(start: int, stop: int | None, step: int, output_type: Any) -> Node:
         raise ValueError("step must not be 0")
     dtype = arguments.dtype("output_type", output_type, "iuf")
     return Range(start=first, stop=end, step=distance, dtype=dtype.str)
-
-
-def counted(start: int, step: int, dtype: Any) -> Node:
-    """`Dataset.counter`."""
-    first, distance = arguments.integer("start", start), arguments.integer("step", step)
-    return Counter(start=first, step=distance, dtype=arguments.dtype("dtype", dtype, "iuf").str)
-
-
-def drawn(seed: int | None, rerandomize_each_iteration: bool | None) -> Node:
-    """`Dataset.random`."""
-    rerandomize = arguments.flag_or_none("rerandomize_each_iteration", rerandomize_each_iteration)
-    return Random(seed=arguments.seed("seed", seed), rerandomize=bool(rerandomize))
 
 
 def _frozen(leaf: Any) -> Any:

@@ -9,7 +9,7 @@ from asyncdata import arguments
 from asyncdata.dataset.handles import NodeOf
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
-from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
+from asyncdata.plan.transformations import Interleave, Map, Repeat, WithOptions
 from asyncdata.storage.known_options import check_storage
 
 MOST_CYCLE: Final = 1 << 20
@@ -106,26 +106,10 @@ def over_files(urls: Node, open_file: Callable[..., Node], num_parallel_reads: i
     )
 
 
-def shuffled(node: Node, buffer_size: int, seed: int | None, reshuffle_each_iteration: bool | None) -> Node:
-    """`Dataset.shuffle`."""
-    reshuffle = arguments.flag_or_none("reshuffle_each_iteration", reshuffle_each_iteration)
-    return Shuffle(
-        input=node,
-        buffer_size=arguments.integer("buffer_size", buffer_size, least=1),
-        seed=arguments.seed("seed", seed),
-        reshuffle=reshuffle is not False,
-    )
-
-
 def repeated(node: Node, count: int | None) -> Node:
     """`Dataset.repeat`."""
     times = arguments.integer_or_none("count", count)
     return Repeat(input=node, count=None if times is None or times < 0 else times)
-
-
-def prefetched(node: Node, buffer_size: int) -> Node:
-    """`Dataset.prefetch`."""
-    return Prefetch(input=node, buffer_size=arguments.integer("buffer_size", buffer_size, least=0, autotune=True))
 
 
 def with_options(node: Node, options: Options) -> Node:
