@@ -23,7 +23,15 @@ from pytest_asyncio import is_async_test
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from asyncdata.testing import LeakError, Snapshot, VirtualClockLoop, settle, settle_async, snapshot, start_process_wide
+from asyncdata.testing import (
+    LeakError,
+    ProcessSnapshot,
+    VirtualClockLoop,
+    settle,
+    settle_async,
+    snapshot,
+    start_process_wide,
+)
 from tests import samples as sample_counts
 from tests.temporary import TemporaryFolder
 
@@ -143,7 +151,7 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[Snapshot]:
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[ProcessSnapshot]:
     """No test leaves a task, thread, process, descriptor or shared memory behind."""
     before = snapshot(started_with=_RUN)
     yield before
@@ -153,7 +161,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[Snapshot]:
 
 
 @pytest.fixture(autouse=True)
-def no_tasks(request: pytest.FixtureRequest, no_leaks: Snapshot) -> None:
+def no_tasks(request: pytest.FixtureRequest, no_leaks: ProcessSnapshot) -> None:
     """No asynchronous test leaves a task on its own loop."""
     if is_async_test(request.node):
         # Asked for first, hence torn down last of what uses the test's loop, and just before the loop itself.
@@ -161,7 +169,7 @@ def no_tasks(request: pytest.FixtureRequest, no_leaks: Snapshot) -> None:
 
 
 @pytest.fixture
-async def _no_tasks_left(request: pytest.FixtureRequest, no_leaks: Snapshot) -> AsyncIterator[None]:
+async def _no_tasks_left(request: pytest.FixtureRequest, no_leaks: ProcessSnapshot) -> AsyncIterator[None]:
     """On the test's own loop, before closing it cancels the evidence."""
     yield
     if request.node.get_closest_marker("leaks") is not None or not request.node.stash.get(_PASSED, False):

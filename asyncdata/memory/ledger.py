@@ -54,7 +54,7 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Decisions, Kind, LedgerSnapshot, Sort, State, Ticket
-from asyncdata.memory.order import AskQueue, ReadAhead
+from asyncdata.memory.ask_order import AskQueue, Recallable
 from asyncdata.memory.verdict import hopeless, reserves_exceed, to_collect, too_large
 
 _SLACK_SHARE: Final = 8
@@ -83,7 +83,7 @@ class Ledger:
         self._reserved = 0
         self._lent = 0
         self._queue = AskQueue()
-        self._ahead = ReadAhead()
+        self._ahead = Recallable()
         self._serial = 0
         self._granted: list[Ticket] = []
         self._failed: list[Ticket] = []

@@ -1,19 +1,45 @@
-"""The order of the rewrites, and the driver that applies them from the sources upwards."""
+"""The order of the rewrites, the driver that applies them from the sources upwards, and where functions run."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from asyncdata.options import Options
+from asyncdata.arguments import is_async
+from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.node import Node, walk
+from asyncdata.plan.transformations import Map
 from asyncdata.planner.check import check_output, insert_check
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps
-from asyncdata.planner.place import place_map
 from asyncdata.planner.recipe import keep_recipe
 from asyncdata.planner.shards import refuse_overlap
 
 Rule = Callable[[Node, Options], Node]
+
+
+def place_map(node: Node, options: Options) -> Node:
+    """Fills in the executor of a `Map`, and makes its parallelism definite.
+
+    A plain function runs in the worker processes when it is parallel, else inline; an ``async def`` function is
+    awaited. Without worker processes (``num_workers=0``) threads take their place.
+    """
+    if not isinstance(node, Map):
+        return node
+    executor = node.executor
+    if is_async(node.function):
+        executor = "async"
+    elif executor is None:
+        executor = "inline" if node.parallelism is None else "process"
+    if executor == "process" and options.num_workers == 0:
+        executor = "thread"
+    parallelism = node.parallelism
+    if parallelism is None and executor not in ("inline", "vectorized"):
+        parallelism = 1 if executor == "async" else AUTOTUNE
+    if executor == node.executor and parallelism == node.parallelism:
+        return node
+    return dataclasses.replace(node, executor=executor, parallelism=parallelism)
+
 
 RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, fuse_map_batch, fuse_maps, insert_check)
 

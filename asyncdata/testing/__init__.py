@@ -4,7 +4,7 @@ from asyncdata.testing.clock import StalledLoopError, VirtualClockLoop, run_virt
 from asyncdata.testing.leaks import (
     Leak,
     LeakError,
-    Snapshot,
+    ProcessSnapshot,
     assert_no_leaks,
     check,
     settle,
@@ -18,8 +18,8 @@ __all__ = [
     "BrokenSequenceError",
     "Leak",
     "LeakError",
+    "ProcessSnapshot",
     "Sequencer",
-    "Snapshot",
     "StalledLoopError",
     "VirtualClockLoop",
     "assert_no_leaks",

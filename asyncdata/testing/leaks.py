@@ -82,7 +82,7 @@ class LeakError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Snapshot:
+class ProcessSnapshot:
     """What existed at one moment; make one with ``snapshot()``.
 
     Attributes:
@@ -117,11 +117,11 @@ def start_process_wide() -> None:
     fsspec.asyn.get_loop()
 
 
-def snapshot(*, started_with: str | None = None) -> Snapshot:
+def snapshot(*, started_with: str | None = None) -> ProcessSnapshot:
     """Records what exists now.
 
     Args:
-        started_with: See ``Snapshot.started_with``.
+        started_with: See ``ProcessSnapshot.started_with``.
 
     Example:
         >>> before = snapshot()
@@ -132,7 +132,7 @@ def snapshot(*, started_with: str | None = None) -> Snapshot:
         >>> check(before)
         []
     """
-    return Snapshot(
+    return ProcessSnapshot(
         tasks=frozenset(_pending_tasks()),
         threads=frozenset(threading.enumerate()),
         processes=frozenset(process.identity for process in procfs.processes()),
@@ -143,7 +143,7 @@ def snapshot(*, started_with: str | None = None) -> Snapshot:
     )
 
 
-def check(before: Snapshot, *, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
+def check(before: ProcessSnapshot, *, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
     """What exists now and did not at ``before``; one look, without waiting and without collecting garbage.
 
     Args:
@@ -160,7 +160,7 @@ def check(before: Snapshot, *, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
     return [Leak(kind=kind, name=name) for kind in only for name in find[kind](before)]
 
 
-def settle(before: Snapshot, *, settle_s: float = 2.0, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
+def settle(before: ProcessSnapshot, *, settle_s: float = 2.0, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
     """Like ``check``, but gives finalizers up to ``settle_s`` seconds; returns at once when nothing is left."""
     kinds = tuple(only)
     leaks = check(before, only=kinds)
@@ -173,7 +173,9 @@ def settle(before: Snapshot, *, settle_s: float = 2.0, only: Iterable[Kind] = AL
     return leaks
 
 
-async def settle_async(before: Snapshot, *, settle_s: float = 2.0, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
+async def settle_async(
+    before: ProcessSnapshot, *, settle_s: float = 2.0, only: Iterable[Kind] = ALL_KINDS
+) -> list[Leak]:
     """Like ``settle``, and lets the running loop work meanwhile."""
     kinds = tuple(only)
     leaks = check(before, only=kinds)
@@ -193,7 +195,7 @@ class assert_no_leaks(contextlib.AbstractContextManager["assert_no_leaks"]):  # 
 
     Args:
         settle_s: How long finalizers may take, in seconds.
-        started_with: See ``Snapshot.started_with``.
+        started_with: See ``ProcessSnapshot.started_with``.
 
     Example:
         >>> with assert_no_leaks(settle_s=0.1):  # doctest: +ELLIPSIS
@@ -207,7 +209,7 @@ class assert_no_leaks(contextlib.AbstractContextManager["assert_no_leaks"]):  # 
     def __init__(self, *, settle_s: float = 2.0, started_with: str | None = None) -> None:
         self._settle_s = settle_s
         self._started_with = started_with
-        self._before: Snapshot | None = None
+        self._before: ProcessSnapshot | None = None
 
     def __enter__(self) -> Self:
         self._before = snapshot(started_with=self._started_with)
@@ -243,7 +245,7 @@ def _pauses(total_s: float) -> Iterator[float]:
 # --- what is new, kind by kind ------------------------------------------------------------------------------------
 
 
-def _new_tasks(before: Snapshot) -> Iterator[str]:
+def _new_tasks(before: ProcessSnapshot) -> Iterator[str]:
     foreign = _fsspec_loop()
     for task in _pending_tasks() - before.tasks - _current_task():
         loop = task.get_loop()
@@ -251,7 +253,7 @@ def _new_tasks(before: Snapshot) -> Iterator[str]:
             yield f"{task.get_name()} running {task.get_coro()!r}{' on a closed loop' if loop.is_closed() else ''}"
 
 
-def _new_threads(before: Snapshot) -> Iterator[str]:
+def _new_threads(before: ProcessSnapshot) -> Iterator[str]:
     foreign = _fsspec_executor_threads()
     for thread in threading.enumerate():
         if thread in before.threads or thread in foreign or thread.name.startswith(FOREIGN_THREADS):
@@ -260,7 +262,7 @@ def _new_threads(before: Snapshot) -> Iterator[str]:
         yield f"{thread.name!r}{' (daemon)' if thread.daemon else ''}{f' running {target!r}' if target else ''}"
 
 
-def _new_processes(before: Snapshot) -> Iterator[str]:
+def _new_processes(before: ProcessSnapshot) -> Iterator[str]:
     foreign = _multiprocessing_pids()
     table = {process.pid: process for process in procfs.processes()}
     for process in table.values():
@@ -275,7 +277,7 @@ def _new_processes(before: Snapshot) -> Iterator[str]:
         yield f"{kind} {process.pid} {procfs.command_line(process.pid) or process.name}"
 
 
-def _new_descriptors(before: Snapshot) -> Iterator[str]:
+def _new_descriptors(before: ProcessSnapshot) -> Iterator[str]:
     foreign = _foreign_descriptors()
     spare = before.descriptors.copy()
     for descriptor, target in sorted(procfs.descriptors().items()):
@@ -286,7 +288,7 @@ def _new_descriptors(before: Snapshot) -> Iterator[str]:
             yield f"{target} (number {descriptor}){' ' if socket_ends else ''}{socket_ends}"
 
 
-def _new_shared_memory(before: Snapshot) -> Iterator[str]:
+def _new_shared_memory(before: ProcessSnapshot) -> Iterator[str]:
     mapped = procfs.shared_memory_mappings(os.getpid())
     yield from (f"mapping of {name}" for inode, name in mapped.items() if inode not in before.mappings)
     named = {path for path, inode in procfs.shared_memory_files().items() if inode not in before.segments}

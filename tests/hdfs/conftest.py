@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 import uvloop
 
-from asyncdata.testing import Leak, LeakError, Snapshot, check, settle, snapshot
+from asyncdata.testing import Leak, LeakError, ProcessSnapshot, check, settle, snapshot
 from tests.hdfs.cluster import Cluster, running_cluster
 from tests.hdfs.software import DEBIAN_PACKAGES, Software, UnavailableError, prepare
 from tests.patience import LIMIT_S
@@ -73,7 +73,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Snapshot]:
+def no_leaks(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[ProcessSnapshot]:
     """As everywhere, but for what hdfs-native keeps for the process: its timers and connections of its own protocols.
 
     Connections by HTTP must be closed.
@@ -90,7 +90,7 @@ def no_leaks(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Snaps
         raise LeakError(leaks)
 
 
-def _settled_sockets(before: Snapshot, ends: tuple[str, ...]) -> list[Leak]:
+def _settled_sockets(before: ProcessSnapshot, ends: tuple[str, ...]) -> list[Leak]:
     """Connections to these ends that are still there after hdfs-native had the time to close them."""
     wake = threading.Event()
     found: list[Leak] = []

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from asyncdata.testing import Snapshot, check
+from asyncdata.testing import ProcessSnapshot, check
 
 
-def wait_until_gone(before: Snapshot) -> list[Any]:
+def wait_until_gone(before: ProcessSnapshot) -> list[Any]:
     """What is left two seconds later; on a machine that is slow now, so much later as it is slower."""
     leaks = _left_after(before, 2.0)
     return leaks and _left_after(before, min(30.0, 2.0 * _slowdown() - 2.0))
 
 
-def _left_after(before: Snapshot, limit_s: float) -> list[Any]:
+def _left_after(before: ProcessSnapshot, limit_s: float) -> list[Any]:
     until_s = time.monotonic() + limit_s
     leaks = check(before)
     while leaks and time.monotonic() < until_s:

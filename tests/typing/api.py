@@ -7,7 +7,7 @@ from typing import Any, assert_type
 
 from asyncdata.errors import AsyncdataError, ObjectNotFoundError
 from asyncdata.options import AUTOTUNE, Options, RetryOptions
-from asyncdata.testing import Leak, Sequencer, Snapshot, assert_no_leaks, check, run_virtual, snapshot
+from asyncdata.testing import Leak, ProcessSnapshot, Sequencer, assert_no_leaks, check, run_virtual, snapshot
 
 options = Options(memory_limit_bytes=1 << 28, num_workers=AUTOTUNE, retry=RetryOptions(max_attempts=3))
 assert_type(options.deterministic, bool)
@@ -21,7 +21,7 @@ assert_type(error.place(), dict[str, Any])
 
 async def use_the_test_kit() -> int:
     """The kit's types, in the shapes it is used in."""
-    before = assert_type(snapshot(), Snapshot)
+    before = assert_type(snapshot(), ProcessSnapshot)
     assert_type(check(before), list[Leak])
     with assert_no_leaks(settle_s=1.0):
         pass

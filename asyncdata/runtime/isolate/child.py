@@ -40,7 +40,7 @@ from asyncdata.workers.messages import Message
 PROCESS_NAME = "asyncdata-load"
 
 
-class Setup(TypedDict):
+class LoaderSetup(TypedDict):
     """What the parent hands to a new loader process, as plain values.
 
     Attributes:
@@ -260,7 +260,7 @@ def _watch(life: Channel, close: Callable[[], None]) -> None:
             leave(0)
 
 
-def main(setup: Setup) -> NoReturn:
+def main(setup: LoaderSetup) -> NoReturn:
     """The whole life of a loader process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

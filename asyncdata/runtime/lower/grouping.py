@@ -17,9 +17,8 @@ from asyncdata.runtime.lower.registry import around_inner, lower, lower_inner, l
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.batch import BatchStage
-from asyncdata.runtime.stages.group.contents import ContentsStage
 from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
-from asyncdata.runtime.stages.group.materialized import Contents
+from asyncdata.runtime.stages.group.materialized import ContentsStage, Materialized
 from asyncdata.runtime.stages.group.padding import Padding
 from asyncdata.runtime.stages.group.raggedness import Ragging
 from asyncdata.runtime.stages.group.uneven import UnevenBatchStage
@@ -29,7 +28,7 @@ from asyncdata.runtime.stages.store.cache import CacheStage
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
 from asyncdata.runtime.stages.store.snapshot import SnapshotStage
-from asyncdata.runtime.stages.store.stored import FileStore, MemoryStore, Store
+from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryStore
 from asyncdata.runtime.user_code import UserFunction, as_int
 
 
@@ -86,7 +85,7 @@ class _Wrap:
     def __init__(self, make: grouping.MakeDataset) -> None:
         self._make = make
 
-    def __call__(self, contents: Contents) -> Any:
+    def __call__(self, contents: Materialized) -> Any:
         return self._make(grouping.Contents(rows=contents))
 
 
@@ -102,7 +101,7 @@ def _group_by_window(node: grouping.GroupByWindow, scope: Scope, context: StageC
     wrap = _Wrap(node.make)
     function = UserFunction(node.function, context)
 
-    def reduce(value: int, contents: Contents, number: int, origin: Rows) -> Stage:
+    def reduce(value: int, contents: Materialized, number: int, origin: Rows) -> Stage:
         inner = function((value, wrap(contents)), origin)
         return lower_inner(inner, around.below(1, element=(*scope.element, number)))
 
@@ -134,7 +133,7 @@ class IntegerOf:
 def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
     services = scope.services
     freshness = None
-    store: Store
+    store: ElementStore
     if node.filename is None:
         store = MemoryStore(context, node.cell, services.charges(node.cell), cardinality(node.input))
     else:

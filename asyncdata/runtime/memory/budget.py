@@ -21,7 +21,7 @@ from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.spans import SpanAllocator
 from asyncdata.runtime.memory.activity import Activity
-from asyncdata.runtime.memory.lent import Kept
+from asyncdata.runtime.memory.lent import LentSlabs
 
 _QUIET_ROUNDS: Final = 64
 """Rounds of the loop without a change after which nobody is about to go on."""
@@ -71,7 +71,7 @@ class Budget:
         space = arena.nbytes if stop is None else stop
         self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
         self.slabs = Slabs(arena, self._allocator, self._freed)
-        self.kept = Kept()
+        self.kept = LentSlabs()
         self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
         self._room: list[Callable[[], None]] = []
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from asyncdata.memory.slabs import Slab
 
 
-class Kept:
+class LentSlabs:
     """How often each slab was lent to a consumer. Stage loop only.
 
     Attributes:

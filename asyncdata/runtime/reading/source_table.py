@@ -13,7 +13,7 @@ from asyncdata.workers.failure import annotate
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NamedSource:
     """One shard, or one source that is not a file.
 
     Attributes:
@@ -28,7 +28,7 @@ class Source:
 
 
 _MOST_NAMES: Final = 1 << 16
-_UNNAMED: Final = Source("a dataset", None, is_file=False)
+_UNNAMED: Final = NamedSource("a dataset", None, is_file=False)
 
 
 class SourceTable:
@@ -40,12 +40,12 @@ class SourceTable:
     """
 
     def __init__(self) -> None:
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, NamedSource] = {}
 
     def __len__(self) -> int:
         return len(self._sources)
 
-    def __getitem__(self, number: int) -> Source:
+    def __getitem__(self, number: int) -> NamedSource:
         return self._sources.get(number, _UNNAMED)
 
     def add(self, path: tuple[int | str, ...], name: str, version: str | None = None, *, is_file: bool = False) -> int:
@@ -53,7 +53,7 @@ class SourceTable:
         digest = hashlib.blake2b(repr((path, name)).encode(), digest_size=8).digest()
         number = int.from_bytes(digest, "little") >> 1
         if is_file or len(self._sources) < _MOST_NAMES:
-            self._sources[number] = Source(name, version, is_file)
+            self._sources[number] = NamedSource(name, version, is_file)
         return number
 
     def place(self, origin: Rows) -> dict[str, Any]:

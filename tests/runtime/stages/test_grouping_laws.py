@@ -15,9 +15,8 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
-from asyncdata.runtime.stages.group.contents import ContentsStage
 from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
-from asyncdata.runtime.stages.group.materialized import Contents
+from asyncdata.runtime.stages.group.materialized import ContentsStage, Materialized
 from asyncdata.runtime.stages.group.padding import Padding
 from asyncdata.runtime.stages.group.raggedness import Ragging
 from asyncdata.runtime.stages.group.uneven import UnevenBatchStage
@@ -116,11 +115,11 @@ def _flat_window(bench: Bench, kind: Kinds) -> Stage:
 def _grouped(
     bench: Bench,
     kind: Kinds,
-    reduce: Callable[[Bench, int, Contents], Stage] | None = None,
+    reduce: Callable[[Bench, int, Materialized], Stage] | None = None,
     key: Callable[[Element], int] | None = None,
     size: int = 3,
 ) -> Stage:
-    def inner(value: int, contents: Contents, window: int, origin: Rows) -> Stage:
+    def inner(value: int, contents: Materialized, window: int, origin: Rows) -> Stage:
         if reduce is not None:
             return reduce(bench, value, contents)
         return ContentsStage(bench.context("window"), contents)
@@ -137,15 +136,15 @@ def _grouped(
     )
 
 
-def _reduce_batch(bench: Bench, key: int, contents: Contents) -> Stage:
+def _reduce_batch(bench: Bench, key: int, contents: Materialized) -> Stage:
     return _batch(bench, ContentsStage(bench.context("window"), contents), 2)
 
 
-def _reduce_first(bench: Bench, key: int, contents: Contents) -> Stage:
+def _reduce_first(bench: Bench, key: int, contents: Materialized) -> Stage:
     return TakeStage(bench.context("take"), ContentsStage(bench.context("window"), contents), key)
 
 
-def _reduce_twice(bench: Bench, key: int, contents: Contents) -> Stage:
+def _reduce_twice(bench: Bench, key: int, contents: Materialized) -> Stage:
     def make_inner(element: Element, origin: Rows) -> Stage:
         return ContentsStage(bench.context("window"), contents)
 

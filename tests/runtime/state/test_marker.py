@@ -18,8 +18,8 @@ from asyncdata.memory.structure import TupleOf
 from asyncdata.runtime.consumer import iterate
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
-from asyncdata.runtime.stages.group.contents import ContentsStage
 from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
+from asyncdata.runtime.stages.group.materialized import ContentsStage
 from asyncdata.runtime.stages.group.window import WindowStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage

@@ -26,7 +26,7 @@ from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.stage import Stage, StageContext, close_all
-from asyncdata.runtime.stages.group.materialized import Contents
+from asyncdata.runtime.stages.group.materialized import Materialized
 from asyncdata.runtime.stages.order.shuffle import from_history, with_history
 from asyncdata.runtime.state.marker import MARK_EVERY
 from asyncdata.runtime.user_code import UserFunction, as_int, call_rows, leave_out
@@ -34,7 +34,7 @@ from asyncdata.runtime.user_code import UserFunction, as_int, call_rows, leave_o
 _EVACUATE_EVERY = 1024
 """Input rows between two looks at what the groups pin."""
 
-Reduce = Callable[[int, Contents, int, Rows], Stage]
+Reduce = Callable[[int, Materialized, int, Rows], Stage]
 """``reduce(key, contents, number of the window, origin of its first element)`` makes the inner dataset's stage."""
 
 
@@ -65,7 +65,7 @@ class _Window:
     def __init__(self, key: int, block: Block) -> None:
         self.key = key
         self.block = block
-        self.contents: Contents | None = Contents(block.structure, block.columns, block.origin, block.advance)
+        self.contents: Materialized | None = Materialized(block.structure, block.columns, block.origin, block.advance)
         self.inner: Stage | None = None
 
     async def aclose(self) -> None:

@@ -20,13 +20,16 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.slabs import Slabs
 from asyncdata.memory.structure import LEAF, Structure
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.sources.arrays import source_advance
+from asyncdata.runtime.state.marker import Marker
 from asyncdata.types import Element
 
 _ROWS_AT_A_TIME: Final = 64
 """Rows that iteration copies before it gives them out."""
 
 
-class Contents:
+class Materialized:
     """See the module's docstring.
 
     Args:
@@ -100,8 +103,8 @@ class Contents:
         self._history, self._attached = None, False
 
 
-def _restored(structure: Structure, columns: tuple[Column, ...], origin: Rows) -> Contents:
-    return Contents(structure, columns, origin)
+def _restored(structure: Structure, columns: tuple[Column, ...], origin: Rows) -> Materialized:
+    return Materialized(structure, columns, origin)
 
 
 def rows_of(column: Column, rows: slice) -> Column:
@@ -122,6 +125,53 @@ def private(column: Column) -> Column:
     return ObjectColumn([item.copy() if isinstance(item, np.ndarray) else item for item in column.items])
 
 
-def leaf_contents(column: Column, origin: Rows) -> Contents:
+def materialized_leaf(column: Column, origin: Rows) -> Materialized:
     """Private contents of one leaf."""
-    return Contents(LEAF, (column,), origin)
+    return Materialized(LEAF, (column,), origin)
+
+
+_NOTHING: Final = Materialized(LEAF, (), NO_ORIGINS)
+
+
+class ContentsStage(Stage):
+    """Elements that were collected before.
+
+    Args:
+        context: What every stage is given.
+        contents: The elements.
+    """
+
+    def __init__(self, context: StageContext, contents: Materialized) -> None:
+        super().__init__(context)
+        self._contents = contents
+        self._most = max(1, context.block_bytes * len(contents) // max(contents.copied_bytes, 1))
+        self._history: Advance | None = None
+        self._marker = Marker()
+
+    async def _pull(self, limit: int) -> Block | None:
+        start = self._marker.rows
+        count = min(limit, self._most, len(self._contents) - start)
+        if count <= 0:
+            return None
+        if not start:
+            self._history = self._contents.take_history()
+        block = self._contents.read(start, count, self.context.budget.slabs)
+        advance = source_advance(block.origin, self._marker)
+        if self._history is not None:
+            part, rest = self._history.split(count)
+            self._history = rest if rest.rows or rest.has_news else None
+            advance = part.with_marks(advance.marks if part.ordered else ())
+        block.advance = advance
+        return block
+
+    @property
+    def draining(self) -> bool:
+        """Nothing to prepare."""
+        return True
+
+    async def aclose(self) -> None:
+        if self._history is not None:
+            self._contents.give_history(self._history)
+            self._history = None
+        self._contents = _NOTHING
+        await super().aclose()

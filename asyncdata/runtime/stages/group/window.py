@@ -23,7 +23,7 @@ from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
-from asyncdata.runtime.stages.group.materialized import Contents, leaf_contents
+from asyncdata.runtime.stages.group.materialized import Materialized, materialized_leaf
 from asyncdata.runtime.stages.group.stacking import has_nests
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.state.marker import Marker
@@ -31,7 +31,7 @@ from asyncdata.runtime.state.marker import Marker
 _SHARE: Final = 16
 """Windows of one pull take one part in so many of the memory limit, or are one."""
 
-WrapContents = Callable[[Contents], Any]
+WrapContents = Callable[[Materialized], Any]
 
 
 class WindowStage(Stage):
@@ -158,7 +158,7 @@ class WindowStage(Stage):
         return Block(structure, columns, held.origin[starts], self._consume(held, starts))
 
     def _window(self, column: Column, origin: Rows) -> object:
-        return self._wrap(leaf_contents(column, origin))
+        return self._wrap(materialized_leaf(column, origin))
 
     def _consume(self, held: Block, starts: Rows) -> Advance:
         """Drops the rows that no later window needs, up to the end of the last one; the advance of the windows."""

@@ -21,7 +21,7 @@ class Turn(NamedTuple):
     taken: int
 
 
-class Plan(NamedTuple):
+class RotationPlan(NamedTuple):
     """Rows that can leave without asking any slot for more.
 
     Attributes:
@@ -38,7 +38,9 @@ def next_turn(turn: Turn, cycle: int) -> Turn:
     return Turn((turn.slot + 1) % cycle, 0)
 
 
-def plan_rows(available: Sequence[int], vacant: Sequence[bool], turn: Turn, block_length: int, limit: int) -> Plan:
+def plan_rows(
+    available: Sequence[int], vacant: Sequence[bool], turn: Turn, block_length: int, limit: int
+) -> RotationPlan:
     """Which slots the next rows come from, until one must be asked for more, or `limit` is reached.
 
     Args:
@@ -82,7 +84,7 @@ def plan_rows(available: Sequence[int], vacant: Sequence[bool], turn: Turn, bloc
         if taken < block_length:
             break
         slot, taken = (slot + 1) % cycle, 0
-    return Plan(np.concatenate((*whole, _repeated(runs, lengths))), Turn(slot, taken))
+    return RotationPlan(np.concatenate((*whole, _repeated(runs, lengths))), Turn(slot, taken))
 
 
 def _repeated(slots: list[int], counts: int | list[int]) -> Rows:

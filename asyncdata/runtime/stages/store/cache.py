@@ -13,7 +13,7 @@ from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import source_advance
 from asyncdata.runtime.stages.store.recording import Recorder
-from asyncdata.runtime.stages.store.stored import Store
+from asyncdata.runtime.stages.store.stored import ElementStore
 from asyncdata.runtime.state.marker import Marker
 
 
@@ -28,7 +28,7 @@ class CacheStage(Stage):
     """
 
     def __init__(
-        self, context: StageContext, store: Store, make_input: Callable[[], Stage], *, image_bytes: int
+        self, context: StageContext, store: ElementStore, make_input: Callable[[], Stage], *, image_bytes: int
     ) -> None:
         super().__init__(context)
         self._store = store

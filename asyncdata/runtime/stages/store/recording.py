@@ -9,7 +9,7 @@ from asyncdata.memory.advance import EMPTY
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause
 from asyncdata.runtime.stages.group.materialized import rows_of
-from asyncdata.runtime.stages.store.stored import Filling
+from asyncdata.runtime.stages.store.stored import StoreWriter
 
 IMAGE_BYTES: Final = 1 << 20
 """An image is complete when it is so large, or holds `BLOCK_ROWS` rows."""
@@ -23,7 +23,7 @@ class Recorder:
         image_bytes: Size at which an image is complete.
     """
 
-    def __init__(self, filling: Filling, image_bytes: int) -> None:
+    def __init__(self, filling: StoreWriter, image_bytes: int) -> None:
         self._filling = filling
         self._image_bytes = image_bytes
         self._builder = ImageBuilder()

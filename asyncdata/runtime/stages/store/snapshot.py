@@ -26,7 +26,7 @@ from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColum
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import Recorder
-from asyncdata.runtime.stages.store.stored import FileFilling
+from asyncdata.runtime.stages.store.stored import FileWriter
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.user_code import UserFunction, call_rows
 from asyncdata.types import Json
@@ -136,7 +136,7 @@ class SnapshotStage(Stage):
         recorder = self._shards.get(number)
         if recorder is None:
             name = f"shard-{number}-{self._run}.blocks"
-            filling = FileFilling(self.context, self._path / name, self._codec)
+            filling = FileWriter(self.context, self._path / name, self._codec)
             recorder = self._shards[number] = Recorder(filling, self._image_bytes)
             self._files[number] = name
         return recorder

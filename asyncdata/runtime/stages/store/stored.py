@@ -4,7 +4,7 @@ An image in memory lies outside of the arena and is charged to the pipeline that
 the pipeline ends; the next pipeline that reads it is charged anew. Both kinds are read into a slab, image by image,
 which is charged as a finished batch is: the block's references point there.
 
-A store is filled by a `Filling`, which ends as a whole: nothing can be read before `finish`, and what is given up
+A store is filled by a `StoreWriter`, which ends as a whole: nothing can be read before `finish`, and what is given up
 leaves no trace.
 """
 
@@ -47,7 +47,7 @@ from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.types import Json, ObjectInfo
 
 
-class Filling(Protocol):
+class StoreWriter(Protocol):
     """Elements on their way into a store."""
 
     async def add(self, image: Image) -> None:
@@ -60,13 +60,13 @@ class Filling(Protocol):
         """Gives everything up. Idempotent; nothing after `finish`."""
 
 
-class Store(Protocol):
+class ElementStore(Protocol):
     """See the module's docstring."""
 
     async def open(self) -> int | None:
         """How many images there are; None while the store is not complete."""
 
-    def fill(self) -> Filling:
+    def fill(self) -> StoreWriter:
         """Begins to fill it."""
 
     async def load(self, number: int) -> Block:
@@ -128,7 +128,7 @@ class MemoryStore:
         self._blocks_account = context.tasks
 
     async def open(self) -> int | None:
-        """See `Store`; charges the pipeline if it was not yet."""
+        """See `ElementStore`; charges the pipeline if it was not yet."""
         images = self._cell.images
         if images is None:
             return None
@@ -142,14 +142,14 @@ class MemoryStore:
         """Charges the cell's account."""
         return await self._budget.charge_only(self._account, nbytes)
 
-    def fill(self) -> Filling:
-        """See `Store`."""
-        filling = _MemoryFilling(self, self._cell, self._charges, self._budget)
+    def fill(self) -> StoreWriter:
+        """See `ElementStore`."""
+        filling = _MemoryWriter(self, self._cell, self._charges, self._budget)
         self._account.foresee = lambda: filling.foresee(self._elements)
         return filling
 
     async def load(self, number: int) -> Block:
-        """See `Store`."""
+        """See `ElementStore`."""
         images = self._cell.images
         assert images is not None
         image = images[number]
@@ -165,7 +165,7 @@ class MemoryStore:
             slabs.drop(slab)
 
 
-class _MemoryFilling:
+class _MemoryWriter:
     def __init__(self, store: MemoryStore, cell: MemoryCell, charges: Charges, budget: Budget) -> None:
         self._store = store
         self._cell = cell
@@ -228,7 +228,7 @@ class FileStore:
         self._places: list[ImagePlace] = []
 
     async def open(self) -> int | None:
-        """See `Store`.
+        """See `ElementStore`.
 
         Raises:
             DataError: There is a file, but it is none of ours, or damaged.
@@ -272,12 +272,12 @@ class FileStore:
         finally:
             slabs.drop(slab)
 
-    def fill(self) -> Filling:
-        """See `Store`."""
-        return FileFilling(self._context, Path(self._path), freshness=self._freshness)
+    def fill(self) -> StoreWriter:
+        """See `ElementStore`."""
+        return FileWriter(self._context, Path(self._path), freshness=self._freshness)
 
     async def load(self, number: int) -> Block:
-        """See `Store`."""
+        """See `ElementStore`."""
         info = self._info
         assert info is not None
         place = self._places[number]
@@ -320,7 +320,7 @@ def _checked(memory: Any, place: ImagePlace, most: int) -> tuple[Image, int]:
     return image, start
 
 
-class FileFilling:
+class FileWriter:
     """Writes a file beside its place, and puts it there when it is complete.
 
     Args:
@@ -344,7 +344,7 @@ class FileFilling:
         self._at = len(MAGIC)
 
     async def add(self, image: Image) -> None:
-        """See `Filling`.
+        """See `StoreWriter`.
 
         Raises:
             PipelineError: It holds Python objects that cannot be written.
@@ -373,7 +373,7 @@ class FileFilling:
         self._file.write(MAGIC)
 
     async def finish(self) -> None:
-        """See `Filling`."""
+        """See `StoreWriter`."""
         made_of = None if self._freshness is None else await self._freshness.finish()
         try:
             await self._threads.run(self._finish, made_of)
@@ -395,7 +395,7 @@ class FileFilling:
         self._file = None
 
     async def discard(self) -> None:
-        """See `Filling`."""
+        """See `StoreWriter`."""
         if self._file is not None:
             # Not in a thread: called when everything ends, and quick.
             file, self._file = self._file, None

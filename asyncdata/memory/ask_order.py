@@ -49,7 +49,7 @@ class AskQueue:
             ticket.key = None
 
 
-class ReadAhead:
+class Recallable:
     """Held tickets that may be recalled, and how many bytes were recalled but are not back yet."""
 
     __slots__ = ("_tickets", "recalled_bytes")
