@@ -13,17 +13,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asyncdata.dataset import CsvDataset as CsvDataset
-    from asyncdata.dataset import Dataset as Dataset
-    from asyncdata.dataset import FileDataset as FileDataset
-    from asyncdata.dataset import FixedLengthRecordDataset as FixedLengthRecordDataset
-    from asyncdata.dataset import JsonLinesDataset as JsonLinesDataset
-    from asyncdata.dataset import ParquetDataset as ParquetDataset
-    from asyncdata.dataset import TarDataset as TarDataset
-    from asyncdata.dataset import TextLineDataset as TextLineDataset
-    from asyncdata.dataset import TFRecordDataset as TFRecordDataset
-    from asyncdata.dataset import image_dataset_from_directory as image_dataset_from_directory
-    from asyncdata.dataset import text_dataset_from_directory as text_dataset_from_directory
+    from asyncdata.dataset.dataset import Dataset as Dataset
+    from asyncdata.dataset.directories import image_dataset_from_directory as image_dataset_from_directory
+    from asyncdata.dataset.directories import text_dataset_from_directory as text_dataset_from_directory
+    from asyncdata.dataset.files import CsvDataset as CsvDataset
+    from asyncdata.dataset.files import FileDataset as FileDataset
+    from asyncdata.dataset.files import FixedLengthRecordDataset as FixedLengthRecordDataset
+    from asyncdata.dataset.files import JsonLinesDataset as JsonLinesDataset
+    from asyncdata.dataset.files import ParquetDataset as ParquetDataset
+    from asyncdata.dataset.files import TarDataset as TarDataset
+    from asyncdata.dataset.files import TextLineDataset as TextLineDataset
+    from asyncdata.dataset.files import TFRecordDataset as TFRecordDataset
     from asyncdata.dataset.fused import map_and_batch as map_and_batch
     from asyncdata.dataset.fused import parallel_interleave as parallel_interleave
     from asyncdata.dataset.fused import shuffle_and_repeat as shuffle_and_repeat
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from asyncdata.options import Options as Options
     from asyncdata.options import RetryOptions as RetryOptions
     from asyncdata.options import TimeoutOptions as TimeoutOptions
-    from asyncdata.planner.cardinality import INFINITE_CARDINALITY as INFINITE_CARDINALITY
-    from asyncdata.planner.cardinality import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from asyncdata.plan.node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
+    from asyncdata.plan.node import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from asyncdata.record.manifest import write_manifest as write_manifest
     from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.consumer.iterate import PipelineIterator as PipelineIterator
@@ -87,9 +87,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "asyncdata.dataset": (
+    "asyncdata.dataset.dataset": ("Dataset",),
+    "asyncdata.dataset.directories": ("image_dataset_from_directory", "text_dataset_from_directory"),
+    "asyncdata.dataset.files": (
         "CsvDataset",
-        "Dataset",
         "FileDataset",
         "FixedLengthRecordDataset",
         "JsonLinesDataset",
@@ -97,8 +98,6 @@ _HOMES = {
         "TFRecordDataset",
         "TarDataset",
         "TextLineDataset",
-        "image_dataset_from_directory",
-        "text_dataset_from_directory",
     ),
     "asyncdata.errors": (
         "AccessDeniedError",
@@ -144,7 +143,7 @@ _HOMES = {
     "asyncdata.memory.ragged": ("RaggedArray",),
     "asyncdata.memory.structure": ("register_dataclass",),
     "asyncdata.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
-    "asyncdata.planner.cardinality": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
+    "asyncdata.plan.node": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
     "asyncdata.observe.snapshot": ("PipelineStats",),
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.consumer.iterate": ("PipelineIterator",),

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from asyncdata import arguments
 from asyncdata.plan.grouping import Contents
-from asyncdata.plan.node import Node
-from asyncdata.planner.cardinality import INFINITE_CARDINALITY, cardinality
+from asyncdata.plan.node import INFINITE_CARDINALITY, Node
+from asyncdata.planner.cardinality import cardinality
 from asyncdata.runtime.consumer.iterate import PipelineIterator
 from asyncdata.types import Element
 

@@ -1,4 +1,4 @@
-"""The arguments of `CsvDataset` that say what a file's columns are: checked, and as the node's fields."""
+"""The arguments of `CsvDataset` that say what a file's columns are: checked, and as the framer wants them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata import arguments
+from asyncdata.formats.csv_values import Column
+from asyncdata.spec import ArraySpec, BytesSpec
 
 _NUMBERS: Final = ("int32", "int64", "float32", "float64")
 
 
-def csv_fields(
+def csv_settings(
     record_defaults: Sequence[Any] | Mapping[str, Any],
     *,
     header: bool,
@@ -24,7 +26,7 @@ def csv_fields(
     exclude_cols: Sequence[int] | None,
     column_names: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Fields of `CsvRows`."""
+    """The arguments of `CsvFramer`, and the spec of a row."""
     if isinstance(record_defaults, Mapping):
         wanted = arguments.texts("the keys of record_defaults", list(record_defaults))
         defaults: Iterable[Any] = record_defaults.values()
@@ -35,20 +37,22 @@ def csv_fields(
         )
     else:
         wanted, defaults = None, record_defaults
-    columns = [_column(default) for default in defaults]
+    columns = tuple(_column(default) for default in defaults)
     delimiter = _text("field_delim", field_delim)
     if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
         raise ValueError(f"field_delim must be an ASCII character that is no line end or quote, not {field_delim!r}")
     if not columns:
         raise ValueError("record_defaults must name at least one column")
+    places = _places(wanted, column_names, _selected(select_cols, exclude_cols, len(columns)), columns, header=header)
+    row = tuple(BytesSpec() if dtype == "bytes" else ArraySpec((), dtype) for dtype, _ in columns)
     return {
-        "dtypes": tuple(dtype for dtype, _ in columns),
-        "defaults": tuple(default for _, default in columns),
+        "spec": dict(zip(places["names"], row, strict=True)) if "names" in places else row,
+        "columns": columns,
         "header": header,
         "delimiter": delimiter,
         "quotes": use_quote_delim,
         "na_value": _text("na_value", na_value),
-        **_places(wanted, column_names, _selected(select_cols, exclude_cols, len(columns)), columns, header=header),
+        **places,
     }
 
 
@@ -59,28 +63,28 @@ def _text(name: str, value: Any) -> bytes:
     return text.encode()
 
 
-def _column(default: Any) -> tuple[str, Any]:
-    """dtype and default of a column; the default is None where there is none."""
+def _column(default: Any) -> Column:
+    """What a column holds."""
     if isinstance(default, type | np.dtype):
         if default in (bytes, str):
-            return "bytes", None
+            return Column("bytes", None)
         name = "int32" if default is int else "float32" if default is float else np.dtype(default).name
         if name not in _NUMBERS:
             raise TypeError(f"record_defaults may say {', '.join(_NUMBERS)} or bytes, not {name}")
-        return name, None
+        return Column(name, None)
     if isinstance(default, list | tuple) and len(default) == 1:
         default = default[0]
     if isinstance(default, np.ndarray | np.generic) and default.size == 1:
         value = default.reshape(()).item() if default.dtype.kind not in "OSU" else default.reshape(-1)[0]
         if default.dtype.name in _NUMBERS:
-            return default.dtype.name, value
+            return Column(default.dtype.name, value)
         default = value
     if isinstance(default, str | bytes):
-        return "bytes", default.encode() if isinstance(default, str) else bytes(default)
+        return Column("bytes", default.encode() if isinstance(default, str) else bytes(default))
     if isinstance(default, int) and not isinstance(default, bool):
-        return "int32", int(np.int32(default))
+        return Column("int32", int(np.int32(default)))
     if isinstance(default, float):
-        return "float32", default
+        return Column("float32", default)
     raise TypeError(f"every item of record_defaults must be a dtype, a number or a str, not {arguments.shown(default)}")
 
 
@@ -92,7 +96,7 @@ def _places(
     *,
     header: bool,
 ) -> dict[str, Any]:
-    """Where the wanted columns are and what they are called: fields of the node."""
+    """Where the wanted columns are and what they are called: arguments of the framer."""
     names = None if column_names is None else arguments.texts("column_names", column_names)
     if names is not None and len(set(names)) < len(names):
         raise ValueError(f"column_names must differ, not {list(names)}")

@@ -5,19 +5,24 @@ Each checks its arguments and becomes the plan that reads one file after the oth
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from asyncdata import arguments
-from asyncdata.dataset.csv_columns import csv_fields
+from asyncdata.dataset.csv_columns import csv_settings
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.handles import node_of
 from asyncdata.dataset.transformations import over_files
 from asyncdata.formats.compression import check_compression_type
-from asyncdata.formats.json_lines import parse_json
+from asyncdata.formats.csv_rows import CsvFramer
+from asyncdata.formats.fixed_length import FixedLengthFramer
+from asyncdata.formats.framing import Framer
+from asyncdata.formats.json_lines import JsonFramer, parse_json
+from asyncdata.formats.lines import LineFramer
 from asyncdata.formats.parquet_filters import checked_filters
-from asyncdata.plan.files import CsvRows, FixedLengthRecords, JsonLines, ParquetRows, TarSamples, TextLines, WholeFile
+from asyncdata.plan.files import FramedFile, ParquetRows, TarSamples, WholeFile
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items, TFRecordFile
 from asyncdata.planner.element_spec import element_spec
@@ -30,29 +35,50 @@ FileNames: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]
 class OpenFile:
     """Makes the node that reads one file; a class, so that it can be pickled.
 
-    Args:
-        kind: Class of the node.
-        fields: Of the node, all but its URL.
-
     Attributes:
         opens: The node without a URL.
     """
 
-    def __init__(self, kind: Callable[..., Node], **fields: Any) -> None:
-        self.kind = kind
-        self.fields = fields
-        self.__qualname__ = getattr(kind, "name", "")
-        self.opens = kind(url="", **fields)
-        self.__element_spec__ = element_spec(self.opens)
-        self.__checksums__ = kind is TFRecordFile
+    def __init__(self, opens: Node) -> None:
+        self.opens = opens
+        self.__qualname__ = opens.label
+        self.__element_spec__ = element_spec(opens)
+        self.__checksums__ = isinstance(opens, TFRecordFile)
 
     def __call__(self, url: str | bytes) -> Node:
         """The node of one file."""
-        return self.kind(url=arguments.url("a file name", url), **self.fields)
+        return dataclasses.replace(self.opens, url=arguments.url("a file name", url))  # type: ignore[call-arg]  # files have one
 
 
-def _read(filenames: FileNames, num_parallel_reads: int | None, open_file: OpenFile) -> Node:
-    """The plan that reads all files: one after the other, or so many in turn, an element each."""
+def framed(
+    format: str,  # noqa: A002 -- the field's name
+    framer: Callable[..., Framer],
+    filenames: FileNames,
+    compression_type: str | None,
+    num_parallel_reads: int | None,
+    *,
+    spec: Any = None,
+    **settings: Any,
+) -> Node:
+    """The plan that reads files of consecutive records.
+
+    Args:
+        format: Of the files: the name of the dataset's class.
+        framer: Finds the records, see `asyncdata.formats.framing`.
+        filenames: A URL, a list of URLs, or a Dataset of URLs.
+        compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
+        num_parallel_reads: Files read in turn, one record each; None: one file after the other.
+        spec: What a record is made of, where that is known.
+        **settings: The framer's arguments.
+    """
+    compression = _compression(compression_type)
+    file = FramedFile(url="", compression=compression, format=format, framer=framer, arguments=settings, spec=spec)
+    return over(filenames, num_parallel_reads, file)
+
+
+def over(filenames: FileNames, num_parallel_reads: int | None, file: Node) -> Node:
+    """The plan that reads all files as the node reads one: one after the other, or so many in turn, an element each."""
+    open_file = OpenFile(file)
     if isinstance(filenames, Dataset):
         return over_files(node_of("filenames", filenames), open_file, num_parallel_reads)
     names = arguments.urls("filenames", filenames)
@@ -107,8 +133,8 @@ class TFRecordDataset(Dataset):
         buffer_size: int | None = None,
     ) -> None:
         arguments.integer_or_none("buffer_size", buffer_size, least=0)
-        open_file = OpenFile(TFRecordFile, compression=_compression(compression_type))
-        super().__init__(_read(filenames, num_parallel_reads, open_file))
+        file = TFRecordFile(url="", compression=_compression(compression_type))
+        super().__init__(over(filenames, num_parallel_reads, file))
 
 
 @arguments.suggesting
@@ -142,8 +168,10 @@ class TextLineDataset(Dataset):
         buffer_size: int | None = None,
     ) -> None:
         arguments.integer_or_none("buffer_size", buffer_size, least=0)
-        open_file = OpenFile(TextLines, compression=_compression(compression_type))
-        super().__init__(_read(filenames, num_parallel_reads, open_file))
+        spec = BytesSpec()
+        super().__init__(
+            framed("TextLineDataset", LineFramer, filenames, compression_type, num_parallel_reads, spec=spec)
+        )
 
 
 @arguments.suggesting
@@ -184,14 +212,17 @@ class FixedLengthRecordDataset(Dataset):
         buffer_size: int | None = None,
     ) -> None:
         arguments.integer_or_none("buffer_size", buffer_size, least=0)
-        open_file = OpenFile(
-            FixedLengthRecords,
-            compression=_compression(compression_type),
-            record_bytes=arguments.integer("record_bytes", record_bytes, least=1),
-            header_bytes=arguments.integer_or_none("header_bytes", header_bytes, least=0) or 0,
-            footer_bytes=arguments.integer_or_none("footer_bytes", footer_bytes, least=0) or 0,
+        super().__init__(
+            framed(
+                "FixedLengthRecordDataset",
+                FixedLengthFramer,
+                *(filenames, compression_type, num_parallel_reads),
+                spec=BytesSpec(),
+                record_bytes=arguments.integer("record_bytes", record_bytes, least=1),
+                header_bytes=arguments.integer_or_none("header_bytes", header_bytes, least=0) or 0,
+                footer_bytes=arguments.integer_or_none("footer_bytes", footer_bytes, least=0) or 0,
+            )
         )
-        super().__init__(_read(filenames, num_parallel_reads, open_file))
 
 
 @arguments.suggesting
@@ -225,8 +256,8 @@ class FileDataset(Dataset):
         num_parallel_reads: int | None = -1,
     ) -> None:
         compression, paired = _compression(compression_type), arguments.flag("with_url", with_url)
-        open_file = OpenFile(WholeFile, compression=compression, with_url=paired)
-        super().__init__(_read(filenames, num_parallel_reads, open_file))
+        file = WholeFile(url="", compression=compression, with_url=paired)
+        super().__init__(over(filenames, num_parallel_reads, file))
 
 
 @arguments.suggesting
@@ -286,21 +317,17 @@ class CsvDataset(Dataset):
         buffer_size: int | None = None,
     ) -> None:
         arguments.integer_or_none("buffer_size", buffer_size, least=0)
-        open_file = OpenFile(
-            CsvRows,
-            compression=_compression(compression_type),
-            **csv_fields(
-                record_defaults,
-                header=arguments.flag("header", header),
-                field_delim=field_delim,
-                use_quote_delim=arguments.flag("use_quote_delim", use_quote_delim),
-                na_value=na_value,
-                select_cols=select_cols,
-                exclude_cols=exclude_cols,
-                column_names=column_names,
-            ),
+        settings = csv_settings(
+            record_defaults,
+            header=arguments.flag("header", header),
+            field_delim=field_delim,
+            use_quote_delim=arguments.flag("use_quote_delim", use_quote_delim),
+            na_value=na_value,
+            select_cols=select_cols,
+            exclude_cols=exclude_cols,
+            column_names=column_names,
         )
-        super().__init__(_read(filenames, num_parallel_reads, open_file))
+        super().__init__(framed("CsvDataset", CsvFramer, filenames, compression_type, num_parallel_reads, **settings))
 
 
 @arguments.suggesting
@@ -334,13 +361,12 @@ class JsonLinesDataset(Dataset):
         num_parallel_reads: int | None = None,
         num_parallel_calls: int | None = None,
     ) -> None:
-        compression = _compression(compression_type)
+        files = filenames, compression_type, num_parallel_reads
         if num_parallel_calls is None:
-            super().__init__(_read(filenames, num_parallel_reads, OpenFile(JsonLines, compression=compression)))
+            super().__init__(framed("JsonLinesDataset", JsonFramer, *files))
             return
-        lines = OpenFile(TextLines, compression=compression, skip_blank=True)
-        texts = Dataset(_read(filenames, num_parallel_reads, lines))
-        super().__init__(node_of("lines", texts.map(parse_json, num_parallel_calls)))
+        lines = Dataset(framed("JsonLinesDataset", LineFramer, *files, spec=BytesSpec(), skip_blank=True))
+        super().__init__(node_of("lines", lines.map(parse_json, num_parallel_calls)))
 
 
 @arguments.suggesting
@@ -381,8 +407,8 @@ class TarDataset(Dataset):
         compression_type: str | None = None,
         num_parallel_reads: int | None = None,
     ) -> None:
-        open_file = OpenFile(TarSamples, compression=_compression(compression_type))
-        super().__init__(_read(filenames, num_parallel_reads, open_file))
+        file = TarSamples(url="", compression=_compression(compression_type))
+        super().__init__(over(filenames, num_parallel_reads, file))
 
 
 @arguments.suggesting
@@ -426,5 +452,5 @@ class ParquetDataset(Dataset):
         num_parallel_reads: int | None = None,
     ) -> None:
         wanted = None if columns is None else _names(columns)
-        open_file = OpenFile(ParquetRows, columns=wanted, filters=checked_filters(filters))
-        super().__init__(_read(filenames, num_parallel_reads, open_file))
+        file = ParquetRows(url="", columns=wanted, filters=checked_filters(filters))
+        super().__init__(over(filenames, num_parallel_reads, file))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from asyncdata.plan.node import Node, drawn_seed
+from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, drawn_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -15,12 +16,25 @@ class Zip(Node):
     datasets: tuple[Node, ...]
     structure: Any
 
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        counts = [of(child) for child in self.datasets]
+        if UNKNOWN_CARDINALITY in counts:
+            return UNKNOWN_CARDINALITY
+        return min((count for count in counts if count >= 0), default=INFINITE_CARDINALITY)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Concatenate(Node):
     """One input after the other."""
 
     datasets: tuple[Node, ...]
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        counts = [of(child) for child in self.datasets]
+        for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
+            if special in counts:
+                return special
+        return sum(counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +62,9 @@ class SampleFrom(Node):
     rerandomize: bool | None
     drawn: int = field(default_factory=drawn_seed)
 
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return _drawn(map(of, self.datasets), map(of, self.varying), every=self.stop_on_empty)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChooseFrom(Node):
@@ -58,3 +75,13 @@ class ChooseFrom(Node):
     datasets: tuple[Node, ...]
     choice: Node
     stop_on_empty: bool
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return _drawn(map(of, self.datasets), [of(self.choice)], every=self.stop_on_empty)
+
+
+def _drawn(counts: Iterable[int], choices: Iterable[int], *, every: bool) -> int:
+    """Without an end where neither choices end nor the inputs: every one of them, or any."""
+    enough = all if every else any
+    endless = all(c == INFINITE_CARDINALITY for c in choices) and enough(c == INFINITE_CARDINALITY for c in counts)
+    return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY

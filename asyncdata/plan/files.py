@@ -1,35 +1,45 @@
-"""Nodes that read one file each, a kind per format. Many files are an `Interleave` of these."""
+"""Nodes that read one file each. Many files are an `Interleave` of these."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from asyncdata.plan.node import Node
+from asyncdata.spec import BytesSpec, StrSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TextLines(Node):
-    """The lines of a text file, as ``bytes``; those of white space are left out if `skip_blank`."""
+class FramedFile(Node):
+    """The records of a file of consecutive records, as a framer finds them.
 
-    name: ClassVar[str] = "TextLineDataset"
-
-    url: str
-    compression: str | None
-    skip_blank: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FixedLengthRecords(Node):
-    """Records of one length between a header and a footer, as ``bytes``."""
-
-    name: ClassVar[str] = "FixedLengthRecordDataset"
+    Attributes:
+        url: The file.
+        compression: Of the file, or None.
+        format: What the user wrote: ``TextLineDataset``.
+        framer: Makes the framer, see `asyncdata.formats.framing`.
+        arguments: The framer's, by name.
+        spec: What a record is made of, see `element_spec`.
+    """
 
     url: str
     compression: str | None
-    record_bytes: int
-    header_bytes: int
-    footer_bytes: int
+    format: str
+    framer: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    spec: Any
+
+    @property
+    def label(self) -> str:
+        return self.format
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"url": self.url, "compression": self.compression, "framer": self.framer, **self.arguments}
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return self.spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,39 +52,11 @@ class WholeFile(Node):
     compression: str | None
     with_url: bool
 
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return (StrSpec(), BytesSpec()) if self.with_url else BytesSpec()
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JsonLines(Node):
-    """The values of a file of JSON texts, one per line, as Python objects."""
-
-    name: ClassVar[str] = "JsonLinesDataset"
-
-    url: str
-    compression: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CsvRows(Node):
-    """The rows of a CSV file as tuples, or as dicts where the columns have names.
-
-    `dtypes` (numpy's names, or ``"bytes"``) and `defaults` (None: required) are those of the columns that are wanted;
-    `selected` their numbers, None for all there are; `names` the keys of a dict, found in the file's header if
-    `by_header`.
-    """
-
-    name: ClassVar[str] = "CsvDataset"
-
-    url: str
-    compression: str | None
-    dtypes: tuple[str, ...]
-    defaults: tuple[Any, ...]
-    header: bool
-    delimiter: bytes
-    quotes: bool
-    na_value: bytes
-    selected: tuple[int, ...] | None
-    names: tuple[str, ...] | None = None
-    by_header: bool = False
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

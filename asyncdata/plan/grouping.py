@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from asyncdata.plan.node import Node
+from asyncdata.plan.transformations import batches
 
 MakeDataset = Callable[[Node], Any]
 """Wraps a node as the dataset that user code sees; the layers below do not know that class."""
@@ -46,6 +47,9 @@ class PaddedBatch(Node):
     drop_remainder: bool
     longest: int | None
 
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return batches(of(self.input), self.size, drop_remainder=self.drop_remainder)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RaggedBatch(Node):
@@ -62,6 +66,9 @@ class RaggedBatch(Node):
     splits_dtype: str
     ranks: Any
 
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return batches(of(self.input), self.size, drop_remainder=self.drop_remainder)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window(Node):
@@ -77,6 +84,15 @@ class Window(Node):
     stride: int
     drop_remainder: bool
     make: MakeDataset
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        there = of(self.input)
+        if there < 0:
+            return there
+        if not self.drop_remainder:
+            return -(-there // self.shift)
+        reach = (self.size - 1) * self.stride + 1
+        return max(0, (there - reach) // self.shift + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,6 +123,9 @@ class Contents(Node):
 
     rows: Any
 
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return len(self.rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cache(Node):
@@ -117,6 +136,9 @@ class Cache(Node):
         cell: The runtime's own: holds the elements, shared by every run of this node.
         recipe: The planner's own: what the elements in a file are made of.
     """
+
+    same_elements: ClassVar[bool] = True
+    same_number: ClassVar[bool] = True
 
     input: Node
     filename: str | None
@@ -146,6 +168,9 @@ class Snapshot(Node):
         node_of: Gives the node of a dataset that was made so.
         recipe: As of `Cache`.
     """
+
+    same_elements: ClassVar[bool] = True
+    same_number: ClassVar[bool] = True
 
     input: Node
     path: str

@@ -1,4 +1,4 @@
-"""`Node`: one step of a plan, frozen data without behaviour.
+"""`Node`: one step of a plan, frozen data that knows how many elements it gives and of what kind.
 
 A plan is a tree of nodes, as deep as there are steps: nothing that looks at plans calls itself for every step, for
 Python would not let it. Nodes know their inputs and nothing of how they run; `asyncdata.planner` rewrites trees,
@@ -11,9 +11,15 @@ import dataclasses
 import functools
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+INFINITE_CARDINALITY: Final = -1
+"""What `Dataset.cardinality` says of a dataset without an end."""
+
+UNKNOWN_CARDINALITY: Final = -2
+"""What `Dataset.cardinality` says when only running the dataset would tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +32,30 @@ class Node:
     draws: ClassVar[int] = 0
     """1 for a node that draws random numbers of its own."""
 
+    same_elements: ClassVar[bool] = False
+    """Whether its elements are made of what the elements of its input are made of."""
+
+    same_number: ClassVar[bool] = False
+    """Whether it gives as many elements as its input."""
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        """What its elements are made of, see `asyncdata.spec`; None where only running would tell.
+
+        Rules for nests of leaves are in `asyncdata.planner.element_spec`: this layer does not know nests.
+
+        Args:
+            of: Says it of an input.
+        """
+        return of(self.inputs[0]) if self.same_elements else None
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        """How many elements it gives, or one of the two constants above, by tf.data's rules.
+
+        Args:
+            of: Says it of an input.
+        """
+        return of(self.inputs[0]) if self.same_number else UNKNOWN_CARDINALITY
+
     @property
     def _field_names(self) -> tuple[str, ...]:
         kind: Any = type(self)  # mypy takes a class for something that cannot be hashed when its objects cannot
@@ -37,11 +67,15 @@ class Node:
         found: list[Node] = []
         for name in self._field_names:
             value = getattr(self, name)
-            if isinstance(value, Node):
-                found.append(value)
-            elif isinstance(value, tuple) and value and isinstance(value[0], Node):
-                found.extend(value)
+            if _is_input(value):
+                found.extend((value,) if isinstance(value, Node) else value)
         return tuple(found)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What else it is made of: the fields that are no inputs, by name."""
+        found = {name: getattr(self, name) for name in self._field_names}
+        return {name: value for name, value in found.items() if not _is_input(value)}
 
     def with_inputs(self, inputs: tuple[Node, ...]) -> Node:
         """The same node reading from other inputs."""
@@ -85,6 +119,10 @@ class Node:
     def label(self) -> str:
         """The node's name in descriptions and errors, in tf.data's words where it has one."""
         return self.name or _words(type(self).__name__)
+
+
+def _is_input(value: Any) -> bool:
+    return isinstance(value, Node) or (isinstance(value, tuple) and bool(value) and isinstance(value[0], Node))
 
 
 @functools.cache

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from asyncdata.plan.node import Node, drawn_seed
+import numpy as np
+
+from asyncdata.plan.node import INFINITE_CARDINALITY, Node, drawn_seed
+from asyncdata.spec import ArraySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -16,6 +19,12 @@ class Counter(Node):
     start: int
     step: int
     dtype: str
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return ArraySpec((), self.dtype)
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return INFINITE_CARDINALITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,27 +37,48 @@ class Random(Node):
     rerandomize: bool
     drawn: int = field(default_factory=drawn_seed)
 
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return ArraySpec((), np.int64)
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return INFINITE_CARDINALITY
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Enumerate(Node):
     """``(start + i, element i)``."""
 
+    same_number: ClassVar[bool] = True
+
     input: Node
     start: int
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return ArraySpec((), np.int64), of(self.input)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shard(Node):
     """Every `num_shards`-th element, beginning with number `index`."""
 
+    same_elements: ClassVar[bool] = True
+
     input: Node
     num_shards: int
     index: int
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        there = of(self.input)
+        if there < 0:
+            return there
+        return there // self.num_shards + (self.index < there % self.num_shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TakeWhile(Node):
     """The elements before the first one for which the predicate is false."""
+
+    same_elements: ClassVar[bool] = True
 
     input: Node
     predicate: Callable[..., Any]
@@ -57,6 +87,8 @@ class TakeWhile(Node):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scan(Node):
     """``state, output = function(state, element)``, from `initial_state` on; the outputs."""
+
+    same_number: ClassVar[bool] = True
 
     input: Node
     initial_state: Any
@@ -67,6 +99,8 @@ class Scan(Node):
 class Unique(Node):
     """Each element the first time it comes."""
 
+    same_elements: ClassVar[bool] = True
+
     input: Node
 
 
@@ -74,8 +108,13 @@ class Unique(Node):
 class AssertCardinality(Node):
     """The input, which must have `count` elements (-1: no end)."""
 
+    same_elements: ClassVar[bool] = True
+
     input: Node
     count: int
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,3 +137,6 @@ class RejectionResample(Node):
     initial: tuple[float, ...] | None
     seed: int | None
     every: bool
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return ArraySpec((), np.int64), of(self.input)

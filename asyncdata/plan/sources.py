@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.plan.node import Node
+from asyncdata.spec import ArraySpec, BytesSpec, StrSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,6 +22,12 @@ class Range(Node):
     step: int
     dtype: str
 
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return ArraySpec((), self.dtype)
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return len(range(self.start, self.stop, self.step))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TensorSlices(Node):
@@ -31,6 +38,9 @@ class TensorSlices(Node):
     arrays: tuple[npt.NDArray[Any], ...]
     structure: Any
 
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return len(self.arrays[0])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Items(Node):
@@ -39,6 +49,9 @@ class Items(Node):
     name: ClassVar[str] = "from_tensors"
 
     items: tuple[Any, ...]
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return len(self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +67,9 @@ class Generator(Node):
     args: tuple[Any, ...]
     signature: Any = None
 
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return self.signature
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ListFiles(Node):
@@ -64,6 +80,9 @@ class ListFiles(Node):
     patterns: tuple[str, ...]
     shuffle: bool
     seed: int | None
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return StrSpec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,6 +96,9 @@ class ManifestFile(Node):
     shuffle: bool
     seed: int | None
 
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return StrSpec()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TFRecordFile(Node):
@@ -86,6 +108,9 @@ class TFRecordFile(Node):
 
     url: str
     compression: str | None
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return BytesSpec()
 
 
 def byte_order(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

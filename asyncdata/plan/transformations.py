@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from asyncdata.options import Options
-from asyncdata.plan.node import Node, drawn_seed
+from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, drawn_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,6 +24,8 @@ class Map(Node):
         setup: Function returning an async context manager entered on the stage loop; async functions only.
     """
 
+    same_number: ClassVar[bool] = True
+
     input: Node
     function: Callable[..., Any]
     parallelism: int | None
@@ -37,6 +39,8 @@ class Map(Node):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Filter(Node):
     """Only the elements for which the predicate is true."""
+
+    same_elements: ClassVar[bool] = True
 
     input: Node
     predicate: Callable[..., Any]
@@ -68,6 +72,8 @@ class Shuffle(Node):
     """
 
     draws: ClassVar[int] = 1
+    same_elements: ClassVar[bool] = True
+    same_number: ClassVar[bool] = True
 
     input: Node
     buffer_size: int
@@ -84,34 +90,66 @@ class Batch(Node):
     size: int
     drop_remainder: bool
 
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return batches(of(self.input), self.size, drop_remainder=self.drop_remainder)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Repeat(Node):
     """The input `count` times over; None for ever."""
 
+    same_elements: ClassVar[bool] = True
+
     input: Node
     count: int | None
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        once = of(self.input)
+        if self.count == 0 or once == 0:
+            return 0
+        if self.count is None or once == INFINITE_CARDINALITY:
+            return INFINITE_CARDINALITY
+        return once if once < 0 else once * self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Take(Node):
     """The first `count` elements; all when negative."""
 
+    same_elements: ClassVar[bool] = True
+
     input: Node
     count: int
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        there = of(self.input)
+        if self.count < 0 or there == UNKNOWN_CARDINALITY:
+            return there
+        return self.count if there == INFINITE_CARDINALITY else min(there, self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Skip(Node):
     """All but the first `count` elements; none when negative."""
 
+    same_elements: ClassVar[bool] = True
+
     input: Node
     count: int
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        there = of(self.input)
+        if self.count < 0:
+            return 0
+        return there if there < 0 else max(0, there - self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prefetch(Node):
     """Up to `buffer_size` elements made ahead of the consumer."""
+
+    same_elements: ClassVar[bool] = True
+    same_number: ClassVar[bool] = True
 
     input: Node
     buffer_size: int
@@ -126,6 +164,8 @@ class Prefetch(Node):
 class IgnoreErrors(Node):
     """Elements that fail upstream of here are left out, however many."""
 
+    same_elements: ClassVar[bool] = True
+
     input: Node
     log_warning: bool
 
@@ -139,6 +179,9 @@ class IgnoreErrors(Node):
 class WithOptions(Node):
     """Options for the pipeline, and storage options for the branch; what lies downstream wins."""
 
+    same_elements: ClassVar[bool] = True
+    same_number: ClassVar[bool] = True
+
     input: Node
     options: Options
 
@@ -151,6 +194,9 @@ class WithOptions(Node):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Check(Node):
     """Payload checksums are verified here if they were not before; made by the planner."""
+
+    same_elements: ClassVar[bool] = True
+    same_number: ClassVar[bool] = True
 
     input: Node
 
@@ -184,3 +230,13 @@ class MapBatch(Node):
     def steps(self) -> int:
         """The maps and the batch."""
         return len(self.functions) + 1
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return batches(of(self.input), self.size, drop_remainder=self.drop_remainder)
+
+
+def batches(there: int, size: int, *, drop_remainder: bool) -> int:
+    """How many batches so many elements make."""
+    if there < 0:
+        return there
+    return there // size if drop_remainder else -(-there // size)

@@ -12,7 +12,7 @@ import numpy as np
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.memory.structure import LEAF, RaggedOf, Structure, flatten, unflatten
-from asyncdata.plan import combining, files, grouping, sequence, sources, transformations
+from asyncdata.plan import combining, grouping, sources, transformations
 from asyncdata.plan.node import Node
 from asyncdata.planner.upwards import Upwards
 from asyncdata.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
@@ -24,76 +24,12 @@ that says so for the spec of its argument."""
 
 @singledispatch
 def _rule(node: Node) -> Any:
-    """A kind of node is given its rule by ``@_rule.register``; without one nothing is known."""
-    del node
+    """What a node says itself; the kinds below are those whose elements are nests of others' leaves."""
+    return node.element_spec(element_spec)
 
 
 element_spec: Final = Upwards[Any](_rule)
 """Specs nested like the elements; None in the place of what is not known."""
-
-
-def _nothing(node: Node) -> Any:
-    del node
-
-
-def _of_input(node: Node) -> Any:
-    return element_spec(node.inputs[0])
-
-
-def _bytes(node: Node) -> Any:
-    del node
-    return BytesSpec()
-
-
-def _integers(node: Node) -> Any:
-    del node
-    return ArraySpec((), np.int64)
-
-
-_kind: type[Node]
-
-for _kind in (
-    files.JsonLines,
-    files.TarSamples,
-    files.ParquetRows,
-    grouping.Contents,
-    grouping.GroupByWindow,
-    grouping.Rebatch,
-    grouping.StoredFile,
-    sequence.Scan,
-):
-    _rule.register(_kind)(_nothing)
-
-for _kind in (
-    transformations.Filter,
-    transformations.IgnoreErrors,
-    transformations.Shuffle,
-    transformations.Repeat,
-    transformations.Take,
-    transformations.Skip,
-    transformations.IgnoreErrors,
-    transformations.Prefetch,
-    transformations.WithOptions,
-    transformations.Check,
-    sequence.Shard,
-    sequence.TakeWhile,
-    sequence.Unique,
-    sequence.AssertCardinality,
-    grouping.Cache,
-    grouping.Snapshot,
-):
-    _rule.register(_kind)(_of_input)
-
-for _kind in (sources.TFRecordFile, files.TextLines, files.FixedLengthRecords):
-    _rule.register(_kind)(_bytes)
-
-_rule.register(sequence.Random)(_integers)
-
-
-@_rule.register(sources.Range)
-@_rule.register(sequence.Counter)
-def _numbers(node: sources.Range | sequence.Counter) -> Any:
-    return ArraySpec((), node.dtype)
 
 
 @_rule.register
@@ -110,29 +46,6 @@ def _slices(node: sources.TensorSlices) -> Any:
 @_rule.register
 def _items(node: sources.Items) -> Any:
     return _common([spec_of(item) for item in node.items])
-
-
-@_rule.register
-def _generator(node: sources.Generator) -> Any:
-    return node.signature
-
-
-@_rule.register(sources.ListFiles)
-@_rule.register(sources.ManifestFile)
-def _urls(node: sources.ListFiles | sources.ManifestFile) -> Any:
-    del node
-    return StrSpec()
-
-
-@_rule.register
-def _whole_file(node: files.WholeFile) -> Any:
-    return (StrSpec(), BytesSpec()) if node.with_url else BytesSpec()
-
-
-@_rule.register
-def _csv(node: files.CsvRows) -> Any:
-    specs = tuple(BytesSpec() if dtype == "bytes" else ArraySpec((), dtype) for dtype in node.dtypes)
-    return specs if node.names is None else dict(zip(node.names, specs, strict=True))
 
 
 @_rule.register
@@ -203,16 +116,6 @@ def _unbatch(node: grouping.Unbatch) -> Any:
 @_rule.register
 def _window(node: grouping.Window) -> Any:
     return _each(DatasetSpec, element_spec(node.input))
-
-
-@_rule.register
-def _enumerate(node: sequence.Enumerate) -> Any:
-    return (ArraySpec((), np.int64), element_spec(node.input))
-
-
-@_rule.register
-def _rejection_resample(node: sequence.RejectionResample) -> Any:
-    return (ArraySpec((), np.int64), element_spec(node.input))
 
 
 @_rule.register

@@ -149,13 +149,11 @@ def _steps(node: Node) -> list[Step]:
     return made
 
 
-def _step(node: Any, inputs: list[int]) -> Step:
+def _step(node: Node, inputs: list[int]) -> Step:
     settings: dict[str, Any] = {}
     others: list[tuple[str, Any]] = []
-    for name in (field.name for field in dataclasses.fields(node)):
-        value = getattr(node, name)
-        is_input = isinstance(value, Node) or (isinstance(value, tuple) and value and isinstance(value[0], Node))
-        if name in _CHANGE_NOTHING or is_input:
+    for name, value in node.settings.items():
+        if name in _CHANGE_NOTHING:
             continue
         known, shown = _shown(value)
         if known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -34,16 +34,12 @@ class Upwards(Generic[T]):
     Where Python does not let so many calls nest, the inputs are asked first, from the sources upwards, and what they
     said is remembered for that long.
 
-    Attributes:
-        kinds: Of nodes that have a rule.
-
     Args:
-        rule: Says it of one node; a single-dispatch function.
+        rule: Says it of one node.
     """
 
-    def __init__(self, rule: Any) -> None:
-        self._rule: Callable[[Node], T] = rule
-        self.kinds: Collection[type[Node]] = rule.registry.keys()
+    def __init__(self, rule: Callable[[Node], T]) -> None:
+        self._rule = rule
 
     def __call__(self, node: Node) -> T:
         """What is said of a node."""

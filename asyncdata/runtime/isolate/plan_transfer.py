@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from asyncdata.errors import FunctionTransferError
 from asyncdata.options import Options
@@ -52,10 +52,7 @@ def load_up(cargo: Cargo) -> tuple[int, int]:
 def _name_culprit(plan: Node) -> None:
     """Raises the error of the function, or other part of a node, that is in the way."""
     for node in walk(plan):
-        for field in fields(node):
-            value = getattr(node, field.name)
-            if isinstance(value, Node) or (isinstance(value, tuple) and value and isinstance(value[0], Node)):
-                continue
+        for value in node.settings.values():
             try:
                 dump_program(value, LOADER)
             except FunctionTransferError as error:

@@ -6,12 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from asyncdata.formats.csv_rows import CsvFramer
-from asyncdata.formats.csv_values import Column
-from asyncdata.formats.fixed_length import FixedLengthFramer
 from asyncdata.formats.framing import Framer, WholeFramer
-from asyncdata.formats.json_lines import JsonFramer
-from asyncdata.formats.lines import LineFramer
 from asyncdata.formats.tar import TarFramer
 from asyncdata.formats.tfrecord import TFRecordFramer, payloads_hold
 from asyncdata.memory.accounts import Kind
@@ -145,40 +140,14 @@ def _tfrecord(node: sources.TFRecordFile, scope: Scope, context: StageContext) -
     return _framed(node, scope, context, framer, holds=payloads_hold if here else None)
 
 
-@_reads(files.TextLines)
-def _lines(node: files.TextLines, scope: Scope, context: StageContext) -> Stage:
-    return _framed(node, scope, context, LineFramer(skip_blank=node.skip_blank))
-
-
-@_reads(files.FixedLengthRecords)
-def _fixed_length(node: files.FixedLengthRecords, scope: Scope, context: StageContext) -> Stage:
-    framer = FixedLengthFramer(node.record_bytes, header_bytes=node.header_bytes, footer_bytes=node.footer_bytes)
-    return _framed(node, scope, context, framer)
+@_reads(files.FramedFile)
+def _consecutive(node: files.FramedFile, scope: Scope, context: StageContext) -> Stage:
+    return _framed(node, scope, context, node.framer(**node.arguments))
 
 
 @_reads(files.WholeFile)
 def _whole(node: files.WholeFile, scope: Scope, context: StageContext) -> Stage:
     return _framed(node, scope, context, WholeFramer(node.url if node.with_url else None))
-
-
-@_reads(files.JsonLines)
-def _json_lines(node: files.JsonLines, scope: Scope, context: StageContext) -> Stage:
-    return _framed(node, scope, context, JsonFramer())
-
-
-@_reads(files.CsvRows)
-def _csv(node: files.CsvRows, scope: Scope, context: StageContext) -> Stage:
-    framer = CsvFramer(
-        [Column(dtype, default) for dtype, default in zip(node.dtypes, node.defaults, strict=True)],
-        header=node.header,
-        delimiter=node.delimiter,
-        quotes=node.quotes,
-        na_value=node.na_value,
-        selected=node.selected,
-        names=node.names,
-        by_header=node.by_header,
-    )
-    return _framed(node, scope, context, framer)
 
 
 @_reads(files.TarSamples)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account
 from asyncdata.options import merged_storage
-from asyncdata.plan.files import FixedLengthRecords, TextLines
+from asyncdata.plan.files import FramedFile
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import Shard
@@ -21,13 +21,13 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
+from asyncdata.spec import BytesSpec
 
 N = TypeVar("N", bound=Node)
 
 Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
 """Makes the stage of a node, with everything upstream of it."""
 
-_FILES_IN_PLACE: Final = (TFRecordFile, TextLines, FixedLengthRecords)
 _STEPS_IN_PLACE: Final = (Check, Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
 
 _LOWERINGS: dict[type[Node], tuple[Make[Any], Callable[[Any], str]]] = {}
@@ -124,9 +124,8 @@ def _are_in_place(node: Node) -> bool:
     """Whether rows are bytes of files where these were received, which the files' readers are charged with."""
     while isinstance(node, _STEPS_IN_PLACE):
         (node,) = node.inputs
-    if isinstance(node, Interleave):
-        return isinstance(getattr(node.function, "opens", None), _FILES_IN_PLACE)
-    return isinstance(node, _FILES_IN_PLACE)
+    file = getattr(node.function, "opens", None) if isinstance(node, Interleave) else node
+    return isinstance(file, TFRecordFile) or (isinstance(file, FramedFile) and file.spec == BytesSpec())
 
 
 def keys(scope: Scope) -> tuple[int, int]:
