@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from asyncdata.spec import DatasetSpec as DatasetSpec
     from asyncdata.spec import RaggedSpec as RaggedSpec
     from asyncdata.spec import StrSpec as StrSpec
+    from asyncdata.storage.backends import BackendSpec as BackendSpec
+    from asyncdata.storage.backends import register_backend as register_backend
     from asyncdata.workers.failure import UserFunctionError as UserFunctionError
 
 __version__ = "0.1.0"
@@ -148,6 +150,7 @@ _HOMES = {
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.consumer.iterate": ("PipelineIterator",),
     "asyncdata.runtime.life.runtime": ("Runtime",),
+    "asyncdata.storage.backends": ("BackendSpec", "register_backend"),
     "asyncdata.workers.failure": ("UserFunctionError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

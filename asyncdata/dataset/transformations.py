@@ -10,7 +10,7 @@ from asyncdata.dataset.handles import NodeOf
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Interleave, Map, Repeat, WithOptions
-from asyncdata.storage.known_options import check_storage
+from asyncdata.storage.backends import check_storage
 
 MOST_CYCLE: Final = 1 << 20
 """Datasets read in turn at most."""

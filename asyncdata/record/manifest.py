@@ -12,9 +12,9 @@ from typing import Final
 
 from asyncdata.errors import ObjectNotFoundError
 from asyncdata.options import Options, read_environment
+from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.groups import gather_bounded
-from asyncdata.storage.known_options import check_storage
 from asyncdata.storage.manifest import format_entry
 from asyncdata.types import ObjectInfo
 

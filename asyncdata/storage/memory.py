@@ -11,7 +11,7 @@ from asyncdata.errors import ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.globs import compile_glob
-from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.types import ObjectInfo
 
 _SCHEME = "memory://"
@@ -23,7 +23,7 @@ def open_reader(spec: ReaderSpec) -> MemoryReader:
     return MemoryReader()
 
 
-class MemoryReader:
+class MemoryReader(RangeReader):
     """A ``RangeReader`` over a dict of bytes."""
 
     async def stat(self, url: str) -> ObjectInfo:
@@ -60,17 +60,6 @@ class MemoryReader:
         with file.getbuffer() as stored:
             buffer[:] = stored[start : start + len(buffer)]
         return len(buffer)
-
-    async def open_read(
-        self,
-        url: str,
-        buffer: memoryview,
-        attempt: Attempt | None = None,  # noqa: ARG002 -- this store has no wire to watch
-    ) -> tuple[ObjectInfo, int]:
-        """Stat and the first bytes."""
-        info = _info(url, _file(url))
-        wanted = buffer[: min(info.size, len(buffer))]
-        return info, await self.read_into(info, 0, wanted)
 
     async def aclose(self) -> None:
         """Nothing is held."""

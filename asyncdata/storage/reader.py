@@ -7,7 +7,7 @@ loop on which it was opened and is closed there.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +21,8 @@ from asyncdata.types import ObjectInfo
 class RangeReader(Protocol):
     """URL to bytes, one attempt at a time.
 
-    The law of buffers: on return, raise or cancellation of a read, nothing writes into its buffer any more.
+    The law of buffers: on return, raise or cancellation of a read, nothing writes into its buffer any more. A class
+    that derives from this one has an `open_read` that is `stat` and a read.
     """
 
     async def stat(self, url: str) -> ObjectInfo:
@@ -65,7 +66,8 @@ class RangeReader(Protocol):
         Returns:
             What the object is, and how many bytes were written: ``min(size, len(buffer))``.
         """
-        ...
+        info = await self.stat(url)
+        return info, await self.read_into(info, 0, buffer[: min(info.size, len(buffer))], attempt)
 
     async def aclose(self) -> None:
         """Closes connections, files and threads. Reads must have ended before."""
@@ -78,8 +80,8 @@ class ReaderSpec:
 
     Attributes:
         scheme: The URL scheme it serves; also the key under which one reader is shared.
-        backend: The module whose ``open_reader(spec)`` makes the reader. Imported when it is opened, so that a
-            program pays only for the backends it uses.
+        backend: Makes the reader of this; or the module whose ``open_reader`` does, imported when it is opened, so
+            that a program pays only for the backends it uses.
         options: What ``Options.storage`` holds for the scheme.
         timeouts: Limits of one attempt.
         max_connections: Upper limit of connections per host, or of threads where a backend works with these.
@@ -88,7 +90,7 @@ class ReaderSpec:
     """
 
     scheme: str
-    backend: str
+    backend: str | Callable[[ReaderSpec], RangeReader]
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
     max_connections: int = 32
@@ -102,5 +104,8 @@ class ReaderSpec:
 
     def open(self) -> RangeReader:
         """Makes the reader; to be called on the running loop that will use it."""
-        reader: RangeReader = importlib.import_module(self.backend).open_reader(self)
+        backend = self.backend
+        reader: RangeReader = (
+            importlib.import_module(backend).open_reader(self) if isinstance(backend, str) else backend(self)
+        )
         return reader

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from asyncdata.errors import UnsupportedURLError
 from asyncdata.options import AUTOTUNE, SCHEME_ALIASES, Environment, Options
-from asyncdata.storage.cloud_options import AZURE, S3, SCHEMES
-from asyncdata.storage.known_options import FSSPEC, OBSTORE, check_options
+from asyncdata.storage.backends import FSSPEC, OBSTORE, backend_of, check_options
+from asyncdata.storage.cloud_options import SCHEMES
 from asyncdata.storage.proxies import Proxies
-from asyncdata.storage.reader import ReaderSpec
+from asyncdata.storage.reader import RangeReader, ReaderSpec
 from asyncdata.storage.urls import scheme_of
 
-_BACKENDS: Final = {
-    "gs": "asyncdata.storage.gcs.reader",
-    "file": "asyncdata.storage.local.reader",
-    "memory": "asyncdata.storage.memory",
-    "http": "asyncdata.storage.http",
-    "https": "asyncdata.storage.http",
-    "hdfs": "asyncdata.storage.hdfs.reader",
-    "webhdfs": "asyncdata.storage.webhdfs.reader",
-    "swebhdfs": "asyncdata.storage.webhdfs.reader",
-}
 _LARGEST_WINDOW: Final = 256
 
 
@@ -47,7 +37,7 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
         check_options(scheme, chosen)
     if scheme == "gs":
         chosen = _with_emulator(chosen, environment.storage_emulator_host)
-    backend = _backend_of(url, scheme, chosen.get("backend"))
+    backend = _opener_of(url, scheme, chosen.get("backend"))
     if backend != OBSTORE:
         chosen = {name: value for name, value in chosen.items() if name != "backend"}
     return ReaderSpec(
@@ -67,10 +57,11 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
     )
 
 
-def _backend_of(url: str, scheme: str, choice: object) -> str:
-    """The module that serves a scheme, as the option ``backend`` chooses where there is a choice."""
+def _opener_of(url: str, scheme: str, choice: object) -> str | Callable[[ReaderSpec], RangeReader]:
+    """What opens readers of a scheme, as the option ``backend`` chooses where there is a choice."""
     if choice is None:
-        return OBSTORE if scheme in S3 or scheme in AZURE else _BACKENDS.get(scheme, FSSPEC)
+        served = backend_of(scheme)
+        return FSSPEC if served is None else served.open_reader
     if choice == "fsspec":
         return FSSPEC
     if choice == "obstore" and scheme in SCHEMES:

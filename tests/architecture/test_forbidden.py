@@ -27,8 +27,13 @@ MAY_POLL = {"asyncdata/testing/leaks.py"}
 # Where the environment is read, once, when a Runtime starts; and where it is handed on to worker processes.
 READS_ENVIRONMENT = {"asyncdata/options.py", "asyncdata/workers/spawn.py"}
 
-# A table that registration fills while modules are imported; and what a hook of the whole process must find after fork.
-MAY_HOLD_STATE = {"asyncdata/runtime/lower/registry.py", "asyncdata/runtime/life/exit_hooks.py"}
+# Tables that registration fills, while modules are imported or by the user for the whole process; and what a hook of
+# the whole process must find after fork.
+MAY_HOLD_STATE = {
+    "asyncdata/runtime/lower/registry.py",
+    "asyncdata/runtime/life/exit_hooks.py",
+    "asyncdata/storage/backends.py",
+}
 
 _SILENCES = re.compile(r"noqa|type:\s*ignore", re.IGNORECASE)
 _NOQA = re.compile(r"noqa(?!: [A-Z]+[0-9]+(, ?[A-Z]+[0-9]+)* -- \S)", re.IGNORECASE)

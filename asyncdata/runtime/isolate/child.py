@@ -24,7 +24,6 @@ from typing import NoReturn, TypedDict
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.observe.snapshot import PipelineStats
-from asyncdata.options import Options
 from asyncdata.runtime.consumer.pipeline import Pipeline
 from asyncdata.runtime.isolate import protocol
 from asyncdata.runtime.isolate.outlet import Loans, Outlet
@@ -32,6 +31,7 @@ from asyncdata.runtime.isolate.plan_transfer import unload
 from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.life.threads import in_thread
+from asyncdata.storage.backends import adopt_backends
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.child import die_with_parent, leave, name_process
 from asyncdata.workers.failure import encode_failure
@@ -51,7 +51,7 @@ class LoaderSetup(TypedDict):
         life_fd: The socket whose end is the parent's.
         stream: Whether these are SOCK_STREAM sockets.
         crash_fd: Where ``faulthandler`` writes the stacks of a crash.
-        options: The Runtime's options, pickled.
+        options: The Runtime's options and the backends that were registered, pickled.
         pipelines: How many may be open at a time.
     """
 
@@ -279,7 +279,8 @@ def main(setup: LoaderSetup) -> NoReturn:
     control = Channel(sock, stream=setup["stream"], message_bytes=protocol.MESSAGE_BYTES)
     code, farewell = 0, b""
     try:
-        options: Options = pickle.loads(setup["options"])  # noqa: S301 -- from the parent process
+        options, backends = pickle.loads(setup["options"])  # noqa: S301 -- from the parent process
+        adopt_backends(backends)
         runtime = Runtime(options, pipelines=setup["pipelines"])
         runtime.start()
         host = Host(runtime, control, stream=setup["stream"])

@@ -31,6 +31,7 @@ from asyncdata.runtime.isolate.inquiry import Inquiry
 from asyncdata.runtime.isolate.intake import Intake
 from asyncdata.runtime.isolate.outbox import Outbox
 from asyncdata.runtime.life.interrupt_safe import Gate, GuardedThread
+from asyncdata.storage.backends import registered_backends
 from asyncdata.workers.channel import Channel, has_seqpacket, open_nameless_file
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.process import Process, describe_exit
@@ -91,7 +92,7 @@ class Loader:
         Raises:
             OSError: The interpreter cannot be started, or descriptors have run out.
         """
-        self._pickled_options = dump_program(self._options, LOADER)
+        self._pickled_options = dump_program((self._options, registered_backends()), LOADER)
         try:
             self._control, self._their_control = Channel.pair(stream=self._stream, message_bytes=protocol.MESSAGE_BYTES)
             self._life, self._their_life = Channel.pair(stream=self._stream)

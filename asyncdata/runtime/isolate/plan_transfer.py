@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from asyncdata.errors import FunctionTransferError
 from asyncdata.options import Options
@@ -11,6 +12,7 @@ from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import out_of_band
+from asyncdata.storage.backends import BackendSpec, adopt_backends, registered_backends
 from asyncdata.workers.transfer import LOADER, dump_program, dumps
 
 
@@ -23,12 +25,14 @@ class Cargo:
         options: In force.
         seed: Stands in for seeds that were not given.
         epoch: Number of the iteration.
+        backends: What serves URL schemes, beside asyncdata itself.
     """
 
     plan: Node
     options: Options
     seed: int
     epoch: int
+    backends: Mapping[str, BackendSpec] = field(default_factory=registered_backends)
 
 
 def load_up(cargo: Cargo) -> tuple[int, int]:
@@ -61,7 +65,8 @@ def _name_culprit(plan: Node) -> None:
 
 
 def unload(fd: int, size: int) -> Cargo:
-    """The cargo, in the loader process; its arrays view the file."""
+    """The cargo, in the loader process, where the backends are then registered; its arrays view the file."""
     cargo: Cargo
     cargo, steps = out_of_band.load_mapped(fd, size)
+    adopt_backends(cargo.backends)
     return dataclasses.replace(cargo, plan=restored(steps))

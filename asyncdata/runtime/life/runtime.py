@@ -35,8 +35,8 @@ from asyncdata.runtime.life.threads import Threads, in_thread
 from asyncdata.runtime.memory.budgets import Budgets
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.settings import IdleOptions
+from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
-from asyncdata.storage.known_options import check_storage
 from asyncdata.storage.policy.hedge import hedge_bytes
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.stats import PoolStats

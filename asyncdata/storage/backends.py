@@ -1,0 +1,162 @@
+"""Which backend serves each URL scheme, and which storage options it takes: one table, which users may add to.
+
+Wrong options are refused before anything is opened. Values are never part of a message: some are secrets.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+from asyncdata import arguments
+from asyncdata.options import SCHEME_ALIASES
+from asyncdata.storage.reader import RangeReader, ReaderSpec
+
+FSSPEC: Final = "asyncdata.storage.fsspec"
+OBSTORE: Final = "asyncdata.storage.obstore"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """What serves a URL scheme.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.BackendSpec("my_company.blobs", options={"endpoint", "token"}).open_reader
+        'my_company.blobs'
+
+    Attributes:
+        open_reader: Makes the reader, a `RangeReader`, of a `ReaderSpec`; called on the event loop that will use it.
+            Or the name of a module with a function of this name, which is imported when the first URL is read.
+        options: Keys that ``Options(storage={scheme: {...}})`` may have; the reader finds them in ``spec.options``.
+    """
+
+    open_reader: str | Callable[[ReaderSpec], RangeReader]
+    options: Iterable[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.open_reader, str):
+            arguments.function("open_reader", self.open_reader)
+        options = list(self.options) if isinstance(self.options, AbstractSet) else self.options
+        object.__setattr__(self, "options", frozenset(arguments.texts("options", options)))
+
+
+_TLS: Final = frozenset({"verify_tls", "ca_file"})
+_HTTP: Final = _TLS | {"headers", "proxy"}
+_CLOUD: Final = _TLS | {"backend", "endpoint_url", "proxy"}
+_AZURE: Final = frozenset({"account_name", "account_key", "sas_token", "tenant_id", "client_id", "client_secret"})
+_HDFS: Final = frozenset({"config", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"})
+_WEBHDFS: Final = _TLS | {"user", "do_as", "delegation_token_file"}
+BUILT_IN: Final[Mapping[str, BackendSpec]] = {
+    "file": BackendSpec("asyncdata.storage.local.reader"),
+    "memory": BackendSpec("asyncdata.storage.memory"),
+    "gs": BackendSpec("asyncdata.storage.gcs.reader", _CLOUD | {"token", "user_project", "project"}),
+    "s3": BackendSpec(OBSTORE, _CLOUD | {"config", "region", "key", "secret", "token", "anon", "requester_pays"}),
+    "az": BackendSpec(OBSTORE, _CLOUD | _AZURE | {"config", "anon"}),
+    "http": BackendSpec("asyncdata.storage.http", _HTTP),
+    "https": BackendSpec("asyncdata.storage.http", _HTTP),
+    "hdfs": BackendSpec("asyncdata.storage.hdfs.reader", _HDFS),
+    "webhdfs": BackendSpec("asyncdata.storage.webhdfs.reader", _WEBHDFS),
+    "swebhdfs": BackendSpec("asyncdata.storage.webhdfs.reader", _WEBHDFS),
+}
+"""By the usual name of each scheme; what no scheme here or below serves is fsspec's, with fsspec's options."""
+
+_REGISTERED: dict[str, BackendSpec] = {}
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+def register_backend(scheme: str, spec: BackendSpec) -> None:
+    """Makes asyncdata read URLs of one more scheme, in this process and in the loader processes it starts.
+
+    May be called in any thread. Registering the same function or module again replaces its entry; readers that are
+    open stay.
+
+    Args:
+        scheme: In small letters, such as ``"blobs"`` for ``blobs://shelf/name``.
+        spec: How readers are opened, and which options they take.
+
+    Raises:
+        ValueError: asyncdata serves the scheme itself, or something else was registered for it.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ad.register_backend("blobs", ad.BackendSpec("my_company.blobs", options={"endpoint", "token"}))
+        >>> options = ad.Options(storage={"blobs": {"endpoint": "https://blobs.example"}})
+        >>> ds = ad.TFRecordDataset("blobs://shelf/train.tfrecord").with_options(options)
+    """
+    arguments.instance("scheme", scheme, str, "a str")
+    arguments.instance("spec", spec, BackendSpec, "a BackendSpec")
+    if not _SCHEME.fullmatch(scheme):
+        raise ValueError(f"scheme must be small letters, digits, '+', '.' and '-', such as 'gs', not {scheme!r}")
+    if scheme in BUILT_IN or scheme in SCHEME_ALIASES:
+        raise ValueError(f"asyncdata serves {scheme}:// itself; register another scheme")
+    known = _name_of(_REGISTERED.setdefault(scheme, spec))
+    if known != _name_of(spec):
+        raise ValueError(f"{scheme}:// is served by {known} already")
+    _REGISTERED[scheme] = spec
+
+
+def _name_of(spec: BackendSpec) -> str:
+    opener = spec.open_reader
+    kind = opener if hasattr(opener, "__qualname__") else type(opener)
+    return opener if isinstance(opener, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def registered_backends() -> dict[str, BackendSpec]:
+    """What was registered so far, for another process."""
+    return dict(_REGISTERED)
+
+
+def adopt_backends(backends: Mapping[str, BackendSpec]) -> None:
+    """Registers what another process has registered, in that process."""
+    _REGISTERED.update(backends)
+
+
+def backend_of(scheme: str) -> BackendSpec | None:
+    """What serves a scheme; None where fsspec does."""
+    return BUILT_IN.get(scheme) or _REGISTERED.get(scheme)
+
+
+def check_storage(storage: Mapping[str, Mapping[str, Any]]) -> None:
+    """Looks at the names of schemes and options in ``Options.storage``.
+
+    Raises:
+        ValueError: One is unknown; the message names the nearest one that is known.
+    """
+    for scheme, options in storage.items():
+        check_options(scheme, options)
+
+
+def check_options(scheme: str, options: Mapping[str, Any]) -> None:
+    """Likewise, of one scheme."""
+    served = backend_of(scheme)
+    if served is None:
+        others = importlib.import_module(FSSPEC).protocols()
+        if scheme not in others:
+            nearest = arguments.suggestion(scheme, [*BUILT_IN, *registered_backends(), *SCHEME_ALIASES, *others])
+            raise ValueError(f"storage has options for {scheme!r}, but there is no such URL scheme{nearest}")
+        return
+    backend, known = options.get("backend"), frozenset(served.options)
+    if scheme == "gs" and backend == "obstore":
+        known = known | {"config"}
+    unknown = [key for key in options if key != "backend" and key not in known]
+    if not unknown or _is_fsspecs(scheme, backend):
+        return
+    hint = ""
+    if scheme in {"s3", "az"} or backend == "obstore":
+        hint = "; obstore's own keys go into 'config', and 'backend': 'fsspec' passes all options to fsspec"
+    raise ValueError(
+        f"storage[{scheme!r}] has the unknown option {unknown[0]!r}{arguments.suggestion(str(unknown[0]), known)}; "
+        f"{scheme}:// takes {', '.join(sorted(known)) or 'none'}{hint}"
+    )
+
+
+def _is_fsspecs(scheme: str, backend: object) -> bool:
+    """Whether fsspec's filesystem serves the scheme, so that the options are its own."""
+    if backend is None and scheme in {"s3", "az"}:
+        return not importlib.import_module(OBSTORE).is_installed()
+    return backend == "fsspec"
