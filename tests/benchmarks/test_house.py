@@ -31,6 +31,10 @@ def house(root: Path) -> Path:
         "low/deep.py": SOURCE,
         "low/other.py": "class Window:\n    pass\n",
         "runtime/high.py": "from asyncdata.low.deep import Window\nfrom asyncdata.low import other\n",
+        "runtime/other.py": "",
+        "plan/family.py": "",
+        "dataset/family.py": "",
+        "runtime/lower/family.py": "",
         "runtime/near.py": "from asyncdata.runtime.high import Window\n",
     }
     for name, text in files.items():
@@ -47,12 +51,13 @@ def test_only_code_counts() -> None:
 
 
 def test_a_house_is_surveyed(tmp_path: Path) -> None:
-    """Names that cross a package, constructors, names of two things, and where modules lie."""
+    """Names that cross a package, constructors, names of two things (one family is one), and where modules lie."""
     modules = survey(house(tmp_path))
     assert concepts(modules) == {("asyncdata.low.deep", "Window"), ("asyncdata.low.other", "")}
     found = dict(findings(modules))
     assert found["largest constructor"][0] == "3 asyncdata.low.deep.Window"
     assert found["class names of two things"] == ["Window (asyncdata.low.deep, asyncdata.low.other)"]
-    assert found["modules directly in runtime"] == ["asyncdata.runtime.high", "asyncdata.runtime.near"]
+    assert [name.rpartition(".")[2] for name in found["modules directly in runtime"]] == ["high", "near", "other"]
     assert "asyncdata.low.other (2)" in found["files under 60 lines with one importer"]
+    assert found["modules of one name"] == ["other (asyncdata.low.other, asyncdata.runtime.other)"]
     assert main([str(tmp_path)]) == 0
