@@ -279,15 +279,7 @@ class Dataset:
         """
         return Dataset(
             transformations.mapped(
-                self._node,
-                map_func,
-                num_parallel_calls,
-                deterministic,
-                executor=executor,
-                rng=rng,
-                zero_copy=zero_copy,
-                setup=setup,
-                vectorized=vectorized,
+                self._node, map_func, num_parallel_calls, deterministic, executor, rng, zero_copy, setup, vectorized
             )
         )
 

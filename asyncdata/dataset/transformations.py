@@ -25,7 +25,6 @@ def mapped(
     map_func: Callable[..., Any],
     num_parallel_calls: int | None,
     deterministic: bool | None,
-    *,
     executor: str | None,
     rng: bool,
     zero_copy: bool,
