@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import asyncdata as ad
 from asyncdata.options import Environment, Options
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.gcs import listing as gcs_listing
-from asyncdata.storage.registry import spec_for
 from benchmarks.conditions import SEED, conditions
 from benchmarks.servers import REPOSITORY, here
 from benchmarks.table import markdown, median_cell

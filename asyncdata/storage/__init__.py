@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.failures import (
     EncodedBodyError,
@@ -13,7 +14,6 @@ from asyncdata.storage.failures import (
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.ranges import ByteRange, CoalescedRange, coalesce_ranges, split_range
 from asyncdata.storage.reader import RangeReader, ReaderSpec
-from asyncdata.storage.registry import spec_for
 
 __all__ = [
     "ByteRange",

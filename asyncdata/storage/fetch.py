@@ -28,6 +28,7 @@ from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageEr
 from asyncdata.options import SCHEME_ALIASES, Environment, Options, Storage
 from asyncdata.redaction import mask, redact
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.counters import FetchStats
 from asyncdata.storage.failures import ReadFailedError
 from asyncdata.storage.globs import has_wildcard, numbered
@@ -37,7 +38,6 @@ from asyncdata.storage.policy.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.storage.policy.slots import Priority
 from asyncdata.storage.reader import RangeReader, ReaderSpec
-from asyncdata.storage.registry import spec_for
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 

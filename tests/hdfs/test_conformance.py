@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pytest
 
 from asyncdata.options import Environment, Options, TimeoutOptions
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.reader import RangeReader, ReaderSpec
-from asyncdata.storage.registry import spec_for
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.writing import Writer

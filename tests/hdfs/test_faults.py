@@ -14,9 +14,9 @@ import pytest
 
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, ObjectNotFoundError, StorageError
 from asyncdata.options import Environment, Options, RetryOptions, TimeoutOptions
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.reader import RangeReader
-from asyncdata.storage.registry import spec_for
 from asyncdata.types import ObjectInfo
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.settings import BLOCK_BYTES, DATANODES

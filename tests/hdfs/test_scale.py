@@ -12,8 +12,8 @@ import pytest
 
 from asyncdata.errors import StorageError
 from asyncdata.options import Environment, HedgeOptions, Options
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.fetch import Fetcher
-from asyncdata.storage.registry import spec_for
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.settings import BLOCK_BYTES
 from tests.hdfs.writing import Writer

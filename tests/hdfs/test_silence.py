@@ -14,10 +14,10 @@ import pytest
 import asyncdata as ad
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage.attempt import Attempt, ReadLimits
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.hdfs.native import NativeClient
-from asyncdata.storage.registry import spec_for
 from asyncdata.types import ObjectInfo
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.settings import BLOCK_BYTES, DATANODES

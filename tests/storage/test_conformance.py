@@ -16,9 +16,9 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
 from asyncdata.options import Environment, Options, TimeoutOptions
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.fsspec import FsspecReader
 from asyncdata.storage.reader import RangeReader, ReaderSpec
-from asyncdata.storage.registry import spec_for
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from fake_gcs import FakeGCS
 

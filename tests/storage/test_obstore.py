@@ -24,10 +24,10 @@ from asyncdata.errors import (
 )
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import Fetcher
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.cloud_options import fsspec_options, store_config
 from asyncdata.storage.obstore import ObstoreReader, typed_error
 from asyncdata.storage.reader import RangeReader, ReaderSpec
-from asyncdata.storage.registry import spec_for
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import LIMIT_S

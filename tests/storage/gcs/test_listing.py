@@ -12,8 +12,8 @@ import pytest
 
 from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, TransientStorageError
 from asyncdata.options import Environment, Options, RetryOptions
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.reader import RangeReader
-from asyncdata.storage.registry import spec_for
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
 
 NAMES = [f"data/train-{i:05d}-of-05000" for i in range(5000)]

@@ -13,8 +13,8 @@ import pytest
 
 from asyncdata.errors import StorageError, TransientStorageError
 from asyncdata.options import Environment, Options
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.reader import RangeReader
-from asyncdata.storage.registry import spec_for
 from tests.storage.raw_server import Peer, RawServer, Request
 
 NAMES = [f"x{number:05d}" for number in range(2500)]

@@ -9,9 +9,9 @@ import pytest
 from asyncdata.errors import AccessDeniedError, ObjectChangedError, StorageError, UnsupportedURLError
 from asyncdata.options import Environment, Options
 from asyncdata.storage import EncodedBodyError, Fetcher, RangeIgnoredError
+from asyncdata.storage.backends import spec_for
 from asyncdata.storage.gcs.listing import LISTERS
 from asyncdata.storage.gcs.tokens import MAX_REFUSALS
-from asyncdata.storage.registry import spec_for
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import LIMIT_S
