@@ -13,7 +13,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
+
+T = TypeVar("T")
 
 INFINITE_CARDINALITY: Final = -1
 """What `Dataset.cardinality` says of a dataset without an end."""
@@ -139,6 +141,20 @@ def _words(name: str) -> str:
 def drawn_seed() -> int:
     """A seed for one step of one dataset, which keeps it on its way to other processes."""
     return secrets.randbits(63)
+
+
+def upwards(node: Node, rule: Callable[[Node, Callable[[Node], T]], T]) -> dict[int, T]:
+    """What a rule says of each node of a plan, by ``id``: asked from the sources on, so that plans may be of any depth.
+
+    Args:
+        node: The last one.
+        rule: Called with a node, and a function that gives what was said of an input.
+    """
+    said: dict[int, T] = {}
+    for each in reversed(list(walk(node))):
+        if id(each) not in said:
+            said[id(each)] = rule(each, lambda child: said[id(child)])
+    return said
 
 
 def walk(node: Node) -> Iterator[Node]:

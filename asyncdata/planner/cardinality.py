@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Final
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from asyncdata.memory.structure import flatten
 from asyncdata.plan.grouping import Unbatch
-from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node
-from asyncdata.planner.element_spec import element_spec
-from asyncdata.planner.upwards import Upwards
+from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, upwards
+from asyncdata.planner.element_spec import element_specs
 
 
-def _rule(node: Node) -> int:
-    return _unbatched(node) if isinstance(node, Unbatch) else node.cardinality(cardinality)
+def cardinality(node: Node) -> int:
+    """The number of elements, or `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
+    specs = functools.cache(lambda: element_specs(node))
+
+    def rule(each: Node, of: Callable[[Node], int]) -> int:
+        if isinstance(each, Unbatch):
+            return _unbatched(of(each.input), specs()[id(each.input)])
+        return each.cardinality(of)
+
+    return upwards(node, rule)[id(node)]
 
 
-cardinality: Final = Upwards[int](_rule)
-"""The number of elements, or `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
-
-
-def _unbatched(node: Unbatch) -> int:
-    there = cardinality(node.input)
-    shapes = [getattr(leaf, "shape", None) for leaf in flatten(element_spec(node.input))[0]]
+def _unbatched(there: int, spec: Any) -> int:
+    shapes = [getattr(leaf, "shape", None) for leaf in flatten(spec)[0]]
     rows = next((shape[0] for shape in shapes if shape and shape[0] is not None), None)
     if there == UNKNOWN_CARDINALITY or rows is None:
         return UNKNOWN_CARDINALITY

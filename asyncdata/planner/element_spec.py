@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import singledispatch
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -13,27 +13,36 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.memory.structure import LEAF, RaggedOf, Structure, flatten, unflatten
 from asyncdata.plan import combining, grouping, sources, transformations
-from asyncdata.plan.node import Node
-from asyncdata.planner.upwards import Upwards
+from asyncdata.plan.node import Node, upwards
 from asyncdata.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
 
 TELLS = "__element_spec__"
 """Attribute of a function: the spec of what it returns (of the elements of the dataset that it returns), or a method
 that says so for the spec of its argument."""
 
+Of = Callable[[Node], Any]
+"""Gives the spec of an input."""
+
+
+def element_spec(node: Node) -> Any:
+    """Specs nested like the elements; None in the place of what is not known."""
+    return element_specs(node)[id(node)]
+
+
+def element_specs(node: Node) -> dict[int, Any]:
+    """The same of each node of the plan, by ``id``."""
+    return upwards(node, _rule)
+
 
 @singledispatch
-def _rule(node: Node) -> Any:
+def _rule(node: Node, of: Of) -> Any:
     """What a node says itself; the kinds below are those whose elements are nests of others' leaves."""
-    return node.element_spec(element_spec)
-
-
-element_spec: Final = Upwards[Any](_rule)
-"""Specs nested like the elements; None in the place of what is not known."""
+    return node.element_spec(of)
 
 
 @_rule.register
-def _slices(node: sources.TensorSlices) -> Any:
+def _slices(node: sources.TensorSlices, of: Of) -> Any:
+    del of
     specs = [
         ArraySpec(array.shape[1:], array.dtype)
         if array.dtype != object
@@ -44,35 +53,36 @@ def _slices(node: sources.TensorSlices) -> Any:
 
 
 @_rule.register
-def _items(node: sources.Items) -> Any:
+def _items(node: sources.Items, of: Of) -> Any:
+    del of
     return _common([spec_of(item) for item in node.items])
 
 
 @_rule.register
-def _map(node: transformations.Map) -> Any:
-    return _told(node.function, element_spec(node.input))
+def _map(node: transformations.Map, of: Of) -> Any:
+    return _told(node.function, of(node.input))
 
 
 @_rule.register
-def _map_batch(node: transformations.MapBatch) -> Any:
-    spec = element_spec(node.input)
+def _map_batch(node: transformations.MapBatch, of: Of) -> Any:
+    spec = of(node.input)
     for function in node.functions:
         spec = _told(function, spec)
     return _batched(spec, node.size if node.drop_remainder else None)
 
 
 @_rule.register
-def _interleave(node: transformations.Interleave) -> Any:
-    return _told(node.function, element_spec(node.input))
+def _interleave(node: transformations.Interleave, of: Of) -> Any:
+    return _told(node.function, of(node.input))
 
 
 @_rule.register
-def _batch(node: transformations.Batch) -> Any:
-    return _batched(element_spec(node.input), node.size if node.drop_remainder else None)
+def _batch(node: transformations.Batch, of: Of) -> Any:
+    return _batched(of(node.input), node.size if node.drop_remainder else None)
 
 
 @_rule.register
-def _padded_batch(node: grouping.PaddedBatch) -> Any:
+def _padded_batch(node: grouping.PaddedBatch, of: Of) -> Any:
     size = node.size if node.drop_remainder else None
 
     def padded(spec: Any) -> Any:
@@ -80,11 +90,11 @@ def _padded_batch(node: grouping.PaddedBatch) -> Any:
         return ArraySpec((size, *(None for _ in spec.shape)), spec.dtype) if known else None
 
     # Where every axis is padded to the longest, the lengths follow from the data alone.
-    return _each(padded, element_spec(node.input)) if node.shapes is None else None
+    return _each(padded, of(node.input)) if node.shapes is None else None
 
 
 @_rule.register
-def _ragged_batch(node: grouping.RaggedBatch) -> Any:
+def _ragged_batch(node: grouping.RaggedBatch, of: Of) -> Any:
     size = node.size if node.drop_remainder else None
 
     def ragged(spec: Any) -> Any:
@@ -94,7 +104,7 @@ def _ragged_batch(node: grouping.RaggedBatch) -> Any:
             return ArraySpec((size, *spec.shape), spec.dtype)
         return RaggedSpec((size, *spec.shape), spec.dtype, _rank(spec.shape))
 
-    return _each(ragged, element_spec(node.input))
+    return _each(ragged, of(node.input))
 
 
 def _rank(shape: tuple[int | None, ...]) -> int:
@@ -102,7 +112,7 @@ def _rank(shape: tuple[int | None, ...]) -> int:
 
 
 @_rule.register
-def _unbatch(node: grouping.Unbatch) -> Any:
+def _unbatch(node: grouping.Unbatch, of: Of) -> Any:
     def row(spec: Any) -> Any:
         if isinstance(spec, ArraySpec):
             return None if not spec.shape else ArraySpec(spec.shape[1:], spec.dtype)
@@ -110,24 +120,24 @@ def _unbatch(node: grouping.Unbatch) -> Any:
             return None if not spec.shape else type(spec)(spec.shape[1:])
         return None
 
-    return _each(row, element_spec(node.input))
+    return _each(row, of(node.input))
 
 
 @_rule.register
-def _window(node: grouping.Window) -> Any:
-    return _each(DatasetSpec, element_spec(node.input))
+def _window(node: grouping.Window, of: Of) -> Any:
+    return _each(DatasetSpec, of(node.input))
 
 
 @_rule.register
-def _zip(node: combining.Zip) -> Any:
-    return unflatten(node.structure, (element_spec(child) for child in node.datasets))
+def _zip(node: combining.Zip, of: Of) -> Any:
+    return unflatten(node.structure, (of(child) for child in node.datasets))
 
 
 @_rule.register(combining.Concatenate)
 @_rule.register(combining.SampleFrom)
 @_rule.register(combining.ChooseFrom)
-def _either(node: combining.Concatenate | combining.SampleFrom | combining.ChooseFrom) -> Any:
-    return _common([element_spec(child) for child in node.datasets])
+def _either(node: combining.Concatenate | combining.SampleFrom | combining.ChooseFrom, of: Of) -> Any:
+    return _common([of(child) for child in node.datasets])
 
 
 def spec_of(element: Any) -> Any:
