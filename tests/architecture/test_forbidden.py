@@ -35,6 +35,20 @@ MAY_HOLD_STATE = {
     "asyncdata/storage/backends.py",
 }
 
+# Tests wait for events and conditions. What sleeps all the same is no wait:
+MAY_SLEEP = {
+    "tests/architecture/test_forbidden.py": "names what is forbidden",
+    "tests/faults/test_interrupts.py": "a signal at a random moment",
+    "tests/integration/test_charged_as_used.py": "a function that takes longer for some elements than for others",
+    "tests/patience.py": "looks at conditions that nobody announces; lets virtual time pass",
+    "tests/storage/http1/test_watchdog.py": "somebody keeps the loop for longer than a limit",
+    "tests/storage/raw_server.py": "a slow network",
+    "tests/storage/test_busy_trainer.py": "a training step that gives up the lock for a while",
+    "tests/testing/test_clock.py": "what virtual clocks do with a sleep",
+}
+
+_SLEEP_IN_TEXT = re.compile(r"\b(time|asyncio)\.sleep\((?!0\))")
+_CLOCKS = {f"time.{name}{unit}" for name in ("monotonic", "perf_counter", "time") for unit in ("", "_ns")}
 _SILENCES = re.compile(r"noqa|type:\s*ignore", re.IGNORECASE)
 _NOQA = re.compile(r"noqa(?!: [A-Z]+[0-9]+(, ?[A-Z]+[0-9]+)* -- \S)", re.IGNORECASE)
 _TYPE_IGNORE = re.compile(r"type:\s*ignore(?!\[[a-z-]+(, ?[a-z-]+)*\]  # \S)")
@@ -55,6 +69,47 @@ def sleeps(tree: ast.AST) -> Iterator[int]:
             named = isinstance(duration, ast.Name | ast.Attribute) and ast.unparse(duration).isupper()
             written = isinstance(duration, ast.Constant) and bool(duration.value)
             if dotted(node.func) == "time.sleep" or named or written:
+                yield node.lineno
+
+
+def waits_for_time(tree: ast.AST) -> Iterator[int]:
+    """Lines of a test, or of a program that it holds as text, that sleep at all."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=function, args=[duration, *_]) if dotted(function) == "asyncio.sleep":
+                lines = [node.lineno] if ast.unparse(duration) != "0" else []
+            case ast.Constant(value=str(text)):
+                lines = [node.lineno] if _SLEEP_IN_TEXT.search(text) else []
+            case ast.Attribute():
+                lines = [node.lineno] if dotted(node) == "time.sleep" else []
+            case _:
+                lines = []
+        yield from lines
+
+
+def elapsed_asserts(tree: ast.AST) -> Iterator[int]:
+    """Lines that assert what a real clock shows, directly or by a name that was given its time."""
+
+    def reads_clock(node: ast.AST) -> bool:
+        return any(isinstance(part, ast.Call) and dotted(part.func) in _CLOCKS for part in ast.walk(node))
+
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        nodes = list(ast.walk(function))
+        times = {
+            name.id
+            for node in nodes
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value and reads_clock(node.value)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            for name in ast.walk(target)
+            if isinstance(name, ast.Name)
+        }
+        for node in nodes:
+            if isinstance(node, ast.Assert) and (
+                reads_clock(node.test)
+                or any(isinstance(part, ast.Name) and part.id in times for part in ast.walk(node.test))
+            ):
                 yield node.lineno
 
 
@@ -142,8 +197,12 @@ def broken() -> dict[str, list[str]]:
         if path in package:
             tree = ast.parse(text, filename=name)
             places += [(rule.__name__, rule(tree)) for rule, exempt in OF_PACKAGE.items() if name not in exempt]
-        elif path.name.startswith("test_"):
-            places.append(("silent_tests", silent_tests(ast.parse(text, filename=name))))
+        elif name.startswith("tests/"):
+            tree = ast.parse(text, filename=name)
+            if path.name.startswith("test_"):
+                places.append(("silent_tests", silent_tests(tree)))
+            if name not in MAY_SLEEP:
+                places += [(rule.__name__, rule(tree)) for rule in (waits_for_time, elapsed_asserts)]
         for rule, lines in places:
             found[rule] += [f"{name}:{line}" for line in lines]
         if len(text.splitlines()) > LONGEST_FILE and name not in MAY_BE_LONG:
@@ -154,6 +213,12 @@ def broken() -> dict[str, list[str]]:
 def test_nothing_polls(broken: dict[str, list[str]]) -> None:
     """The library waits for events; it never sleeps for a fixed time."""
     assert broken["sleeps"] == []
+
+
+def test_tests_wait_for_no_time(broken: dict[str, list[str]]) -> None:
+    """No test sleeps to let something happen, or asserts how long something took on the real clock."""
+    assert broken["waits_for_time"] == []
+    assert broken["elapsed_asserts"] == []
 
 
 def test_nothing_forks(broken: dict[str, list[str]]) -> None:
@@ -204,7 +269,7 @@ def test_every_kind_of_file_is_looked_at() -> None:
     assert len(PACKAGE) > 100
     assert {name_of(path) for path in PACKAGE} <= names
     assert {"asyncdata/options.py", "fake_gcs/__init__.py", "tests/conftest.py", "benchmarks/__main__.py"} <= names
-    assert names >= (MAY_POLL | READS_ENVIRONMENT | MAY_HOLD_STATE | MAY_BE_LONG)
+    assert names >= (MAY_POLL | READS_ENVIRONMENT | MAY_HOLD_STATE | MAY_BE_LONG | MAY_SLEEP.keys())
 
 
 @pytest.mark.parametrize(
@@ -245,6 +310,35 @@ def test_a_sleep_is_found(line: str) -> None:
 def test_a_yield_or_a_computed_delay_is_none(line: str) -> None:
     """Giving way to other tasks, and a delay that was decided elsewhere, are allowed."""
     assert list(sleeps(ast.parse(line))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("loop.call_soon(time.sleep, 1)", True),
+        ("await asyncio.sleep(delay_s)", True),
+        ("run('while True: time.sleep(1)')", True),
+        ("await asyncio.sleep(0)", False),
+        ("run('await asyncio.sleep(0)')", False),
+    ],
+)
+def test_a_wait_for_time_is_found(text: str, found: bool) -> None:
+    """Also where a sleep is passed on, or part of a program."""
+    assert list(waits_for_time(ast.parse(text))) == [1] * found
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("began = time.monotonic()\n    assert time.monotonic() - began < 1", True),
+        ("took = time.perf_counter() - began\n    assert took < 1", True),
+        ("assert loop.time() == 7", False),
+        ("took = 3\n    assert took", False),
+    ],
+)
+def test_an_assert_of_elapsed_time_is_found(lines: str, found: bool) -> None:
+    """By its clock, or by a name; the time of a loop may be virtual."""
+    assert bool(list(elapsed_asserts(ast.parse(f"def test():\n    {lines}")))) is found
 
 
 @pytest.mark.parametrize("line", ["os.fork()", "multiprocessing.get_context('fork')", "set_start_method('fork')"])

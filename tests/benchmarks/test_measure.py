@@ -120,7 +120,7 @@ def test_runs_take_turns_and_turn_round() -> None:
 def test_rounds_that_would_end_too_late_are_left_out() -> None:
     """The first round is made however long it takes; a limit that nothing reaches changes nothing."""
     notes: list[str] = []
-    runs = {"a": lambda: time.sleep(0.001)}
+    runs = {"a": lambda: burn(0.001)}
     assert len(in_turn(3, runs, notes.append, 0.0)["a"]) == 1
     assert "1 of 3" in notes[-1]
     assert len(in_turn(3, runs, notes.append, 600.0)["a"]) == 3

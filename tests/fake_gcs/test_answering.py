@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ import pytest
 
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.fake_gcs.asking import ask
+from tests.fake_gcs.virtual import answered
 from tests.patience import LIMIT_S
 
 DATA = bytes(range(256)) * 4096
@@ -94,10 +94,9 @@ def test_resets_before_and_in_the_middle() -> None:
 def test_a_stall_is_a_silence_and_then_goes_on() -> None:
     """Nothing comes for the time, then the rest; before the head as well as in the body."""
     for fault in (Fault(kind="stall", seconds=0.3), Fault(kind="stall", seconds=0.3, after_bytes=1000)):
-        with weather(only(fault)) as server:
-            started = time.monotonic()
-            assert ask(server, "GET", "/bkt/x").body == DATA
-            assert time.monotonic() - started >= 0.3
+        (body,), elapsed_s = answered(Profile(rules=(only(fault),)), DATA, "GET /bkt/x")
+        assert body == DATA
+        assert elapsed_s == pytest.approx(0.3, abs=0.01)
 
 
 def test_a_stall_for_ever_ends_when_the_client_leaves() -> None:
@@ -143,10 +142,10 @@ def test_an_error_is_not_stored_as_an_object() -> None:
 
 def test_a_drip_is_slow() -> None:
     """The rest of the body comes at the pace of the drip."""
-    with weather(only(Fault(kind="drip", after_bytes=len(DATA) - 3000, bytes_per_s=10_000))) as server:
-        started = time.monotonic()
-        assert ask(server, "GET", "/bkt/x").body == DATA
-        assert time.monotonic() - started >= 0.25
+    drip = Fault(kind="drip", after_bytes=len(DATA) - 3000, bytes_per_s=10_000)
+    (body,), elapsed_s = answered(Profile(rules=(only(drip),)), DATA, "GET /bkt/x")
+    assert body == DATA
+    assert elapsed_s == pytest.approx(0.3, abs=0.05)
 
 
 def test_a_place_behind_the_answer_does_not_strike() -> None:
@@ -200,20 +199,16 @@ def test_the_same_seed_gives_the_same_faults(samples: Callable[[int, int], int])
 
 def test_streams_keep_their_rate_and_share_the_total() -> None:
     """A stream with 2 MB/s takes half a second for a megabyte; two that share 4 MB/s as well."""
-    for fields, count in (({"stream_bytes_per_s": 2e6}, 1), ({"total_bytes_per_s": 4e6}, 2)):
-        with weather(**fields) as server, ThreadPoolExecutor(count) as pool:
-            started = time.monotonic()
-            bodies = list(pool.map(lambda _: ask(server, "GET", "/bkt/x").body, range(count)))
-            assert bodies == [DATA] * count
-            assert time.monotonic() - started >= 0.5
+    for profile, count in ((Profile(stream_bytes_per_s=2e6), 1), (Profile(total_bytes_per_s=4e6), 2)):
+        bodies, elapsed_s = answered(profile, DATA, *["GET /bkt/x"] * count)
+        assert bodies == [DATA] * count
+        assert elapsed_s == pytest.approx(0.52, abs=0.05)
 
 
 def test_uploads_keep_their_rate() -> None:
     """Bandwidth holds in both directions."""
-    with weather(stream_bytes_per_s=2e6) as server:
-        started = time.monotonic()
-        assert ask(server, "PUT", "/bkt/y", DATA).status == 200
-        assert time.monotonic() - started >= 0.3
+    _, elapsed_s = answered(Profile(stream_bytes_per_s=2e6), b"", "PUT /bkt/y", body=DATA)
+    assert elapsed_s == pytest.approx(0.52, abs=0.05)
 
 
 def test_weather_changes_while_the_server_runs() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from fake_gcs import FakeGCS, Latency, Limits, Profile
 from tests.fake_gcs.asking import ask, raw, send, status_of
+from tests.fake_gcs.virtual import answered
 from tests.patience import LIMIT_S
 
 HOST = b"Host: localhost\r\nConnection: close\r\n"
@@ -204,8 +204,6 @@ def test_random_bytes_do_not_stop_the_server(memory: FakeGCS, samples: Callable[
 
 def test_latency_comes_before_the_first_byte() -> None:
     """With a fixed latency no answer begins earlier than that."""
-    with FakeGCS(profile=Profile(latency=Latency(median_s=0.2)), buckets=["bkt"]) as server:
-        server.put("bkt", "x", b"data")
-        started = time.monotonic()
-        assert ask(server, "GET", "/bkt/x").body == b"data"
-        assert time.monotonic() - started >= 0.2
+    bodies, elapsed_s = answered(Profile(latency=Latency(median_s=0.2)), b"data", "GET /bkt/x")
+    assert bodies == [b"data"]
+    assert elapsed_s == pytest.approx(0.2, abs=0.01)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from asyncdata.testing import VirtualClockLoop
 from fake_gcs.pacing import CATCH_UP_S, DebtClock, Pacer, slice_bytes
+from tests.patience import virtual_time
 
 
 @given(sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=50), rate=st.floats(1e3, 1e9))
@@ -66,7 +67,7 @@ def test_the_total_is_shared_evenly_and_own_rates_hold() -> None:
         slow = Reader(pacer, DebtClock(100e3, loop.time()), 2000)
         for reader in (*readers, slow):
             reader.go()
-        await asyncio.sleep(10)
+        await virtual_time(10)
         pacer.close()
         return [reader.taken for reader in readers], slow.taken
 

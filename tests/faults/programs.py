@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from asyncdata.testing import procfs
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, wait_until
 
 _PRELUDE = """
 import asyncio, os, signal, sys, threading, time, warnings
@@ -95,7 +94,7 @@ def program(source: str) -> Iterator[Program]:
     )
     try:
         yield Program(popen)
-        assert wait_until(lambda: not family(popen.pid)), f"left behind: {family(popen.pid)}"
+        wait_until(lambda: not family(popen.pid), lambda: f"left behind: {family(popen.pid)}")
     finally:
         for pid in family(popen.pid):
             os.kill(pid, 9)
@@ -106,13 +105,3 @@ def run(source: str) -> tuple[int, str, str]:
     """Runs a program to its end: exit code, output, errors."""
     with program(source) as running:
         return running.end()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = LIMIT_S) -> bool:
-    """Whether something nobody announces has come true in time."""
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(0.01)
-    return True

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tests.faults.programs import Program, family, program, run, wait_until
-from tests.patience import LIMIT_S
+from tests.faults.programs import Program, family, program, run
+from tests.patience import LIMIT_S, wait_until
 
 _ISOLATED = """
 def isolated(executor, count=100_000, **options):
@@ -82,7 +82,7 @@ def test_ctrl_c_while_waiting_for_an_element() -> None:
     with program("""
         async def never(x):
             print("waiting", file=sys.stderr, flush=True)
-            await asyncio.sleep(1000)
+            await asyncio.Event().wait()
         try:
             say("begun")
             list(ad.Dataset.range(1).map(never, 1).with_options(ad.Options(isolate=True)))
@@ -111,10 +111,10 @@ while True:
 """
     ) as running:
         running.expect("reading")
-        assert wait_until(lambda: len(family(running.popen.pid)) > 3)
+        wait_until(lambda: len(family(running.popen.pid)) > 3)
         os.kill(running.popen.pid, number)
         assert running.popen.wait(LIMIT_S) == -number
-        assert wait_until(lambda: not family(running.popen.pid))
+        wait_until(lambda: not family(running.popen.pid))
 
 
 def test_the_loader_is_killed_while_user_code_holds_it() -> None:
@@ -122,12 +122,12 @@ def test_the_loader_is_killed_while_user_code_holds_it() -> None:
     with program(
         _ISOLATED
         + """
-it = iter(isolated("process"))
+it = iter(isolated("process").repeat())
 first = next(it)
 say(str(it.stats().loader_pid))
 try:
     for batch in it:
-        time.sleep(0.001)
+        pass
 except ad.WorkerDiedError as error:
     say(str(error))
 assert (first[0] == 0).all()
@@ -139,10 +139,10 @@ except ad.PipelineClosedError:
 """
     ) as running:
         pid = _loader(running)
-        assert wait_until(lambda: len(family(running.popen.pid)) > 3)
+        wait_until(lambda: len(family(running.popen.pid)) > 3)
         os.kill(pid, signal.SIGKILL)
         code, out, err = running.end()
-        assert wait_until(lambda: not family(running.popen.pid))
+        wait_until(lambda: not family(running.popen.pid))
     assert f"the loader process (pid {pid}) was killed by SIGKILL" in out
     assert out.endswith("over\n")
     assert (code, err) == (0, "")
@@ -154,7 +154,7 @@ def test_a_shared_runtime_whose_loader_was_killed_says_so() -> None:
         _ISOLATED
         + """
 async def never(x):
-    await asyncio.sleep(1000)
+    await asyncio.Event().wait()
 async def main(ds):
     try:
         async for _ in ds:

@@ -17,6 +17,7 @@ from asyncdata.storage.fetch import Fetcher
 from tests.hdfs.cluster import Cluster
 from tests.hdfs.settings import BLOCK_BYTES
 from tests.hdfs.writing import Writer
+from tests.patience import turns
 from tests.samples import samples
 
 
@@ -87,7 +88,7 @@ async def test_readers_come_and_go_with_reads_cancelled_at_any_moment(cluster: C
         info = await reader.stat(url)
         buffers = [bytearray(draw.randrange(1, len(data))) for _ in range(draw.randrange(1, 8))]
         tasks = [asyncio.create_task(reader.read_into(info, 0, memoryview(buffer))) for buffer in buffers]
-        await asyncio.sleep(draw.random() * 0.02)
+        await turns(draw.randrange(800))
         for task in tasks:
             if draw.random() < 0.8:
                 task.cancel()

@@ -23,7 +23,7 @@ from tests.hdfs.cluster import Cluster
 from tests.hdfs.settings import BLOCK_BYTES, DATANODES
 from tests.hdfs.writing import Writer
 from tests.integration.shards import records, shard_bytes
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, until
 
 # Which DataNode is asked first is chosen when a file is opened: of so many files some begin with each.
 _FILES = 16
@@ -84,15 +84,6 @@ async def read_all(
         for start in range(0, len(_DATA), _CHUNK):
             group.create_task(read(start))
     return bytes(data)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Returns when a condition holds; fails when it does not within a generous time."""
-    for _ in range(int(LIMIT_S / 0.01)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to that")
 
 
 async def test_a_silent_read_is_overtaken(cluster: Cluster, folder: str, datanodes: Callable[..., None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -21,7 +22,7 @@ from asyncdata.runtime.isolate import loader
 from asyncdata.testing import procfs
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes, write_shards
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, turns
 
 MIB = 1 << 20
 Pair = namedtuple("Pair", "number square")  # noqa: PYI024 -- what users pass: a plain namedtuple
@@ -283,19 +284,18 @@ async def test_the_consumers_loop_goes_on_while_it_waits(server: FakeGCS) -> Non
     """Starting, waiting, leaving: nothing blocks the loop for long; a cancelled wait loses nothing."""
 
     async def slow(x: int) -> int:
-        await asyncio.sleep(0.02)
+        await asyncio.to_thread(int)
         return int(x)
 
-    seen: list[int] = []
+    seen: list[int | None] = []
     iterator = ad.Dataset.range(20).map(slow, 1).with_options(isolated()).iterator()
-    while True:
-        try:
-            seen.append(await asyncio.wait_for(anext(iterator), 0.005))
-        except TimeoutError:
-            continue
-        except StopAsyncIteration:
-            break
-    assert seen == list(range(20))
+    while not seen or seen[-1] is not None:
+        waiting = asyncio.ensure_future(anext(iterator, None))
+        await turns(5)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            seen.append(await waiting)
+    assert seen == [*range(20), None]
 
 
 def test_a_wait_that_died_with_its_loop_takes_nothing(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_wait_that_died_with_its_loop_takes_nothing(tmp_path: Path) -> None:
     assert [next(iterator), next(iterator)] == [0, 1]
     loop = asyncio.new_event_loop()
     waiting = loop.create_task(iterator.__anext__())
-    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(turns(20))
     assert not waiting.done()
     waiting.cancel()
     loop.close()  # the cancellation is never delivered
@@ -325,7 +325,7 @@ def test_close_while_others_wait() -> None:
     """A thread and a task that wait hear of it, and of a pipeline of a shared Runtime everything is put back."""
 
     async def never(x: int) -> int:
-        await asyncio.sleep(1000)
+        await asyncio.Event().wait()
         return int(x)
 
     def wait_here(iterator: ad.PipelineIterator) -> None:
@@ -338,7 +338,7 @@ def test_close_while_others_wait() -> None:
 
     async def close(iterator: ad.PipelineIterator) -> None:
         waiting = asyncio.ensure_future(wait(iterator))
-        await asyncio.sleep(0.01)
+        await turns(20)
         await iterator.aclose()
         await waiting
 

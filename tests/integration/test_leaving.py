@@ -274,7 +274,7 @@ def test_what_user_code_left_on_the_loop_ends_with_it(gone: Callable[[], None]) 
     kept: list[object] = []
 
     async def forgetful(x: int) -> int:
-        kept.append(asyncio.get_running_loop().create_task(asyncio.sleep(1000)))
+        kept.append(asyncio.get_running_loop().create_task(asyncio.Event().wait()))
         return await asyncio.to_thread(int, x)
 
     assert list(ad.Dataset.range(10).map(forgetful, num_parallel_calls=3)) == list(range(10))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
 import asyncdata as ad
 from fake_gcs import FakeGCS, Latency, Profile
 from tests.integration.shards import BUCKET, records, shard_bytes
+from tests.patience import wait_until
 
 FILES, CYCLE, COUNT = 12, 6, 60
 
@@ -59,9 +59,7 @@ def test_the_next_file_is_opened_ahead_from_what_the_listing_told() -> None:
         dataset = files.interleave(ad.TFRecordDataset, cycle_length=1).with_options(options)
         with dataset.iterator() as iterator:
             next(iterator)
-            until = time.monotonic() + 30
-            while not (ahead := [entry for entry in server.journal if entry.object.startswith("shard-001")]):
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            wait_until(lambda: any(entry.object.startswith("shard-001") for entry in server.journal))
+        ahead = [entry for entry in server.journal if entry.object.startswith("shard-001")]
         assert ahead[0].range
         assert f"generation={generations[1]}" in ahead[0].target

@@ -18,7 +18,7 @@ import asyncdata as ad
 from asyncdata.testing import check, procfs, settle, snapshot
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, write_shards
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, wait_until
 
 MIB = 1 << 20
 
@@ -192,11 +192,7 @@ def _assert_nothing_is_charged(runtime: ad.Runtime) -> None:
     async def used() -> tuple[int, int]:
         return runtime.budgets.used_bytes, runtime.budgets.slabs_in_use
 
-    for _ in range(3000):
-        if runtime.submit(used()).result() == (0, 0):
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(runtime.budgets)
+    wait_until(lambda: runtime.submit(used()).result() == (0, 0), lambda: runtime.budgets)
 
 
 def test_a_stuck_thread_is_reported_and_the_runtime_goes_on() -> None:
@@ -278,15 +274,23 @@ def test_more_pipelines_than_agreed_is_an_error_that_says_what_to_do() -> None:
 
 def test_a_consumer_that_leaves_does_not_wait_for_what_its_pipeline_waits_for() -> None:
     """Closing one iterator cancels its async functions, though the Runtime goes on."""
+    waits = threading.Semaphore(0)
 
     async def never(x: int) -> int:
-        await asyncio.sleep(1000)
+        waits.release()
+        await asyncio.Event().wait()
         return x
+
+    def close(iterator: ad.PipelineIterator) -> None:
+        waits.acquire()
+        iterator.close()
 
     with ad.Runtime(pipelines=1):
         for _ in range(3):
             iterator = ad.Dataset.range(1).map(never, num_parallel_calls=1).iterator()
-            threading.Timer(0.01, iterator.close).start()
+            closing = threading.Thread(target=close, args=(iterator,))
+            closing.start()
             with pytest.raises(ad.PipelineClosedError):
                 next(iterator)
+            closing.join()
         assert list(ad.Dataset.range(3)) == [0, 1, 2]

@@ -14,6 +14,7 @@ import pytest
 from asyncdata.errors import CorruptRecordError, QuarantineError
 from asyncdata.runtime.quarantine import Quarantine, describe
 from asyncdata.workers.failure import decode_failure, encode_failure
+from tests.patience import wait_until
 
 
 def test_lines_are_appended_whole(tmp_path: Path) -> None:
@@ -89,10 +90,7 @@ def test_a_line_that_is_torn_stays_alone(tmp_path: Path) -> None:
         quarantine.put({"error": "x" * 900})
         quarantine.put({"error": "y" * 900})
         quarantine.put({"error": "z" * 900})
-        for _ in range(1000):
-            if quarantine.lost == 2:
-                break
-            threading.Event().wait(0.01)
+        wait_until(lambda: quarantine.lost == 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     quarantine.put({"record": 4})

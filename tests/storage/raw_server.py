@@ -31,7 +31,8 @@ class Peer:
         """Says nothing until the test ends."""
         await self._over.wait()
 
-    async def pause(self, seconds: float) -> None:
+    @staticmethod
+    async def pause(seconds: float) -> None:
         """Says nothing for a while: a slow network."""
         await asyncio.sleep(seconds)
 

@@ -30,6 +30,7 @@ from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.policy.hedge import Hedger, Racing
 from asyncdata.testing import run_virtual
 from fake_gcs import FakeGCSProcess, Latency, Profile
+from tests.patience import virtual_time
 from tests.samples import samples
 
 SIZE = 32 << 10
@@ -200,11 +201,11 @@ def test_bytes_that_wait_in_the_kernel_are_no_silence() -> None:
         unread = Unread()
         watchdog = Watchdog(TimeoutOptions(first_byte_s=1, idle_s=1, floor_s=1), lambda: [unread])
         watchdog.wake()
-        await asyncio.sleep(1.3)
+        await virtual_time(1.3)
         unread.progress, unread.waiting = 1, False
-        await asyncio.sleep(0.9)
+        await virtual_time(0.9)
         assert not unread.errors
-        await asyncio.sleep(1)
+        await virtual_time(1)
         assert unread.errors
         watchdog.close()
 

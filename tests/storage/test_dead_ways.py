@@ -132,7 +132,7 @@ async def test_a_tunnel_that_is_never_finished_ends_by_the_limit_of_connects(say
             while says.endswith(b" "):
                 writer.write(b"a")
                 await writer.drain()
-                await asyncio.sleep(0.01)
+                await Peer.pause(0.01)
             await reader.read()
         writer.close()
 

@@ -21,7 +21,7 @@ from asyncdata.storage import FailureCause, Fetcher, split_range
 from asyncdata.storage.failures import read_failed
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, turns, until
 from tests.samples import samples
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, honest, ranged
@@ -285,13 +285,13 @@ async def test_cancelled_reads_leave_nothing() -> None:
             for _ in range(samples(6, 60)):
                 buffers = [bytearray(200_000) for _ in range(12)]
                 tasks = [asyncio.create_task(fetcher.read(info, 0, memoryview(buffer))) for buffer in buffers]
-                await asyncio.sleep(draw.random() * 0.01)
+                await turns(draw.randrange(400))
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for buffer in buffers:
                     buffer[:] = b"\xa5" * len(buffer)
-                await asyncio.sleep(0.003)
+                await turns(100)
                 assert all(buffer.count(0xA5) == len(buffer) for buffer in buffers)
             stats = fetcher.stats()
             assert (stats.in_flight, stats.waiting) == (0, 0)
@@ -361,8 +361,7 @@ async def test_a_server_that_dies_and_comes_back_is_waited_for() -> None:
     )
     buffer = bytearray(1000)
     read = asyncio.create_task(fetcher.read(ObjectInfo(url=URL, size=-1), 0, memoryview(buffer)))
-    while not fetcher.stats().failures:  # noqa: ASYNC110 -- a counter announces nothing
-        await asyncio.sleep(0.005)
+    await until(lambda: bool(fetcher.stats().failures))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         text = (await reader.readuntil(b"\r\n\r\n")).decode()

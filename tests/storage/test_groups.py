@@ -32,9 +32,10 @@ async def test_a_failure_comes_alone_and_ends_the_others() -> None:
 
     async def call(item: int) -> None:
         try:
-            await asyncio.sleep(0 if item == 3 else 60)
-            if item == 3:
-                raise StorageError("no")
+            if item != 3:
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+            raise StorageError("no")
         finally:
             ended.append(item)
 

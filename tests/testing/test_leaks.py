@@ -21,6 +21,7 @@ import fsspec.asyn
 import pytest
 
 from asyncdata.testing import LeakError, assert_no_leaks, check, settle, settle_async, snapshot
+from tests.patience import turns
 
 SLEEP_FOREVER = [sys.executable, "-S", "-c", "import signal; print(flush=True); signal.pause()"]
 
@@ -381,7 +382,7 @@ def test_a_finalizer_may_take_a_moment() -> None:
 async def test_a_task_that_is_about_to_end_is_no_leak() -> None:
     """The running loop works while the check waits."""
     before = snapshot()
-    task = asyncio.create_task(asyncio.sleep(0.01))
+    task = asyncio.create_task(turns(20))
     assert await settle_async(before, settle_s=10, only=("task",)) == []
     assert task.done()
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.testing import BrokenSequenceError, Sequencer, run_virtual
+from tests.patience import virtual_time
 
 
 @given(st.permutations(range(6)))
@@ -22,7 +23,7 @@ def test_turns_come_in_order_whoever_asks_first(asked: list[int]) -> None:
         async def step(number: int) -> None:
             async with turn(number):
                 order.append(number)
-                await asyncio.sleep(1)
+                await virtual_time(1)
                 order.append(number)
 
         async with asyncio.TaskGroup() as group:

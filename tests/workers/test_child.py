@@ -214,7 +214,7 @@ def test_ctrl_c_while_workers_start_kills_none_of_them() -> None:
             readying = None
             while not (readying and readying.done()):
                 os.killpg(0, signal.SIGINT)
-                await asyncio.sleep(0.001)
+                await asyncio.to_thread(int)
                 if starting.done() and readying is None:
                     readying = asyncio.ensure_future(pool.ready())
             await readying

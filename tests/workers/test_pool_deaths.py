@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, WorkerDiedError
+from tests.patience import turns
 from tests.samples import samples
 from tests.workers import handlers
 from tests.workers.conftest import Kit, MakeKit, Meeting
@@ -257,7 +258,7 @@ async def test_a_cancelled_running_task_ends_only_with_its_reply(make_kit: MakeK
     await meeting.arrivals.get()
     for _ in range(3):
         running.cancel()
-        await asyncio.sleep(0.01)
+        await turns(20)
         assert not running.done()
     await asyncio.to_thread(fifo.write_bytes, b"go")
     with pytest.raises(asyncio.CancelledError):
@@ -324,7 +325,7 @@ async def test_a_storm_of_cancellations_leaves_the_pool_whole(make_kit: MakeKit)
     for stride in (1, 2, 3):
         tasks = [kit.task(handlers.same if i % 2 else handlers.write_at, b"%d" % i) for i in range(1000)]
         for turn in range(stride):
-            await asyncio.sleep(0.001 * turn)
+            await turns(20 * turn)
         for task in tasks[::stride]:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -362,7 +363,7 @@ async def test_closing_lets_the_running_task_end_and_stops_the_others(make_kit: 
     behind = [kit.task(handlers.touch, os.fsencode(mark)) for _ in range(4)]
     await asyncio.sleep(0)
     closing = asyncio.create_task(kit.pool.aclose())
-    await asyncio.sleep(0.02)
+    await turns(20)
     assert not closing.done()
     await asyncio.to_thread(fifo.write_bytes, b"go")
     await closing
@@ -424,7 +425,7 @@ async def test_cancelling_aclose_skips_the_waiting_not_the_cleaning(make_kit: Ma
     await meeting.arrivals.get()
     pids = kit.pids()
     closing = asyncio.create_task(kit.pool.aclose())
-    await asyncio.sleep(0.01)
+    await turns(20)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -14,6 +13,7 @@ import uvloop
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.workers.failure import UserFunctionError
 from asyncdata.workers.threads import ThreadPool
+from tests.patience import turns, wait_until
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_a_cancelled_call_that_runs_ends_with_its_function(pool: ThreadPoo
     await gate.entered.wait()
     for _ in range(3):
         running.cancel()
-        await asyncio.sleep(0.01)
+        await turns(20)
         assert not running.done()
     gate.open.set()
     with pytest.raises(asyncio.CancelledError):
@@ -117,7 +117,7 @@ async def test_a_storm_of_cancellations_leaves_the_pool_whole(pool: ThreadPool) 
     """A call either ran or left no trace, whichever came first."""
     ran: list[int] = []
     tasks = [asyncio.create_task(pool.run(ran.append, i)) for i in range(3000)]
-    await asyncio.sleep(0.001)
+    await turns(3)
     for task in tasks[::2]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -256,9 +256,7 @@ def test_many_completions_share_a_wake_up(loop_factory: Callable[[], asyncio.Abs
         pool._deliver = counted  # type: ignore[method-assign]  # counts the callbacks
         calls = [asyncio.ensure_future(pool.run(int, "1")) for _ in range(100)]
         await asyncio.sleep(0)
-        deadline_s = time.monotonic() + 20
-        while len(pool._finished) < 100 and time.monotonic() < deadline_s:
-            time.sleep(0.001)  # the loop stands still meanwhile
+        wait_until(lambda: len(pool._finished) == 100)  # the loop stands still meanwhile
         assert await asyncio.gather(*calls) == [1] * 100
         assert delivered <= 2
         await pool.aclose()

@@ -42,7 +42,7 @@ def test_putting_back_cannot_be_cancelled() -> None:
 
         async def __aexit__(self, *error: object) -> None:
             for _ in range(20):
-                await asyncio.sleep(0.002)
+                await asyncio.to_thread(int)
             order.append("left")
 
     async def with_resource(x: int, resource: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
-from tests.faults.programs import wait_until
+from tests.patience import wait_until
 
 _SHARDS, _RECORDS, _BYTES = 8, 24, 40_000
 
@@ -79,5 +79,5 @@ def test_what_is_let_go_of_is_the_next_iterators(shards: str) -> None:
         beside = read(runtime)[1]
         assert beside > alone
         kept.clear()
-        assert wait_until(lambda: runtime.budgets.used_bytes == 0)
+        wait_until(lambda: runtime.budgets.used_bytes == 0)
         assert read(runtime)[1] < beside

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from asyncdata.errors import AccessDeniedError, TransientStorageError, UnsupportedURLError
 from asyncdata.storage.gcs.google_tokens import GoogleTokens
 from asyncdata.storage.gcs.tokens import ANONYMOUS, MAX_REFUSALS, Token, Tokens, TokenSource, choose_source
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, turns
 
 
 class Source:
@@ -53,7 +53,7 @@ async def test_one_fetch_serves_all_waiters() -> None:
     source.go.clear()
     async with tokens_of(source, source) as tokens:
         waiting = [asyncio.create_task(tokens.get()) for _ in range(20)]
-        await asyncio.sleep(0.01)
+        await turns(20)
         waiting[0].cancel()
         source.go.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
@@ -75,8 +75,8 @@ async def test_a_token_is_renewed_before_it_expires() -> None:
         assert await tokens.get() is first
         source.go.set()
         async with asyncio.timeout(LIMIT_S):
-            while (token := await tokens.get()) is first:  # noqa: ASYNC110 -- a renewal ahead of time is not announced
-                await asyncio.sleep(0.001)
+            while (token := await tokens.get()) is first:  # a renewal ahead of time is not announced
+                await turns(1)
         assert token.header == "Bearer 4400.0"
         source.now = 99_999.0
         assert (await tokens.get()).header == "Bearer 99999.0"

@@ -13,7 +13,7 @@ from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection import Answer, Phase, RangeConnection, StaleConnectionError
 from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.urls import Origin
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, turns, until
 from tests.samples import samples
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, Script, honest, ranged
 
@@ -210,8 +210,7 @@ async def test_bytes_after_a_body_end_the_connection() -> None:
         buffer = bytearray(1000)
         assert (await client.get(0, memoryview(buffer))).filled == 1000
         received.set()
-        while client.connection.is_clean:  # noqa: ASYNC110 -- it tells nobody; the time limit of the test ends this
-            await asyncio.sleep(0.001)
+        await until(lambda: not client.connection.is_clean)
         assert buffer == DATA[:1000]
 
 
@@ -356,19 +355,18 @@ async def test_cancellation_at_every_byte_position_lets_go_of_the_buffer() -> No
                 assert not client.connection.is_clean
             buffer[:] = bytes([POISON]) * size
             go.set()
-            await asyncio.sleep(0.001)
+            await turns(20)
             assert buffer == bytes([POISON]) * size
 
 
 @pytest.mark.parametrize("how", ["close", "fail"])
 async def test_large_bodies_in_flight_are_let_go_of(how: str) -> None:
     """Closing or failing a connection in full flow stops all writing at once."""
-    for turns in range(samples(8, 60)):
+    for count in range(samples(8, 60)):
         async with connected(honest) as client:
             buffer = bytearray(len(DATA))
             task = asyncio.create_task(client.get(0, memoryview(buffer)))
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turns(count)
             if how == "close":
                 task.cancel()
             else:
@@ -376,7 +374,7 @@ async def test_large_bodies_in_flight_are_let_go_of(how: str) -> None:
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
             assert outcome is not None
             buffer[:] = bytes([POISON]) * len(buffer)
-            await asyncio.sleep(0.005)
+            await turns(50)
             assert buffer.count(POISON) == len(buffer)
 
 

@@ -20,7 +20,7 @@ from asyncdata.storage.http1.pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.urls import Origin
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, turns
 from tests.storage.http1.sealing_server import SealingPeer, SealingServer
 from tests.storage.http1.tls_clients import accept_all, dialled
 
@@ -181,7 +181,7 @@ async def test_new_keys_on_an_idle_connection_are_no_answer(
                 server.say(command)
                 assert select.select([connection.fileno()], [], [], LIMIT_S)[0]
                 if seen_by_loop:
-                    await asyncio.sleep(0.01)
+                    await turns(20)
         assert connection.exchanges == 3
         connection.close()
         await lost.wait()

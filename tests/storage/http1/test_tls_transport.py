@@ -18,6 +18,7 @@ from asyncdata.storage.http1.head import ResponseHead
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import TlsTransport
 from asyncdata.storage.urls import Origin
+from tests.patience import until
 from tests.samples import samples
 from tests.storage.certificate import make_certificate
 from tests.storage.http1.sealing_server import SealingPeer
@@ -216,8 +217,8 @@ async def test_bytes_nobody_asked_for_end_an_idle_connection(certificate: tuple[
         async with connected(chatty, certificate) as (connection, ask):
             buffer = bytearray(1000)
             assert (await ask(0, memoryview(buffer))).filled == 1000
-            while later.is_set() and connection.is_clean:  # noqa: ASYNC110 -- told to its pool alone
-                await asyncio.sleep(0.001)
+            if later.is_set():
+                await until(lambda: not connection.is_clean)
             with pytest.raises(StaleConnectionError):
                 await ask(0, memoryview(buffer))
         later.set()

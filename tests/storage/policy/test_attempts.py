@@ -13,6 +13,7 @@ from asyncdata.storage.failures import read_failed
 from asyncdata.storage.policy.attempts import Attempts
 from asyncdata.testing import run_virtual
 from asyncdata.types import ObjectInfo
+from tests.patience import virtual_time
 
 
 async def never(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
@@ -32,11 +33,11 @@ def test_stalls_teach_no_patience(cause: FailureCause) -> None:
             racing = attempts.begin(1000, never, loop.time())
             racing.asked_at = loop.time()
             if number % 8:
-                await asyncio.sleep(0.05)
+                await virtual_time(0.05)
                 racing.first_byte_at = loop.time()
                 attempts.ended_well(racing, 1000)
             else:
-                await asyncio.sleep(10)
+                await virtual_time(10)
                 attempts.failed(read_failed("nothing came", cause), racing)
             attempts.end(racing, slot)
         last = attempts.begin(1000, never, loop.time())
@@ -57,10 +58,10 @@ async def reads(attempts: Attempts, count: int, cause: FailureCause | None = Non
         slot = await attempts.slots.enter(0, 1 << 20)
         racing = attempts.begin(1 << 20, never, loop.time())
         racing.asked_at = loop.time()
-        await asyncio.sleep(0.02)
+        await virtual_time(0.02)
         racing.first_byte_at = loop.time()
         if cause is None:
-            await asyncio.sleep(0.08)
+            await virtual_time(0.08)
             attempts.ended_well(racing, 1 << 20)
         else:
             attempts.failed(read_failed("not now", cause), racing)
@@ -99,7 +100,7 @@ def test_bytes_in_flight_are_limited(options: Options) -> None:
         attempts = Attempts(options, 0)
         slot = await attempts.slots.enter(0, 600 << 10)
         second = asyncio.create_task(attempts.slots.enter(0, 600 << 10))
-        await asyncio.sleep(1)
+        await virtual_time(1)
         assert not second.done()
         attempts.end(attempts.begin(600 << 10, never, 1.0), slot)
         await second

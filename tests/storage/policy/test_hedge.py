@@ -19,7 +19,7 @@ from asyncdata.storage.policy.hedge import HedgeBudget, HedgeMemory, Hedger, Rac
 from asyncdata.testing import VirtualClockLoop, run_virtual
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, until, virtual_time
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, ranged
 
@@ -174,10 +174,10 @@ def test_what_waits_in_the_kernel_is_looked_at_before_a_second_attempt() -> None
     async def scenario() -> None:
         line = Line(waiting=True)
         silent = Silent(line)
-        await asyncio.sleep(1)
+        await virtual_time(1)
         assert (silent.hedges, line.nudges > 0) == (0, True)
         line.waiting = False
-        await asyncio.sleep(0.5)
+        await virtual_time(0.5)
         assert silent.hedges == 1
         await silent.aclose()
 
@@ -190,10 +190,10 @@ def test_a_silent_read_hears_what_others_have_told_since_it_began() -> None:
     async def scenario() -> None:
         known = 2.0
         silent = Silent(Line(), lambda _size: known)
-        await asyncio.sleep(0.5)
+        await virtual_time(0.5)
         assert silent.hedges == 0
         known = 0.3
-        await asyncio.sleep(0.1)
+        await virtual_time(0.1)
         assert silent.hedges == 1
         await silent.aclose()
 
@@ -221,24 +221,15 @@ def test_a_process_that_was_late_itself_waits_for_the_next_look() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualClockLoop)
         silent = Silent(Line())
-        await asyncio.sleep(0.06)
+        await virtual_time(0.06)
         loop._now_s += 1  # somebody keeps the loop for a second
-        await asyncio.sleep(0.01)
+        await virtual_time(0.01)
         assert silent.hedges == 0
-        await asyncio.sleep(0.1)
+        await virtual_time(0.1)
         assert silent.hedges == 1
         await silent.aclose()
 
     run_virtual(scenario())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Returns when a condition holds; fails when it does not within a generous time."""
-    for _ in range(int(LIMIT_S / 0.01)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to that")
 
 
 @asynccontextmanager
