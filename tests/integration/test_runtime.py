@@ -143,11 +143,17 @@ async def test_pipelines_in_tasks() -> None:
 
 def test_runtimes_nest() -> None:
     """The innermost one is used; leaving it brings the outer one back."""
-    with ad.Runtime(ad.Options(num_workers=1)) as outer:
-        assert ad.Dataset.range(2).iterator()._running.runtime is outer  # type: ignore[union-attr]  # it is open
-        with ad.Runtime(ad.Options(num_workers=1)) as inner:
-            assert ad.Dataset.range(2).iterator()._running.runtime is inner  # type: ignore[union-attr]  # likewise
-        assert ad.Dataset.range(2).iterator()._running.runtime is outer  # type: ignore[union-attr]  # likewise
+
+    def limit() -> int:
+        with ad.Dataset.range(2).iterator() as iterator:
+            next(iterator)
+            return iterator.stats().limit_bytes
+
+    with ad.Runtime(ad.Options(num_workers=1, memory_limit_bytes=128 * MIB), pipelines=1):
+        assert limit() == 128 * MIB
+        with ad.Runtime(ad.Options(num_workers=1, memory_limit_bytes=64 * MIB), pipelines=1):
+            assert limit() == 64 * MIB
+        assert limit() == 128 * MIB
         assert list(ad.Dataset.range(2)) == [0, 1]
 
 

@@ -169,17 +169,17 @@ def test_classes_of_a_script_come_back_as_themselves() -> None:
         def ragged(x):
             return Pair(np.zeros(int(x)), x)
         for isolate in (False, True):
-            options = ad.Options(num_workers=1, isolate=isolate)
-            (one,) = ad.Dataset.range(1).map(make, 2).with_options(options)
-            assert type(one) is Pair and type(one.a) is Point and one.b == (Color.RED, Plain(0)), one
-            (one,) = ad.Dataset.range(2).map(stackable, 2).batch(2).with_options(options)
-            assert type(one) is Pair and type(one.a) is Point and one.a.x.tolist() == [0, 1], one
-            one, two = ad.Dataset.range(2).map(ragged, 2).with_options(options)
-            assert type(two) is Pair and two.a.shape == (1,), two
-            (one,) = ad.Dataset.range(1).map(make).map(lambda pair: (pair.a, pair.b), 2).with_options(options)
-            assert type(one[0]) is Point and one[1][0] is Color.RED, one
-            source = ad.Dataset.from_generator(lambda: [Plain(1), Plain(2)])
-            assert list(source.map(lambda plain: plain.x, 2).with_options(options)) == [1, 2]
+            with ad.Runtime(ad.Options(num_workers=1, isolate=isolate)):
+                (one,) = ad.Dataset.range(1).map(make, 2)
+                assert type(one) is Pair and type(one.a) is Point and one.b == (Color.RED, Plain(0)), one
+                (one,) = ad.Dataset.range(2).map(stackable, 2).batch(2)
+                assert type(one) is Pair and type(one.a) is Point and one.a.x.tolist() == [0, 1], one
+                one, two = ad.Dataset.range(2).map(ragged, 2)
+                assert type(two) is Pair and two.a.shape == (1,), two
+                (one,) = ad.Dataset.range(1).map(make).map(lambda pair: (pair.a, pair.b), 2)
+                assert type(one[0]) is Point and one[1][0] is Color.RED, one
+                source = ad.Dataset.from_generator(lambda: [Plain(1), Plain(2)])
+                assert list(source.map(lambda plain: plain.x, 2)) == [1, 2]
         say("done")
     """)
     assert (code, out, err) == (0, "done\n", "")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, WorkerDiedError
-from tests.patience import turns
+from tests.patience import turns, until
 from tests.samples import samples
 from tests.workers import handlers
 from tests.workers.conftest import Kit, MakeKit, Meeting
@@ -23,7 +23,7 @@ PIDFD = pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "thread"])
 
 async def until_replaced(kit: Kit, deaths: int) -> None:
     """Waits until the pool has noticed so many deaths and is complete again."""
-    await kit.pool._until(lambda: kit.pool.stats().deaths >= deaths)
+    await until(lambda: kit.pool.stats().deaths >= deaths)
     await kit.pool.ready()
 
 
