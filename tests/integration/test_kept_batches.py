@@ -85,22 +85,28 @@ class _Interface:
         self.__array_interface__ = array.__array_interface__
 
 
-@pytest.mark.parametrize("holder", list(HOLDERS))
-def test_foreign_holders_keep_the_memory(holder: str) -> None:
+def test_foreign_holders_keep_the_memory() -> None:
     """A slice, a memoryview, a ctypes array: each keeps what it shows, beyond batch, iterator and Runtime."""
-    hold = HOLDERS[holder]
     rng = random.Random(3)
-    kept: list[tuple[Any, bytes]] = []
-    for batch in wide_batches(150, "process", 8):
+    kept: list[tuple[str, Any, bytes]] = []
+
+    def content(holder: str, view: Any) -> bytes:
+        return bytes(view if holder == "ctypes" else np.ascontiguousarray(view))
+
+    def keep(holder: str, batch: Any) -> tuple[str, Any, bytes]:
+        view = HOLDERS[holder](batch)
+        return holder, view, content(holder, view)
+
+    for batch in wide_batches(600, "process", 8):
         if rng.random() < 0.1:
-            view = hold(batch)
-            kept.append((view, bytes(view if holder == "ctypes" else np.ascontiguousarray(view))))
+            holder = list(HOLDERS)[len(kept) % len(HOLDERS)]
+            kept.append(keep(holder, batch))
+    assert len(kept) > 5 * len(HOLDERS)
     del batch
     gc.collect()
     list(wide_batches(50, "inline", 8))  # other pipelines come and go
-    for view, before in kept:
-        assert bytes(view if holder == "ctypes" else np.ascontiguousarray(view)) == before
-        del view
+    for holder, view, before in kept:
+        assert content(holder, view) == before, holder
 
 
 def test_kept_batches_are_untouched_while_slabs_are_reused() -> None:

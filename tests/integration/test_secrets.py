@@ -251,14 +251,13 @@ def test_no_secret_is_shown(
 def test_no_secret_crosses_to_where_functions_run(isolate: bool, store: str, caplog: pytest.LogCaptureFixture) -> None:
     """Errors of worker processes and of a loader process."""
     caplog.set_level(logging.DEBUG)
-    for name in ("404", "nowhere", "damaged"):
-        url = f"http://me:{MARK}@{store}/{name}?generation=7&x={MARK}#{MARK}"
-        options = ad.Options(num_workers=1, isolate=isolate, retry=ad.RetryOptions(max_attempts=1))
-        dataset = ad.TFRecordDataset(url).map(len, num_parallel_calls=1).batch(2).with_options(options)
-        with ad.Runtime(options):
+    with ad.Runtime(ad.Options(num_workers=1, isolate=isolate, retry=ad.RetryOptions(max_attempts=1))):
+        for name in ("404", "nowhere", "damaged"):
+            url = f"http://me:{MARK}@{store}/{name}?generation=7&x={MARK}#{MARK}"
+            dataset = ad.TFRecordDataset(url).map(len, num_parallel_calls=1).batch(2)
             text, shown = everything_shown(dataset, caplog)
-        assert f"http://{store}/{name}?generation=7&x=…#…" in text
-        assert MARK not in shown
+            assert f"http://{store}/{name}?generation=7&x=…#…" in text
+            assert MARK not in shown
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
