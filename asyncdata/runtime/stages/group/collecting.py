@@ -2,9 +2,7 @@
 
     upstream ─▶ Collector ─▶ rows of whole batches, and the state at their borders ─▶ `_make` ─▶ a block of batches
 
-The rows wait as references, charged to the stage. The ledger hears once, and for good, that they wait: what has been
-collected gives no memory back by itself, neither while nobody asks for a batch nor while the stage itself waits for
-the memory to write one. Were it told that the stage is at work, an ask that cannot be granted would wait for ever.
+The rows wait as references, charged to the stage.
 """
 
 from __future__ import annotations
