@@ -52,8 +52,8 @@ FEWEST_RECORDS: Final = 8
 """Fewer records than this are cheaper one by one."""
 _LOOK_AGAIN: Final = 32
 """After a block whose records have their keys in several orders, one of so many is looked at for a common one."""
-_UNPACK_BYTES: Final = 1 << 15
-"""Lists of integers are unpacked in runs of about this many bytes, which stay in the cache."""
+_UNPACK: Final = 10_000
+"""Lists of integers are unpacked in runs of about so many numbers, which stay in the cache."""
 
 # A single packed int64 that takes S bytes: 12 S-2 1a S-4 0a S-6 value. As a word it is base + S * growth.
 _SIX_BYTES: Final = np.uint64((1 << 48) - 1)
@@ -412,9 +412,10 @@ def _unpack_integers(array: ByteArray, begin: IntArray, stop: IntArray, good: Ma
     splits = np.concatenate((np.zeros(1, np.int64), np.cumsum(stop - begin)))
     numbers = np.empty(int(np.count_nonzero(joined < 0x80)), np.int64)
     firsts = np.zeros(len(splits), np.int64)
+    most = _UNPACK * len(joined) // max(len(numbers), 1)
     done = at = 0
     while done < len(begin):
-        until = max(int(np.searchsorted(splits, splits[done] + _UNPACK_BYTES, "right")) - 1, done + 1)
+        until = max(int(np.searchsorted(splits, splits[done] + most, "right")) - 1, done + 1)
         found, last = unpack_varints(joined[splits[done] : splits[until]])
         firsts[done + 1 : until + 1] = np.searchsorted(last, splits[done + 1 : until + 1] - splits[done]) + at
         numbers[at : at + len(found)] = found
