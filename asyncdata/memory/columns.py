@@ -156,6 +156,8 @@ class RefColumn:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows, not of the slabs they pin."""
+        if self.leaf is not None and self.leaf.kind == "array":
+            return len(self.rows) * self.leaf.nbytes  # a sum of few numbers takes several times as long
         return int(self.rows[:, 1].sum())
 
     def leaf_at(self, row: int) -> Leaf:

@@ -107,15 +107,13 @@ class Meter:
 
     Attributes:
         label: The step.
-        blocks: Handed on.
-        rows: In them.
+        rows: Handed on.
         nbytes: Of these rows in arrays and slabs; Python objects are not counted.
         seconds: That pulls took, those of the step's input included.
         accounts: Of the step's memory, by purpose.
     """
 
     label: str
-    blocks: int = 0
     rows: int = 0
     nbytes: int = 0
     seconds: float = 0.0
@@ -123,8 +121,7 @@ class Meter:
 
     def note(self, block: Block) -> None:
         """One more block was handed on."""
-        self.blocks += 1
-        self.rows += len(block)
+        self.rows += len(block.origin)
         for column in block.columns:
             if type(column) is not ObjectColumn:
                 self.nbytes += column.nbytes
@@ -149,15 +146,15 @@ class Stage(ABC):
         self._block: Block | None = None
         self._pause = Pause()
 
-    async def pull(self, limit: int) -> Block | None:
+    def pull(self, limit: int) -> Coroutine[Any, Any, Block | None]:
         """The next block, of 1 to `limit` rows, or of none when it only carries news; None at the end, and ever after.
 
         A pull is cancelled only when the pipeline ends, never by its consumer; what the stage holds while it waits is
         in its attributes, where `aclose` finds it.
         """
-        meter = self.meter
-        if meter is None:
-            return await self._pull(limit)
+        return self._pull(limit) if self.meter is None else self._metered(self.meter, limit)
+
+    async def _metered(self, meter: Meter, limit: int) -> Block | None:
         began = time.monotonic()
         block = await self._pull(limit)
         meter.seconds += time.monotonic() - began
