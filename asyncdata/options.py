@@ -261,9 +261,8 @@ class Options(OptionRecord):
             decoded batches, prefetch. A stage that cannot work inside it raises ``MemoryLimitError``.
         deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first;
             the order within one shard is kept all the same.
-        num_workers: Worker processes; ``AUTOTUNE`` takes the number of usable CPUs, and starts them when a function is
-            to run in them. With a number, records that no function reads are verified in them, too. 0 runs user
-            functions in threads.
+        num_workers: Worker processes, started when a function is to run in them; ``AUTOTUNE`` takes the number of
+            usable CPUs. 0 runs user functions in threads.
         num_threads: Threads for ``executor="thread"`` functions; ``AUTOTUNE`` takes twice the number of usable CPUs.
         chunk_bytes: Size of one ranged read. Larger costs less per byte and holds more memory. ``AUTOTUNE`` takes 8 MiB
             from local files, and 4 MiB from elsewhere, where many are on their way at a time.
@@ -271,7 +270,7 @@ class Options(OptionRecord):
             first-byte times and rates it measures, the number that fills the link and no more; see
             ``stats().fetch`` of an iterator. A number is kept as it is.
         max_bytes_in_flight: Upper limit of their bytes together; ``AUTOTUNE`` takes the memory limit.
-        check_crc: Verify the CRC-32C of every TFRecord payload (in the workers where there are any).
+        check_crc: Verify the CRC-32C of every TFRecord payload before anything reads it.
         check_object_crc: Verify the CRC-32C that the store keeps of each object (``gs``), once all its bytes were read.
             The option of the Runtime counts. Costs about 0.1 s of the I/O loop per GB.
         on_change: What follows when a file's object was replaced after it was listed or opened: ``"raise"`` gives

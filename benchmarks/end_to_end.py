@@ -202,12 +202,10 @@ def parent(bench: Bench) -> list[list[str]]:
         rows.append(row(title, "asyncdata", results, f"{_tasks_per_1000(results)} tasks per 1000 records"))
     folder = write_shards(bench.root, bench.sizes.link)
     records = work_on(bench.sizes.link, str(folder), epochs=epochs, bare=True)
-    in_workers = dataclasses.replace(records, workers=2)
     # Whoever has the memory for larger chunks pays for fewer of them.
-    large = dataclasses.replace(in_workers, chunk_bytes=32 << 20, memory_limit_bytes=8 << 30)
+    large = dataclasses.replace(records, chunk_bytes=32 << 20, memory_limit_bytes=8 << 30)
     for title, work in (
         ("40 KB, local, read", records),
-        ("40 KB, local, read, verified in 2 workers", in_workers),
         ("the same, chunks of 32 MiB within 8 GiB", large),
     ):
         bench.note(title)

@@ -39,7 +39,8 @@ class NodeOf:
         self.of = of
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
         self.__element_spec__ = getattr(function, "__element_spec__", None)
-        self.__checksums__ = getattr(function, "__checksums__", False)
+        # Not if it is inherited: a subclass may do more than read files.
+        self.__checksums__ = getattr(function, "__dict__", {}).get("__checksums__", False)
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:

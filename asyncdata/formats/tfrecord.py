@@ -26,12 +26,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.errors import BrokenFrameError
+from asyncdata.errors import BrokenFrameError, CorruptRecordError
 from asyncdata.formats import crc32c, crc_run
 from asyncdata.formats.crc32c import Bytes
-from asyncdata.formats.framing import Frames, Place, Positions, Refs
+from asyncdata.formats.framing import NOWHERE, Frames, Place, Positions, Refs
 from asyncdata.formats.signatures import look_of
-from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
+from asyncdata.memory.leaf import BYTES, Leaf
 from asyncdata.memory.structure import LEAF, Structure
 
 HEADER_BYTES: Final = 12
@@ -48,6 +48,12 @@ _FEW: Final = 32
 
 _FEW_CHECKS: Final = 128
 """Up to so many payload checksums, verifying one after the other is faster than all of them in one."""
+
+_MOST_CHECKED_BYTES: Final = 8 << 20
+"""Of records that are verified at a time on a loop: about a millisecond's work."""
+
+_BEHIND_DAMAGE: Final = 16
+"""Records framed at first behind a damaged one: those behind the next damaged one are verified again."""
 
 _MAX_ROW_LENGTH: Final = (1 << 63) - 1
 _length_at = struct.Struct("<Q").unpack_from
@@ -268,42 +274,69 @@ def _pieces(payload: Bytes) -> tuple[bytes, Bytes, bytes]:
 
 
 class TFRecordFramer:
-    """TFRecord files as one of the framed formats: payloads as references, their checksums still to be verified.
+    """TFRecord files as one of the framed formats: payloads as references.
+
+    Payload checksums are verified for all records that are framed at once, unless whoever reads the records does it.
 
     Args:
-        check: Whether payload checksums are to be verified by whoever is given the records.
+        verify: Whether payload checksums are verified here.
+        leaf: What the payloads are.
+
+    Attributes:
+        in_thread: Whether the next record is a large one that is verified.
     """
 
     structure: Structure = LEAF
-    in_thread = False
 
-    def __init__(self, *, check: bool) -> None:
-        self._leaf = UNCHECKED_BYTES if check else BYTES
+    def __init__(self, *, verify: bool, leaf: Leaf = BYTES) -> None:
+        self._verify = verify
+        self._leaf = leaf
+        self._most: int | None = None
+        self.in_thread = False
 
     def frame(
         self, view: memoryview, start: int, stop: int, *, limit: int, remaining: int | None, last: bool, place: Place
     ) -> Frames:
         """See `Framer`."""
         del last  # a tail that nothing follows is noticed by who knows how much of it is missing
+        if self._most is not None:
+            limit = min(limit, self._most)
+            self._most = 2 * self._most if self._most < _FEW_CHECKS else None
         rows, end, need, error = frame(view, start, stop, limit=limit, remaining=remaining, place=place)
-        return Frames(
-            starts=rows[:, 0] - HEADER_BYTES,
-            values=(Refs(rows, self._leaf),),
-            stop=end,
-            need=need,
-            error=error,
-            short=error is None and len(rows) < limit,
-        )
+        short = error is None and len(rows) < limit
+        found = Frames(starts=NOWHERE, values=(), stop=end, need=need, error=error, short=short)
+        if self._verify:
+            rows = self._verified(view, rows, found, place)
+        found.starts, found.values = rows[:, 0] - HEADER_BYTES, (Refs(rows, self._leaf),)
+        return found
+
+    def _verified(self, view: memoryview, rows: Positions, found: Frames, place: Place) -> Positions:
+        """The records up to a damaged one, or up to as many as are verified at a time."""
+        self.in_thread = False
+        ends = rows[:, 0] + rows[:, 1]
+        count = len(rows)
+        if count > 1 and ends[-1] - rows[0, 0] > _MOST_CHECKED_BYTES:
+            count = max(1, int(np.searchsorted(ends, rows[0, 0] + _MOST_CHECKED_BYTES, side="right")))
+        bad = _first_bad(view, rows[:count])
+        if bad is not None:
+            self._most = _BEHIND_DAMAGE
+            message = f"the payload checksum of a record of {int(rows[bad, 1])} bytes does not match"
+            behind = int(rows[bad, 0] - rows[0, 0])
+            found.error = place.error(CorruptRecordError, message, behind=behind, record=bad)
+            found.resume = int(ends[bad]) + FOOTER_BYTES
+        elif count == len(rows):
+            self.in_thread = found.need > _MOST_CHECKED_BYTES
+            return rows
+        else:
+            bad, found.error = count, None
+            self.in_thread = int(rows[bad, 1]) > _MOST_CHECKED_BYTES
+        found.stop, found.need, found.short = int(rows[bad, 0]) - HEADER_BYTES, 0, False
+        return rows[:bad]
 
 
-def payloads_hold(view: memoryview, rows: Positions) -> bool:
-    """Whether the payload checksums of records that were framed together hold.
-
-    Args:
-        view: The bytes that `rows` refers to.
-        rows: int64[n, 2], n > 0: position and length of each payload.
-    """
-    nbytes = int(rows[-1].sum() - rows[0, 0])
-    if len(rows) > _FEW_CHECKS and nbytes < crc_run.MOST_BYTES:
-        return crc_run.holds(view, rows)
-    return not len(check_payloads(view, rows))
+def _first_bad(view: memoryview, rows: Positions) -> int | None:
+    """The first record that does not match its payload checksum; rows follow one another."""
+    if len(rows) > _FEW_CHECKS and crc_run.holds(view, rows):
+        return None
+    bad = check_payloads(view, rows)
+    return int(bad[0]) if len(bad) else None

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
-from asyncdata.memory.leaf import CHECKSUM_BYTES, Leaf
+from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slabs
 
 
@@ -118,16 +118,6 @@ def _object_bytes(item: Any) -> int:
     if isinstance(item, bytes | bytearray | memoryview | str):
         return len(item)
     return int(getattr(item, "nbytes", 64))
-
-
-class Unverified(bytes):
-    """A payload that was copied out of the arena before its checksum was verified; see `memory.unverified`.
-
-    Attributes:
-        footer: The stored checksum.
-    """
-
-    footer: bytes = b""
 
 
 class RefColumn:
@@ -230,11 +220,8 @@ class RefColumn:
     def element(self, row: int) -> Any:
         """One row as user code sees it: a private copy."""
         arena, leaf, (offset, length) = self.slabs.arena.array, self.leaf_at(row), self.rows[row].tolist()
-        value = read_leaf(arena, offset, length, leaf)
-        if leaf.unchecked:
-            value = Unverified(value)
-            value.footer = arena[offset + length : offset + length + CHECKSUM_BYTES].tobytes()
-        return value
+        assert not leaf.unchecked, "a payload is read before its checksum is verified"
+        return read_leaf(arena, offset, length, leaf)
 
 
 Column: TypeAlias = ArrayColumn | ObjectColumn | RefColumn

@@ -59,7 +59,6 @@ class Slabs:
         self._freed = freed
         self._owner = np.zeros(arena.nbytes >> _SHIFT, np.int32)
         self._holds = np.zeros(64, np.int64)
-        self._vouched = np.zeros(64, np.bool_)
         self._slabs: list[Slab | None] = [None] * 64
         self._unused = list(range(63, -1, -1))
 
@@ -100,7 +99,6 @@ class Slabs:
         slab = Slab(index, span.offset, span.nbytes, account)
         self._slabs[index] = slab
         self._holds[index] = 1
-        self._vouched[index] = False
         self._owner[span.offset >> _SHIFT : (span.offset + span.nbytes) >> _SHIFT] = index
         return slab
 
@@ -109,7 +107,6 @@ class Slabs:
         self._unused.extend(range(2 * n - 1, n - 1, -1))
         self._slabs.extend([None] * n)
         self._holds = np.concatenate((self._holds, np.zeros(n, np.int64)))
-        self._vouched = np.concatenate((self._vouched, np.zeros(n, np.bool_)))
 
     def hold(self, slab: Slab) -> None:
         """One more holder."""
@@ -154,15 +151,6 @@ class Slabs:
         """The index of each row's slab; `slab(index)` gives the slab itself."""
         owners: npt.NDArray[np.int32] = self._owner[offsets >> _SHIFT]
         return owners
-
-    def vouch(self, slab: Slab, good: bool) -> None:
-        """Says whether all rows that were made of this slab's bytes so far had checksums that hold."""
-        self._vouched[slab.index] = good
-
-    def are_vouched(self, offsets: Rows) -> npt.NDArray[np.bool_]:
-        """Of each row, whether its slab is vouched for."""
-        vouched: npt.NDArray[np.bool_] = self._vouched[self.of_rows(offsets)]
-        return vouched
 
     def slab(self, index: int) -> Slab:
         """The slab with this index."""

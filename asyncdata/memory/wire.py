@@ -130,7 +130,6 @@ class Rowset:
     Attributes:
         origin: ``int64[n, 4]`` provenance, or None.
         refs: Per column, the rows of a reference column, else None.
-        objects: Per column, the Python objects, else None.
     """
 
     def __init__(
@@ -148,7 +147,6 @@ class Rowset:
         self._shape = shape
         self._columns: list[Any] = []
         self.refs: list[Rows | None] = []
-        self.objects: list[list[Any] | None] = []
         for part in shape.parts:
             rows: Rows | None = None
             if part.kind == "refs":
@@ -166,7 +164,6 @@ class Rowset:
                 self._columns.append(pickle.loads(packed[offset + 8 : offset + 8 + size].tobytes()))  # noqa: S301 -- see above
                 offset += aligned(8 + size)
             self.refs.append(rows)
-            self.objects.append(self._columns[-1] if part.kind == "objects" else None)
         size = 8 * ORIGIN_WIDTH * count
         self.origin: Rows | None = None
         if with_origin:

@@ -192,21 +192,6 @@ class WithOptions(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Check(Node):
-    """Payload checksums are verified here if they were not before; made by the planner."""
-
-    same_elements: ClassVar[bool] = True
-    same_number: ClassVar[bool] = True
-
-    input: Node
-
-    @property
-    def steps(self) -> int:
-        """Changes no element."""
-        return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapBatch(Node):
     """`Map` and `Batch` in one step, made by the planner: one worker task writes rows of one finished batch.
 

@@ -15,14 +15,14 @@ from typing import Any, Final
 from asyncdata.options import Options
 from asyncdata.plan.grouping import Cache, GroupByWindow, Snapshot
 from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import Check, Interleave, Map, Prefetch, WithOptions
+from asyncdata.plan.transformations import Interleave, Map, Prefetch, WithOptions
 from asyncdata.planner.digests import Parts, parts_of
 from asyncdata.redaction import redact
 
 PYTHON: Final = sys.implementation.cache_tag
 """Code is compared where it was compiled by the same version."""
 
-_TRANSPARENT: Final = (Prefetch, WithOptions, Cache, Check)
+_TRANSPARENT: Final = (Prefetch, WithOptions, Cache)
 _CHANGE_NOTHING: Final = (
     *("parallelism", "deterministic", "executor", "zero_copy", "log_warning", "drawn"),
     *("cell", "make", "node_of", "recipe", "codec", "path", "filename"),

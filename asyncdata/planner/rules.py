@@ -1,4 +1,7 @@
-"""The order of the rewrites, the driver that applies them from the sources upwards, and where functions run."""
+"""The order of the rewrites, the driver that applies them from the sources upwards, and where functions run.
+
+And where checksums of payloads are verified.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,20 @@ from typing import Final
 
 from asyncdata.arguments import is_async
 from asyncdata.options import AUTOTUNE, Options
+from asyncdata.plan.combining import Concatenate
 from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import Map
-from asyncdata.planner.check import check_output, insert_check
+from asyncdata.plan.sources import TFRecordFile
+from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps
 from asyncdata.planner.recipe import keep_recipe
 from asyncdata.planner.shards import refuse_overlap
 
 Rule = Callable[[Node, Options], Node]
+
+CHECKSUMS: Final = "__checksums__"
+"""Attribute of a function: whether the dataset that it returns consists of the records of TFRecord files."""
+
+_PASS_EVERY_ROW: Final = (Concatenate, Prefetch, Repeat, Shuffle, WithOptions)
 
 
 def place_map(node: Node, options: Options) -> Node:
@@ -41,16 +50,15 @@ def place_map(node: Node, options: Options) -> Node:
     return dataclasses.replace(node, executor=executor, parallelism=parallelism)
 
 
-RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, fuse_map_batch, fuse_maps, insert_check)
+RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, fuse_map_batch, fuse_maps)
 
 
-def rewrite(node: Node, options: Options, *, inner: bool = False, sharded: str = "") -> Node:
+def rewrite(node: Node, options: Options, *, sharded: str = "") -> Node:
     """The plan that is run instead: the same elements in the same order.
 
     Args:
         node: The last node of the plan.
         options: In force for it.
-        inner: Whether the plan is the inner dataset of an interleave, whose output is looked after downstream.
         sharded: The shard that comes after the plan; empty if none does.
 
     Raises:
@@ -59,7 +67,7 @@ def rewrite(node: Node, options: Options, *, inner: bool = False, sharded: str =
     for rule in RULES:
         node = _apply(rule, node, options)
     refuse_overlap(node, options, sharded=sharded)
-    return node if inner else check_output(node, options)
+    return node
 
 
 def _apply(rule: Rule, node: Node, options: Options) -> Node:
@@ -73,3 +81,24 @@ def _apply(rule: Rule, node: Node, options: Options) -> Node:
                 new = old.with_inputs(inputs)
         made[id(old)] = rule(new, options)
     return made[id(node)]
+
+
+def tasks_verify(node: Node) -> bool:
+    """Whether the worker tasks that read from this node verify payload checksums, not the framers of its files.
+
+    They do where every record of TFRecord files comes to them, and nothing else does. A step that may drop a record,
+    read it, or mix it with other elements needs to have it verified before: a damaged record fails also if it would
+    have been dropped.
+    """
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, _PASS_EVERY_ROW):
+            waiting.extend(found.inputs)
+        elif not isinstance(found, TFRecordFile) and not _reads_files(found):
+            return False
+    return True
+
+
+def _reads_files(node: Node) -> bool:
+    return isinstance(node, Interleave) and getattr(node.function, CHECKSUMS, False) is True

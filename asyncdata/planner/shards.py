@@ -10,13 +10,13 @@ Whether the steps before a cache or snapshot run at all is known only later, so 
 from __future__ import annotations
 
 from asyncdata.errors import PipelineError
-from asyncdata.options import AUTOTUNE, Options
+from asyncdata.options import Options
 from asyncdata.plan.combining import ChooseFrom, SampleFrom
 from asyncdata.plan.grouping import Cache, GroupByWindow, Snapshot
 from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import Random, RejectionResample, Shard, TakeWhile, Unique
 from asyncdata.plan.sources import ListFiles, ManifestFile
-from asyncdata.plan.transformations import Check, Filter, Interleave, Map, MapBatch, Shuffle
+from asyncdata.plan.transformations import Filter, Interleave, Map, MapBatch, Shuffle
 
 _VALUES_DECIDE = (Filter, TakeWhile, Unique, ChooseFrom, SampleFrom, GroupByWindow, Interleave, RejectionResample)
 """Which elements these give, and where, depends on the values that they get."""
@@ -87,8 +87,6 @@ def _draws_order(node: Node, *, decides: bool) -> bool:
 
 
 def _delivers_as_ready(node: Node, options: Options) -> bool:
-    if isinstance(node, Check):
-        return not options.deterministic and options.num_workers not in (0, AUTOTUNE)
     if not isinstance(node, Interleave | Map | MapBatch):
         return False
     ordered = options.deterministic if node.deterministic is None else node.deterministic

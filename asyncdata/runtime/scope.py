@@ -121,8 +121,6 @@ class Services:
         self._executors: dict[tuple[str | int, ...], tuple[Executor, tuple[Callable[..., Any], ...]]] = {}
         self._by_program: dict[tuple[str, bytes], ProcessExecutor] = {}
         self._programs: list[ProcessExecutor] = []
-        self._cold: list[ProcessExecutor] = []
-        self._records_come = False
         self._opened = 0
         self._charges: dict[int, tuple[object, Charges]] = {}
         self._skips: dict[str, Skips] = {}
@@ -266,21 +264,8 @@ class Services:
             )
             self._by_program[place, body] = process
             self._programs.append(process)
-            if program.functions or self._records_come:
-                self.spawn(process.warm())
-            else:
-                self._cold.append(process)
-        return process
-
-    def records_come(self) -> None:
-        """Records that must be checked will be read: the workers start while their first bytes are on their way.
-
-        Before that is known nothing is started for checks alone, which may turn out to have nothing to do.
-        """
-        self._records_come = True
-        cold, self._cold = self._cold, []
-        for process in cold:
             self.spawn(process.warm())
+        return process
 
     def parallelism(self, wished: int, kind: str) -> int:
         """Tasks under way at a time: two per worker, so that none waits for its next one; never more than wished."""
@@ -308,7 +293,6 @@ class Services:
         for executor in self._programs:
             executor.close()
         self._programs.clear()
-        self._cold.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +311,7 @@ class Scope:
         ordered: Whether stages that do not say otherwise keep the order.
         any_order: Whether the sources here are siblings of which any may deliver next.
         errors: The policy in force for elements that fail; None lets none.
-        verify: Whether payload checksums are verified where records are framed, for no worker task is given them next.
+        tasks_verify: Whether worker tasks verify payload checksums of the records that are read here.
         reads: Collects the URLs of the files that are read here, for what is kept in files; None where nothing is.
         sharded: The shard that comes after this node, such as ``shard(4, 1)``; empty if none does.
         storage: What the steps behind this place say about storage.
@@ -346,7 +330,7 @@ class Scope:
     ordered: bool
     any_order: bool = False
     errors: Skips | None = None
-    verify: bool = False
+    tasks_verify: bool = False
     reads: set[str] | None = None
     sharded: str = ""
     storage: Storage = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a worker executes: check the payloads, run the user's functions, write the results in place.
+"""What a worker executes: verify the payloads, run the user's functions, write the results in place.
 
 A `Program` is pickled once per worker; a task names rows in the arena and gets back where its results lie. The same
 code runs in worker processes and in the threads of the parent.
@@ -26,7 +26,6 @@ from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import Structure, flatten
-from asyncdata.memory.unverified import holds, plain
 from asyncdata.memory.wire import Rowset, Shape
 from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.child import GrantDeniedError
@@ -41,12 +40,11 @@ class Program:
     """What to do with every element.
 
     Attributes:
-        functions: Applied in turn; none means that the payloads are only checked, or with `stack` that the elements
-            are put together as they are.
+        functions: Applied in turn; with none the elements are put together as they are.
         rng: Per function, whether it is called with ``rng=`` a generator keyed by the element's provenance.
         depth: Of the first function's step in the plan; sets its random numbers apart from those of other steps.
         zero_copy: Whether the first function receives memoryviews instead of ``bytes``.
-        check: Returns the positions of rows whose checksum does not hold; None when there is nothing to check.
+        check: Returns the positions of unchecked rows whose checksum does not hold; None where no rows are unchecked.
         stack: Whether results must be alike because they become one batch.
         skip: Whether the rows behind one that failed are worked on all the same.
         limit_ns: The longest that one call of a function may take, in a process that can be ended; None for no limit.
@@ -98,8 +96,6 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
         else:
             failed = failed[:1]
             todo = range(failed[0][0])
-    if not program.functions and not program.stack:
-        return reply(DONE, len(todo), NO_SPAN, NO_SPAN, b"")
     columns = _call_batched(program, rows, todo, array)
     if columns is not None:
         structure, leaves = columns
@@ -115,16 +111,11 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
 
 def _damaged(program: Program, array: npt.NDArray[np.uint8], rows: Rowset, shape: Shape) -> npt.NDArray[np.int64]:
     """Rows of which a payload's checksum does not hold, ascending."""
-    found: list[npt.NDArray[np.int64]] = []
-    if program.check is None:
+    refs = rows.payloads
+    if program.check is None or refs is None:
         return _NO_ROWS
-    for part, refs, objects in zip(shape.parts, rows.refs, rows.objects, strict=True):
-        if refs is not None and part.leaf is not None and part.leaf.unchecked:
-            found.append(program.check(array, refs))
-        elif objects is not None:
-            found.append(np.flatnonzero([not holds(item, program.check) for item in objects]))
-            objects[:] = map(plain, objects)
-    return np.unique(np.concatenate(found)) if found else _NO_ROWS
+    leaf = shape.parts[0].leaf
+    return program.check(array, refs) if leaf is not None and leaf.unchecked else _NO_ROWS
 
 
 def _takes_views(program: Program) -> bool:

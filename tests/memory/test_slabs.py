@@ -118,19 +118,3 @@ def test_the_owner_is_told_before_the_span_is_used_again() -> None:
         slab.account = "second"
         found.slabs.drop(slab)
         assert [freed.account for freed in found.freed] == ["second"]
-
-
-def test_a_slab_is_vouched_for_until_it_is_taken_anew() -> None:
-    """What was said of a slab holds for its rows alone, and not for whoever has the place next."""
-    with place() as found:
-        one, two = found.slabs.take(GRANULE, "one"), found.slabs.take(GRANULE, "two")
-        offsets = np.array([two.offset, one.offset + 5, two.offset + 9], np.int64)
-        assert not found.slabs.are_vouched(offsets).any()
-        found.slabs.vouch(one, True)
-        assert found.slabs.are_vouched(offsets).tolist() == [False, True, False]
-        found.slabs.drop(one)
-        again = found.slabs.take(GRANULE, "again")
-        assert again.index == one.index
-        assert not found.slabs.are_vouched(np.array([again.offset])).any()
-        found.slabs.drop(again)
-        found.slabs.drop(two)

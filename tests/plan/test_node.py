@@ -10,7 +10,7 @@ import pytest
 from asyncdata.options import Options
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sources import Items, Range, TFRecordFile, byte_order
-from asyncdata.plan.transformations import Batch, Check, MapBatch, Prefetch, Repeat, Shuffle, Take, WithOptions
+from asyncdata.plan.transformations import Batch, MapBatch, Prefetch, Repeat, Shuffle, Take, WithOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,8 +60,8 @@ def test_depth_counts_the_users_steps() -> None:
     assert shuffle.depth == 2
     for above in (Take(input=shuffle, count=2), Prefetch(input=shuffle, buffer_size=1)):
         assert above.inputs[0].depth == 2
-    checked = Check(input=Prefetch(input=source(), buffer_size=1))
-    assert Shuffle(input=checked, buffer_size=3, seed=1, reshuffle=True).depth == 2
+    ahead = Prefetch(input=source(), buffer_size=1)
+    assert Shuffle(input=ahead, buffer_size=3, seed=1, reshuffle=True).depth == 2
     fused = MapBatch(
         input=source(),
         functions=(abs, abs),

@@ -18,16 +18,12 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sources import Range, TFRecordFile
 from asyncdata.plan.transformations import (
     Batch,
-    Filter,
-    Interleave,
     Map,
     MapBatch,
-    Prefetch,
-    Repeat,
     Shuffle,
     Take,
 )
-from asyncdata.planner.rules import RULES, rewrite
+from asyncdata.planner.rules import RULES, rewrite, tasks_verify
 
 RECORDS = TFRecordFile(url="memory://b/o", compression=None)
 NUMBERS = Range(start=0, stop=9, step=1, dtype="<i8")
@@ -101,41 +97,53 @@ def test_where_functions_run(
     assert is_async(function) == (placed == "async")
 
 
+FILE = ad.TFRecordDataset("a")
+FILES = ad.TFRecordDataset(["a", "b"])
+NAMES = ad.Dataset.from_tensor_slices(["a", "b"])
+
+
+DROPPING: list[Callable[[ad.Dataset], ad.Dataset]] = [
+    lambda ds: ds.skip(1),
+    lambda ds: ds.take(1),
+    lambda ds: ds.shard(2, 0),
+    lambda ds: ds.filter(bool),
+    lambda ds: ds.unique(),
+    lambda ds: ds.take_while(bool),
+    lambda ds: ds.enumerate(),
+    lambda ds: ds.batch(2),
+    lambda ds: ds.cache(),
+    lambda ds: ds.ignore_errors(),
+    lambda ds: ds.map(len),
+    lambda ds: ds.map(len, num_parallel_calls=2),
+    lambda ds: ad.Dataset.zip((ds, ds)),
+    lambda ds: ad.Dataset.sample_from_datasets([ds, ds]),
+]
+
+
+class Mapped(ad.TFRecordDataset):
+    """A subclass may do more than read files."""
+
+
 @pytest.mark.parametrize(
-    ("plan", "expected"),
+    ("ds", "expected"),
     [
-        (RECORDS, ["Check", "TFRecordFile"]),
-        (Batch(input=RECORDS, size=2, drop_remainder=False), ["Batch", "Check", "TFRecordFile"]),
-        (mapped(RECORDS), ["Map", "Check", "TFRecordFile"]),
-        (mapped(RECORDS, one_later), ["Map", "Check", "TFRecordFile"]),
-        (mapped(RECORDS, parallelism=2), ["Map", "TFRecordFile"]),
-        (Filter(input=RECORDS, predicate=one), ["Filter", "Check", "TFRecordFile"]),
-        (Prefetch(input=RECORDS, buffer_size=2), ["Check", "Prefetch", "TFRecordFile"]),
-        (
-            Batch(input=mapped(RECORDS, parallelism=2), size=2, drop_remainder=False),
-            ["MapBatch", "TFRecordFile"],
-        ),
-        (
-            Take(input=Shuffle(input=Repeat(input=RECORDS, count=2), buffer_size=3, seed=1, reshuffle=True), count=1),
-            ["Check", "Take", "Shuffle", "Repeat", "TFRecordFile"],
-        ),
-        (mapped(mapped(RECORDS)), ["Map", "Map", "Check", "TFRecordFile"]),
-        (Batch(input=NUMBERS, size=2, drop_remainder=False), ["Batch", "Range"]),
-        (mapped(NUMBERS), ["Map", "Range"]),
+        (FILE, True),
+        (FILES, True),
+        (NAMES.interleave(ad.TFRecordDataset, cycle_length=3, deterministic=False), True),
+        (ad.TFRecordDataset(NAMES).with_options(ad.Options(seed=1)).shuffle(9).repeat(2).prefetch(1), True),
+        (FILE.concatenate(FILES).shuffle(5), True),
+        (NAMES.interleave(Mapped), False),
+        (NAMES.interleave(lambda name: ad.TFRecordDataset(name)), False),  # noqa: PLW0108 -- a function of the user's
+        (NAMES.interleave(ad.TextLineDataset), False),
+        (ad.TextLineDataset(NAMES), False),
+        (ad.Dataset.range(3), False),
+        (FILE.concatenate(NAMES), False),
+        *((between(FILES), False) for between in DROPPING),
     ],
 )
-def test_where_checksums_are_verified(plan: Node, expected: list[str]) -> None:
-    """In front of whoever sees payloads first: once, and in the workers where they see them first."""
-    assert kinds(rewrite(plan, Options())) == expected
-    unchecked = [name for name in expected if name != "Check"]
-    assert kinds(rewrite(plan, Options(check_crc=False))) == unchecked
-
-
-def test_inner_datasets_are_checked_downstream() -> None:
-    """The records of many files are checked behind the interleave, together."""
-    plan = Interleave(input=NUMBERS, function=one, cycle_length=2, block_length=1, parallelism=None, deterministic=None)
-    assert kinds(rewrite(plan, Options())) == ["Check", "Interleave", "Range"]
-    assert kinds(rewrite(RECORDS, Options(), inner=True)) == ["TFRecordFile"]
+def test_where_checksums_are_verified(ds: ad.Dataset, expected: bool) -> None:
+    """In the worker tasks that every record of some files comes to, and nothing else does; at the files otherwise."""
+    assert tasks_verify(rewrite(ds._node, Options())) is expected
 
 
 def test_maps_and_batch_become_one_step() -> None:

@@ -96,15 +96,15 @@ def test_an_order_that_all_processes_share_is_let_through(ds: ad.Dataset) -> Non
 
 
 def test_the_option_deterministic_counts() -> None:
-    """It decides for every step that does not say otherwise, and for the verification in worker processes."""
+    """It decides for every step that does not say otherwise."""
     sloppy = ad.Options(deterministic=False, num_workers=2, seed=1)
-    records = ad.TFRecordDataset("x").filter(bool).shard(2, 0)
-    for ds in (NUMBERS.interleave(D.range).shard(2, 0), NUMBERS.map(abs, 2).shard(2, 0), records):
+    for ds in (NUMBERS.interleave(D.range).shard(2, 0), NUMBERS.map(abs, 2).shard(2, 0)):
         with pytest.raises(ad.PipelineError, match="deterministic=True"):
             check(ds, sloppy)
         check(ds)
     check(NUMBERS.interleave(D.range, deterministic=True).shard(2, 0), sloppy)
     check(NUMBERS.flat_map(D.range).shard(2, 0), sloppy)
+    check(ad.TFRecordDataset("x").filter(bool).shard(2, 0), sloppy)
 
 
 INNER: dict[str, Callable[[ad.Dataset], ad.Dataset]] = {

@@ -284,13 +284,6 @@ def test_a_damaged_payload_is_found_before_its_function_runs(desk: Callable[[lis
     assert len(calls) == bad
 
 
-def test_a_check_alone_asks_for_nothing(desk: Callable[[list[bytes]], Desk]) -> None:
-    """Without functions a task only verifies."""
-    at = desk(PAYLOADS)
-    assert at.run(Program(functions=(), check=check_payloads), UNCHECKED_BYTES).status == DONE
-    assert not at.needs
-
-
 def test_a_parser_takes_all_rows_at_once(desk: Callable[[list[bytes]], Desk]) -> None:
     """A parser of Examples is called once per task; its columns are the batch. One bad record is found by its row."""
     examples = [serialize_example({"x": [i], "name": [f"n{i}".encode()]}) for i in range(5)]

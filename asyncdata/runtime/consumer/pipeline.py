@@ -23,7 +23,7 @@ from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
 from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import Batch, Check, Map, MapBatch
+from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import divide
 from asyncdata.runtime.consumer.delivery import Deliverer
@@ -38,7 +38,7 @@ from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
 _LONG_STEP_S: Final = 0.002
-_WORKER_NODES: Final = (Check, Map, MapBatch)
+_WORKER_NODES: Final = (Map, MapBatch)
 _BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
 _STAGES_AT_FULL_SHARE: Final = 4
 

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 from asyncdata.formats.framing import Framer, WholeFramer
 from asyncdata.formats.tar import TarFramer
-from asyncdata.formats.tfrecord import TFRecordFramer, payloads_hold
+from asyncdata.formats.tfrecord import TFRecordFramer
 from asyncdata.memory.accounts import Kind
-from asyncdata.memory.advance import Rows
+from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
 from asyncdata.plan import files, sources
 from asyncdata.plan.node import Node
 from asyncdata.redaction import redact
@@ -88,8 +88,6 @@ def _framed(
     context: StageContext,
     framer: Framer,
     kind: type[FramedStage] = FramedStage,
-    *,
-    holds: Callable[[memoryview, Rows], bool] | None = None,
 ) -> Stage:
     io, manifest = scope.access
     budget = context.budget
@@ -124,20 +122,15 @@ def _framed(
         reserve_bytes=budget.charge(chunk_bytes) * (2 if node.compression else 1),
         compressed=bool(node.compression),
         at_once=at_once,
-        holds=holds,
     )
 
 
 @_reads(sources.TFRecordFile)
 def _tfrecord(node: sources.TFRecordFile, scope: Scope, context: StageContext) -> Stage:
-    options = scope.services.options
-    # Without workers the records are verified on this loop in any case: it costs least before they are mixed, and while
-    # the caches know them.
-    here = options.check_crc and (scope.verify or options.num_workers == 0)
-    if options.check_crc and not here:
-        scope.services.records_come()
-    framer = TFRecordFramer(check=options.check_crc)
-    return _framed(node, scope, context, framer, holds=payloads_hold if here else None)
+    check = scope.services.options.check_crc
+    leaf = UNCHECKED_BYTES if check and scope.tasks_verify else BYTES
+    framer = TFRecordFramer(verify=check and not scope.tasks_verify, leaf=leaf)
+    return _framed(node, scope, context, framer)
 
 
 @_reads(files.FramedFile)

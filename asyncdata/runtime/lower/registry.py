@@ -14,7 +14,7 @@ from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
-from asyncdata.plan.transformations import Check, Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
+from asyncdata.plan.transformations import Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
@@ -28,7 +28,7 @@ N = TypeVar("N", bound=Node)
 Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
 """Makes the stage of a node, with everything upstream of it."""
 
-_STEPS_IN_PLACE: Final = (Check, Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
+_STEPS_IN_PLACE: Final = (Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
 
 _LOWERINGS: dict[type[Node], tuple[Make[Any], Callable[[Any], str]]] = {}
 
@@ -64,7 +64,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
     """The stage that runs an inner dataset: a plan that a function made of an element."""
     services = scope.services
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
-    return lower(rewrite(node, services.options, inner=True, sharded=scope.sharded), scope)
+    return lower(rewrite(node, services.options, sharded=scope.sharded), scope)
 
 
 def around_inner(node: Node, scope: Scope) -> Scope:

@@ -52,7 +52,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
 
     return InterleaveStage(
         context,
-        lower(node.input, scope.below()),
+        lower(node.input, scope.below(tasks_verify=False)),
         make_inner,
         cycle_length=node.cycle_length,
         block_length=node.block_length,

@@ -1,4 +1,4 @@
-"""Lowering of what hands work to workers: maps, batches filled by them, checks of payloads."""
+"""Lowering of what hands work to workers: maps, and batches filled by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncdata.memory.wire import as_views
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name
-from asyncdata.planner.check import will_check
+from asyncdata.planner.rules import tasks_verify
 from asyncdata.runtime.lower.registry import keys, lower, lowers
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
@@ -21,7 +21,6 @@ from asyncdata.runtime.stages.group.collecting import Collector
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
-from asyncdata.runtime.stages.work.check import CheckStage
 from asyncdata.runtime.stages.work.workers import WorkerStage
 from asyncdata.workers.program import Program
 
@@ -122,22 +121,6 @@ def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
     return _worker_stage(filled, scope, context, node.executor, node.parallelism, stacking, "batch", mapped)
 
 
-@lowers(transformations.Check)
-def _check(node: transformations.Check, scope: Scope, context: StageContext) -> Stage:
-    if scope.services.options.num_workers in (0, AUTOTUNE):
-        # Handing records to a worker only to have them verified costs more than verifying them.
-        return CheckStage(context, lower(node.input, scope.below(verify=True)))
-
-    if will_check(node.input):
-        # The workers start while the files are still being listed.
-        scope.services.records_come()
-
-    def program() -> Program:
-        return Program(functions=(), check=check_payloads, skip=scope.errors is not None)
-
-    return _worker_stage(node, scope, context, "process", AUTOTUNE, program, "checked")
-
-
 def _worker_stage(
     node: Any,
     scope: Scope,
@@ -149,10 +132,9 @@ def _worker_stage(
     lowered: Callable[[Scope], Stage] | None = None,
 ) -> Stage:
     services = scope.services
-    below = scope.below(rows_account=context.rows, verify=False)
+    below = scope.below(rows_account=context.rows, tasks_verify=tasks_verify(node.input))
     upstream = lower(node.input, below) if lowered is None else lowered(below)
-    if outcome != "checked":
-        upstream = HandingOver(context, upstream, context.rows)
+    upstream = HandingOver(context, upstream, context.rows)
     workers = max(1, services.runtime.num_workers)
     collector = None
     first_rows, least_rows = 1, 0
@@ -180,6 +162,4 @@ def _worker_stage(
 
 
 def _functions(node: Any) -> tuple[Callable[..., Any], ...]:
-    if isinstance(node, transformations.MapBatch):
-        return node.functions
-    return (node.function,) if isinstance(node, transformations.Map) else ()
+    return (node.function,) if isinstance(node, transformations.Map) else node.functions

@@ -17,7 +17,6 @@ from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.columns import RefColumn
 from asyncdata.memory.leaf import CHECKSUM_BYTES
-from asyncdata.memory.unverified import unverified_rows
 from asyncdata.runtime.memory.budget import Budget
 
 _SHORT: Final = 1 / 2
@@ -98,6 +97,5 @@ class Evacuator:
 
 def _spaces(column: RefColumn) -> npt.NDArray[np.int64]:
     """Bytes each row occupies, a checksum behind it included."""
-    sizes = column.rows[:, 1].copy()
-    sizes[unverified_rows(column)] += CHECKSUM_BYTES
-    return np.maximum(sizes, 1)
+    unchecked = column.leaf is not None and column.leaf.unchecked
+    return np.maximum(column.rows[:, 1] + CHECKSUM_BYTES * unchecked, 1)

@@ -158,7 +158,7 @@ class Landing:
         nbytes = sum(int(part[:, 1].sum()) for part in rows)
         if alone < _THIN * nbytes or nbytes > self._slab_bytes // 4 * len(block):
             return None
-        if any(leaf.unchecked for column in refs for leaf in _leaves(column)):
+        if any(column.leaf is not None and column.leaf.unchecked for column in refs):
             return None  # what follows a row would have to come along
         packer = Packer(slabs.arena.array)
         for column in refs:
@@ -227,10 +227,6 @@ class LandingAhead(Landing):
 
 class NoRoomError(Exception):
     """There is no memory for what was made ahead."""
-
-
-def _leaves(column: RefColumn) -> list[Leaf]:
-    return [column.leaf] if column.leaf is not None else list(column.leaves if column.leaves is not None else ())
 
 
 def _loose(column: Column) -> _Loose | None:

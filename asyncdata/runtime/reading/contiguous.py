@@ -4,7 +4,7 @@
                           └ tail ──copied──▶ [headroom re][c|rec|rec]      └ a slab of its own
 
 What cannot be framed because it is cut off is brought together with what follows: in front of the next chunk, or, where
-it does not fit there, in a larger slab. That is of the size which the framer vouches for, or, where a record does not
+it does not fit there, in a larger slab. That is of the size which the framer has verified, or, where a record does not
 say how long it is (a line), twice what is there already, until the record is whole or the memory limit is reached.
 
 How much a compressed object holds is not known beforehand. Where a record of one would not fit into the memory limit,
@@ -83,12 +83,6 @@ class Contiguous:
     def bounds(self) -> tuple[int, int]:
         """Where the bytes that are here begin and end."""
         return (0, 0) if self._chunk is None else (self._chunk.start, self._chunk.stop)
-
-    @property
-    def slab(self) -> Slab:
-        """Where the bytes that are here lie; there are some."""
-        assert self._chunk is not None
-        return self._chunk.slab
 
     @property
     def remaining(self) -> int | None:

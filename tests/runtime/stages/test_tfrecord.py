@@ -113,7 +113,7 @@ def reading(data: bytes, cuts: Sequence[int], *, room: int = 64, compressed: boo
             bench.context("TFRecordDataset"),
             bench.file(URL),
             CutChunks(bench, data, cuts, room=room),
-            TFRecordFramer(check=False),
+            TFRecordFramer(verify=True),
             compressed=compressed,
             reserve_bytes=0,
         )

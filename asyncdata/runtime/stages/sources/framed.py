@@ -18,7 +18,6 @@ from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
 from asyncdata.memory.advance import Advance, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
-from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.reading.chunks import Chunks
 from asyncdata.runtime.reading.contiguous import Contiguous, truncated
 from asyncdata.runtime.stage import StageContext
@@ -38,8 +37,6 @@ class FramedStage(FileStage):
         reserve_bytes: What the account needs while the object is being read.
         compressed: Whether `chunks` decompresses, so that the size of its bytes is not known.
         at_once: The object is one record: where it is known to be larger than a chunk, it is received in one piece.
-        holds: Says of values that are still to be verified, by the memory and their rows, whether all of them hold;
-            None leaves all of them to whoever comes later.
     """
 
     def __init__(
@@ -52,7 +49,6 @@ class FramedStage(FileStage):
         reserve_bytes: int,
         compressed: bool = False,
         at_once: bool = False,
-        holds: Callable[[memoryview, Rows], bool] | None = None,
     ) -> None:
         super().__init__(context, file, reserve_bytes)
         self._bytes = Contiguous(
@@ -60,8 +56,6 @@ class FramedStage(FileStage):
         )
         self._framer = framer
         self._guard = context.guard
-        self._holds = holds
-        self._doubtful: Slab | None = None
         self._error: DataError | None = None
         self._behind_error: tuple[int, int] | None = None
         self._marker = Marker()
@@ -218,20 +212,8 @@ class FramedStage(FileStage):
         if isinstance(values, Refs):
             column = RefColumn(self._budget.slabs, values.rows, values.leaf)
             column.hold()
-            if values.leaf.unchecked and self._holds is not None:
-                self._vouch(values.rows, self._holds)
             return column
         return ArrayColumn(values) if isinstance(values, np.ndarray) else ObjectColumn(values)
-
-    def _vouch(self, rows: Rows, holds: Callable[[memoryview, Rows], bool]) -> None:
-        """Verifies these rows together; a slab with one that does not hold is not vouched for from then on."""
-        slab = self._bytes.slab
-        if slab is self._doubtful:
-            return
-        good = holds(self._bytes.view, rows)
-        self._budget.slabs.vouch(slab, good)
-        if not good:
-            self._doubtful = slab
 
     def _truncated(self, need: int) -> BrokenFrameError:
         start, stop = self._bytes.bounds

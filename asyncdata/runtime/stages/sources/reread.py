@@ -8,14 +8,16 @@
                 dropped      handed out: R3 R4 …
 
 What always holds: every index of a record is handed out once at most, each record comes whole from one version, and no
-read mixes two. What was handed out cannot be taken back; so of the new version as many leading records are dropped.
-When the new version has fewer records than were handed out, the file ends there.
+read mixes two. What was handed out, or left out because it failed, cannot be taken back; so of the new version as many
+leading records are dropped. When the new version has no more records than that, the file ends there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+
+import numpy as np
 
 from asyncdata.errors import ObjectChangedError
 from asyncdata.memory.block import Block
@@ -39,7 +41,7 @@ class RestartStage(Stage):
         self._make = make
         self._forget = forget
         self._inner = make()
-        self._handed_out = 0
+        self._used_up = 0
         self._to_drop = 0
         self._restarts = 0
         self._closed = False
@@ -64,16 +66,17 @@ class RestartStage(Stage):
                 continue
             if block is None:
                 return None
-            dropped = min(self._to_drop, len(block))
-            if dropped:
+            # The indices of records, those that were left out among them.
+            used = block.advance.used_rows[:, 1]
+            if len(used) and used[-1] < self._to_drop:
                 # With their advance: they were used up when they, or their like, were handed out.
+                block.release()
+                continue
+            if dropped := int(np.searchsorted(block.origin[:, 1], self._to_drop)):
                 head, block = block.split(dropped)
                 head.release()
-                self._to_drop -= dropped
-                if not len(block):
-                    block.release()
-                    continue
-            self._handed_out += len(block)
+            if len(used):
+                self._used_up = int(used[-1]) + 1
             return block
 
     async def _begin_again(self) -> None:
@@ -81,7 +84,7 @@ class RestartStage(Stage):
         await self._inner.aclose()
         self._forget()
         self._inner = self._make()
-        self._to_drop = self._handed_out
+        self._to_drop = self._used_up
 
     async def aclose(self) -> None:
         self._closed = True

@@ -29,7 +29,6 @@ from asyncdata.memory.layout import Layout, mismatch, same_places, structure_mis
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure, leaf_names
-from asyncdata.memory.unverified import verified
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
 from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.group.materialized import rows_of
@@ -373,11 +372,6 @@ class Job:
         return error_of(blob, self._hung.get(row), label=self._label, sources=self._sources, origin=origin)
 
     # --- results -----------------------------------------------------------------------------------------------
-
-    def passed(self) -> Block:
-        """The rows themselves: they were only checked."""
-        self.block.columns = tuple(map(verified, self.block.columns))
-        return self.block
 
     def batch(self) -> tuple[Structure, tuple[Column, ...]]:
         """One batch: a column of one row per leaf. Releases the input rows."""

@@ -1,4 +1,4 @@
-"""`map`, `map` + `batch` in one step, and payload checks, carried out by worker processes or threads.
+"""`map`, and `map` + `batch` in one step, carried out by worker processes or threads.
 
     feeder: rows ─▶ jobs, cut into tasks ─▶ dispatcher: memory, then a worker ─▶ `pull`: results
 
@@ -7,7 +7,7 @@ tasks cost. The dispatcher takes the memory of one task after the other, in thei
 time as the stage's parallelism allows; until it is known how large results are, only one. `pull` hands the results
 out, in order or as they are ready.
 
-The elements before one that fails are delivered, whatever the cuts: of mapped or checked rows all of them, of batches
+The elements before one that fails are delivered, whatever the cuts: of mapped rows all of them, of batches
 the whole ones. Then the error is raised, of the first element that failed; nothing behind it is waited for.
 """
 
@@ -24,20 +24,17 @@ import numpy as np
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import EMPTY, Marks, Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import RefColumn
-from asyncdata.memory.unverified import unverified_rows
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
 from asyncdata.runtime.stages.work.failed import Failed
 from asyncdata.runtime.stages.work.sizes import OutputSizes
 from asyncdata.runtime.stages.work.tasks import Executor, Job, NoRoomError, Part
 
-Outcome: TypeAlias = Literal["rows", "batch", "checked"]
+Outcome: TypeAlias = Literal["rows", "batch"]
 
 _TASK_SECONDS: Final = 0.020
 _AHEAD_PART: Final = 16
 """Of the limit: with more rows than that in jobs under way, no further one begins."""
-_CHECK_BYTES: Final = 32 << 20
 _FIRST_ROWS: Final = 1
 
 
@@ -83,7 +80,7 @@ class WorkerStage(Stage):
             no element may fail, because all must be there; else a guard goes with a program that skips.
         upstream: The input.
         executor: Runs tasks.
-        outcome: What a job becomes: mapped ``rows``, one ``batch``, or the input rows ``checked``.
+        outcome: What a job becomes: mapped ``rows``, or one ``batch``.
         parallelism: Tasks under way at a time.
         keys: Key of the random generators, where a function takes one.
         collector: Of batches; None otherwise.
@@ -132,7 +129,6 @@ class WorkerStage(Stage):
         self._due: deque[tuple[Job, Part]] = deque()
         self._begun = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
-        self._fed: Block | None = None
         self._error: BaseException | None = None
         self._failure: BaseException | None = None
         self._failed_jobs: list[Job] = []
@@ -186,9 +182,7 @@ class WorkerStage(Stage):
     async def _collect(self) -> Block | None:
         if self._collector is not None:
             return await self._collect_batch(self._collector)
-        if self._outcome == "rows":
-            return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
-        return await self._collect_checked()
+        return await self._upstream.pull(min(BLOCK_ROWS, self._pace.rows))
 
     async def _collect_batch(self, collector: Collector) -> Block | None:
         try:
@@ -207,20 +201,13 @@ class WorkerStage(Stage):
         self._marks[self._started] = (stops, marks)
         return block
 
-    async def _collect_checked(self) -> Block | None:
-        fed, self._fed = self._fed, None
-        block = fed if fed is not None else await self._upstream.pull(BLOCK_ROWS)
-        if block is not None and len(block) > (rows := check_rows(block)):
-            block, self._fed = block.split(rows)
-        return block
-
     def _begin(self, block: Block) -> None:
         job = self._job(block, self._started)
         self._started += 1
         self._jobs.append(job)
         if self._jobs[0] is job:
             job.hurry()
-        if not len(block) or (self._outcome == "checked" and not _is_unchecked(block)):
+        if not len(block):
             job.done.set()
             self._news.set()
             return
@@ -328,7 +315,7 @@ class WorkerStage(Stage):
                 block = self._finish(job)
                 if not self._ordered:
                     block.advance = block.advance.unordered()
-                if not len(block) and self._failure is not None:
+                if not len(block) and not block.advance.has_news and self._failure is not None:
                     raise self._failure
                 return self._cut(block, limit)
             if self._ended and not self._jobs:
@@ -432,9 +419,6 @@ class WorkerStage(Stage):
 
     def _result(self, job: Job, kept: Rows | None) -> Block:
         """The rows that have results: those `kept`, or all."""
-        if self._outcome == "checked":
-            block = job.passed()
-            return block if kept is None else block.select(kept)
         origin, advance = job.block.origin, job.block.advance
         structure, columns = job.rows()
         if kept is None:
@@ -460,25 +444,7 @@ class WorkerStage(Stage):
         self._failed_jobs.clear()
         if self._collector is not None:
             self._collector.release()
-        if self._fed is not None:
-            self._fed.release()
-            self._fed = None
         if self._out is not None:
             self._out.release()
             self._out = None
         await super().aclose()
-
-
-def _is_unchecked(block: Block) -> bool:
-    return any(len(unverified_rows(column)) for column in block.columns)
-
-
-def check_rows(block: Block) -> int:
-    """How many rows make a check task of a few MiB."""
-    column = block.columns[0] if block.columns else None
-    if not isinstance(column, RefColumn):
-        return max(1, len(block))
-    if column.nbytes <= _CHECK_BYTES:
-        return len(block)
-    total = np.cumsum(column.rows[:, 1])
-    return max(1, int(np.searchsorted(total, _CHECK_BYTES)))

@@ -23,11 +23,14 @@ def record(version: int, index: int) -> bytes:
     return b"%d-%04d" % (version, index) + bytes([version]) * 3000
 
 
-def shard(version: int, count: int = COUNT) -> bytes:
+def shard(version: int, count: int = COUNT, bad: tuple[int, ...] = ()) -> bytes:
     file = io.BytesIO()
     with ad.TFRecordWriter(file) as writer:
         writer.write_many(record(version, index) for index in range(count))
-    return file.getvalue()
+    data = bytearray(file.getvalue())
+    for index in bad:
+        data[index * (len(data) // count) + 20] ^= 1
+    return bytes(data)
 
 
 def options(server: FakeGCS, on_change: str = "restart") -> ad.Options:
@@ -84,6 +87,20 @@ def test_a_shorter_version_ends_the_file(count: int) -> None:
         indices = [index for _, index in found]
         assert indices == list(range(len(indices)))
         assert {index for version, index in found if version == 2} <= set(range(50, count))
+
+
+@pytest.mark.parametrize("bad", [(0,), (3, 4), (49, 50, 51)])
+def test_records_that_were_left_out_count_as_well(bad: tuple[int, ...]) -> None:
+    """An index that was handed out before does not come again because another one had failed."""
+    with FakeGCS(buckets=["bucket"]) as server, ad.Runtime(options(server)):
+        server.put("bucket", "x", shard(1, bad=bad))
+        with ad.TFRecordDataset("gs://bucket/x").ignore_errors().iterator() as iterator:
+            found = [split(next(iterator)) for _ in range(50)]
+            server.put("bucket", "x", shard(2, bad=bad))
+            found += [split(element) for element in iterator]
+            skipped = iterator.stats().skipped.elements
+        assert [index for _, index in found] == [index for index in range(COUNT) if index not in bad]
+        assert skipped >= len(bad)
 
 
 def test_other_shards_do_not_notice() -> None:

@@ -74,7 +74,7 @@ def heavy_ragged(*parts: Any) -> Any:
 
 
 def pooled(
-    function: Callable[..., Any] | None,
+    function: Callable[..., Any],
     kind: Kinds,
     outcome: Outcome,
     *,
@@ -91,8 +91,8 @@ def pooled(
     def make(bench: Bench) -> Stage:
         source = Scripted(bench, script(count), kind, damaged=damaged)
         program = Program(
-            functions=() if function is None else (function,),
-            rng=() if function is None else (False,),
+            functions=(function,),
+            rng=(False,),
             check=check_payloads,
             stack=outcome == "batch",
             skip=policy is not None,
@@ -128,7 +128,6 @@ MAKES = {
     **{f"ragged rows {kind}": pooled(ragged, kind, "rows") for kind in KINDS},
     **{f"batch {kind}": pooled(described, kind, "batch") for kind in KINDS},
     **{f"batch drop {kind}": pooled(described, kind, "batch", size=7, drop=True) for kind in KINDS},
-    **{f"checked {kind}": pooled(None, kind, "checked") for kind in KINDS},
     **{f"rows heavy {kind}": pooled(heavy, kind, "rows", first_rows=8) for kind in ("array", "refs", "nests")},
     "rows heavy ragged": pooled(heavy_ragged, "refs", "rows", first_rows=8, policy={}),
     "rows heavy failing": pooled(lambda *parts: (heavy(*parts), failing(*parts)), "refs", "rows", first_rows=8),
@@ -139,14 +138,13 @@ MAKES = {
     "batch failing": pooled(failing, "refs", "batch"),
     **{f"rows left out {kind}": pooled(fussy, kind, "rows", policy={}) for kind in FUSSY},
     "rows and damaged left out": pooled(fussy, "records", "rows", damaged=DAMAGED, policy={}),
-    "checked left out": pooled(None, "records", "checked", damaged=DAMAGED, policy={}),
+    "damaged left out": pooled(described, "records", "rows", damaged=DAMAGED, policy={}),
     "rows one too many": pooled(fussy, "array", "rows", policy={"max_skipped": 3}),
     "none may fail": pooled(fussy, "array", "rows", policy={"max_skipped": 0}),
-    "checked one too many": pooled(None, "records", "checked", damaged=DAMAGED, policy={"max_skipped": 2}),
-    "too many in a row": pooled(None, "records", "checked", damaged=DAMAGED, policy={"max_in_a_row": 2}),
+    "damaged one too many": pooled(described, "records", "rows", damaged=DAMAGED, policy={"max_skipped": 2}),
+    "too many in a row": pooled(described, "records", "rows", damaged=DAMAGED, policy={"max_in_a_row": 2}),
     "rows damaged": pooled(described, "records", "rows", damaged=frozenset({19, 21})),
     "batch damaged": pooled(described, "records", "batch", damaged=frozenset({19, 21})),
-    "checked damaged": pooled(None, "records", "checked", damaged=frozenset({19, 21})),
 }
 
 
@@ -165,19 +163,18 @@ def test_closing_gives_everything_back(make: Make) -> None:
     check_closing(make, seed=1)
 
 
-@pytest.mark.parametrize("name", ["rows twice", "ragged rows nests", "batch nests", "checked records", "batch failing"])
+@pytest.mark.parametrize("name", ["rows twice", "ragged rows nests", "batch nests", "rows records", "batch failing"])
 def test_cancelling_gives_everything_back(name: str) -> None:
     """Leases: after a cancellation at any step of the loop."""
     check_cancelling(MAKES[name], seed=2, steps=range(0, samples(60, 400), samples(4, 1)))
 
 
-@pytest.mark.parametrize("outcome", ["rows", "batch", "checked"])
+@pytest.mark.parametrize("outcome", ["rows", "batch"])
 def test_in_any_order_nothing_is_lost_or_doubled(outcome: Outcome) -> None:
     """Sloppy: the same elements as in order, whatever comes first."""
-    function = None if outcome == "checked" else described
-    expected = whole(pooled(function, "records", outcome, size=3))
+    expected = whole(pooled(described, "records", outcome, size=3))
     for seed in range(samples(3, 50)):
-        make = pooled(function, "records", outcome, size=3, ordered=False)
+        make = pooled(described, "records", outcome, size=3, ordered=False)
         found = asyncio.run(Bench(random.Random(seed)).observe(make))
         assert sorted(map(repr, found.elements)) == sorted(map(repr, expected.elements))
         assert found.used_up == expected.used_up
@@ -195,7 +192,7 @@ def test_what_is_left_out_and_what_is_one_too_many() -> None:
     trace = whole(MAKES["too many in a row"])
     assert len(trace.elements) == 4
     assert "3 of them in a row" in str(trace.error)
-    assert whole(MAKES["checked left out"]).used_up == whole(pooled(None, "records", "checked")).used_up
+    assert whole(MAKES["damaged left out"]).used_up == whole(MAKES["rows records"]).used_up
 
 
 def refusing_exit(value: Any) -> int:
@@ -211,9 +208,10 @@ def test_what_ends_a_program_is_never_left_out() -> None:
     assert "SystemExit" in str(trace.error)
 
 
-@pytest.mark.parametrize("outcome", ["rows", "batch", "checked"])
+@pytest.mark.parametrize("outcome", ["rows", "batch"])
+@pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("bad", [0, 1, 7, 16, 23])
-def test_all_that_comes_before_a_failure_is_delivered(outcome: Outcome, bad: int) -> None:
+def test_all_that_comes_before_a_failure_is_delivered(outcome: Outcome, bad: int, damaged: bool) -> None:
     """Exact place: however blocks, jobs and tasks are cut, what precedes the first bad element arrives, no more."""
 
     def fail(*parts: Any) -> int:
@@ -222,15 +220,15 @@ def test_all_that_comes_before_a_failure_is_delivered(outcome: Outcome, bad: int
         return number(parts)
 
     for first_rows in (1, 3, 50):
-        if outcome == "checked":
-            make = pooled(None, "records", outcome, damaged=frozenset({bad}), first_rows=first_rows)
+        if damaged:
+            make = pooled(described, "records", outcome, damaged=frozenset({bad}), first_rows=first_rows)
         else:
             make = pooled(fail, "array", outcome, first_rows=first_rows)
         for seed in range(samples(2, 30)):
             trace = asyncio.run(Bench(random.Random(seed)).observe(make))
             assert len(trace.elements) == (bad // 4 if outcome == "batch" else bad)
             assert trace.error is not None
-            assert ("CorruptRecordError" if outcome == "checked" else "ValueError: bad") in trace.error
+            assert ("CorruptRecordError" if damaged else "ValueError: bad") in trace.error
 
 
 @pytest.mark.parametrize("ordered", [True, False])
