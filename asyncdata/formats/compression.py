@@ -219,7 +219,7 @@ class Decompressor:
             if _signature(kind, self._head):
                 return f"{text}, which looks like {kind}: pass compression_type={kind!r}"
         if look := look_of(self._head):
-            return f"{text}, which looks like {look}"
+            return f"{text}, which looks like {look}: leave compression_type out"
         return f"{text}; pass compression_type=None if it is not compressed"
 
     def _garbage(self) -> CompressionError:
