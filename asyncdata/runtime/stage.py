@@ -257,8 +257,10 @@ class Ahead(Generic[T]):
     async def _run(self) -> None:
         try:
             await self._fill()
-        except BaseException as error:  # noqa: BLE001 -- raised by the pull that has taken the items before it
-            self._error = raisable(error)
+        except BaseException as error:
+            if is_ended_by_pipeline(error):
+                raise
+            self._error = as_raisable(error)
         finally:
             self.ended = True
             self._news.set()
@@ -316,13 +318,11 @@ class Ahead(Generic[T]):
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def raisable(error: BaseException) -> Exception:
-    """What a pull raises for an error of a task of the stage; a cancellation by the pipeline goes on at once.
+def is_ended_by_pipeline(error: BaseException) -> bool:
+    """Whether an error of the current task is its cancellation by the pipeline, which goes on at once.
 
     A function may also raise ``CancelledError`` by itself, by awaiting something that was cancelled: this is an error
     like any other.
     """
     task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error
-    return as_raisable(error)
+    return isinstance(error, asyncio.CancelledError) and task is not None and bool(task.cancelling())

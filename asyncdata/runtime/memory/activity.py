@@ -6,6 +6,7 @@ known that memory somebody waits for will never be free; no stage has to say of 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
@@ -17,7 +18,7 @@ class Activity:
     """Counts what goes on outside the loop for the pipeline that uses one part of the memory. Stage loop only.
 
     Args:
-        ceased: Called when the last of it has ended.
+        ceased: A method that is called when the last of it has ended, as long as its object lives.
 
     Attributes:
         changes: Grows whenever the pipeline may have got further.
@@ -25,7 +26,8 @@ class Activity:
 
     def __init__(self, ceased: Callable[[], None]) -> None:
         self.changes = 0
-        self._ceased = ceased
+        # Contexts refer to this, and whatever was begun in one of them, for longer than the memory is to live.
+        self._ceased = weakref.WeakMethod(ceased)
         self._count = 0
         self._consumer = False
 
@@ -45,16 +47,18 @@ class Activity:
     def end(self) -> None:
         """It has ended."""
         self._count -= 1
-        self.changes += 1
-        if self.is_idle:
-            self._ceased()
+        self._changed()
 
     def consume(self, active: bool) -> None:
         """Says whether the consumer is busy with something else than waiting for the next element."""
         self._consumer = active
+        self._changed()
+
+    def _changed(self) -> None:
         self.changes += 1
-        if self.is_idle:
-            self._ceased()
+        ceased = self._ceased()
+        if ceased is not None and self.is_idle:
+            ceased()
 
 
 def current() -> Activity | None:

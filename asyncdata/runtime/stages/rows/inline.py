@@ -12,12 +12,13 @@ import numpy as np
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.activity import Outside
-from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, raisable
+from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
 from asyncdata.runtime.stages.rows.results import block_of_results
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 from asyncdata.workers.calling import explain_call
+from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
 
 
@@ -151,9 +152,11 @@ class AsyncMapStage(Stage):
                 named["rng"] = generator(self._keys, call.origin[0], self._depth)
             with Outside():
                 call.value = await self._function(*arguments, *self._resources, **named)
-        except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this element
+        except BaseException as error:
             explain_call(error, self._function, (*arguments, *self._resources), named)
-            call.error = raisable(error)
+            if is_ended_by_pipeline(error):
+                raise
+            call.error = as_raisable(error)
             self.context.sources.locate(call.error, self.label, call.origin[0])
         call.done = True
         self._ahead.tell()
