@@ -101,13 +101,21 @@ def test_the_window_fills_the_link_and_no_more(link: Link, needed: int) -> None:
 
 @pytest.mark.parametrize("times", [0.5, 2.0, 4.0])
 def test_a_link_that_changes_is_noticed(times: float) -> None:
-    """The rate of another link in the same window: that is probed at once, and what is needed now is found."""
+    """The rate of another link in the same window: that is probed at once, and what is needed now is found.
+
+    Measurements are noisy: of twenty runs two may end outside.
+    """
     link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, times),))
-    window = RequestWindow()
-    outcome = Run(link, window, reads=12_000, left_out=7000, seed=5).run()
     needed = 1e9 * times / (8 << 20) * (0.04 + (8 << 20) / 50e6)
-    assert outcome.steady_rate >= 0.95 * min(1e9 * times, 256 / needed * 1e9 * times)
-    assert window.limit <= 1.6 * needed + 4, window
+    least, most = 0.95 * min(1e9 * times, 256 / needed * 1e9 * times), 1.6 * needed + 4
+    found = []
+    for seed in range(20):
+        window = RequestWindow()
+        rate = Run(link, window, reads=12_000, left_out=7000, seed=seed).run().steady_rate
+        found.append((rate / least, window.limit / most))
+    outside = [one for one in found if one[0] < 1 or one[1] > 1]
+    assert len(outside) <= 2, f"parts of the least rate and of the largest window: {outside}"
+    assert all(rate > 0.9 and limit < 1.5 for rate, limit in found), outside
 
 
 @pytest.mark.parametrize(("cap", "needed"), [(500e6, 13), (1.2e9, 30)])
@@ -166,16 +174,20 @@ def test_a_program_that_asks_for_less_moves_nothing() -> None:
     assert set(outcome.windows) == {FIRST}
 
 
-@pytest.mark.parametrize("seed", [11, 12])
-@pytest.mark.parametrize(("epoch", "times", "part"), [(200, 3.0, 0.8), (300, 3.0, 0.85), (500, 3.0, 0.85)])
-def test_epochs_that_end_do_not_keep_it_from_growing(epoch: int, times: float, part: float, seed: int) -> None:
-    """At each end places are free, and at each beginning nothing comes for a while: neither counts against a window."""
-    link = Link(first_byte_s=0.04, sigma=0.25, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, times),))
+@pytest.mark.parametrize(("epoch", "part"), [(200, 0.8), (300, 0.85), (500, 0.85)])
+def test_epochs_that_end_do_not_keep_it_from_growing(epoch: int, part: float) -> None:
+    """At each end places are free, and at each beginning nothing comes for a while: neither counts against a window.
 
-    def rate(window: int | RequestWindow) -> float:
+    Of eight runs one may reach a little less.
+    """
+    link = Link(first_byte_s=0.04, sigma=0.25, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, 3.0),))
+
+    def rate(window: int | RequestWindow, seed: int) -> float:
         return Run(link, window, reads=READS, left_out=8000, seed=seed, epoch=epoch).run().steady_rate
 
-    assert rate(RequestWindow()) >= part * max(rate(window) for window in (48, 96, 192))
+    parts = sorted(rate(RequestWindow(), seed) / max(rate(n, seed) for n in (48, 96, 192)) for seed in range(8))
+    assert parts[0] >= part - 0.1, parts
+    assert parts[1] >= part, parts
 
 
 def test_a_window_grows_slot_by_slot() -> None:
