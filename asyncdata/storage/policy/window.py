@@ -97,7 +97,6 @@ class RequestWindow:
         self._target = self.limit
         self._rate = Rate()
         self._unsettled = 0
-        self._interrupted = WindowPhase.GROW
         self._block_at = -math.inf
         self._last_at = math.inf
         self._block_bytes = self._block_reads = self._block_limited = 0
@@ -173,12 +172,9 @@ class RequestWindow:
         if target is None:
             return False
         if refusals.following:
-            if not followed:
-                self._interrupted = self._phase
             self._phase = WindowPhase.GRANTED
         elif followed:
-            growing = self._interrupted in {WindowPhase.START, WindowPhase.GROW} and refusals.borne
-            self._phase = WindowPhase.GROW if growing else WindowPhase.HOLD
+            self._phase = WindowPhase.GROW if refusals.borne else WindowPhase.HOLD
             self._patience, self._next_probe = _SOON, WindowPhase.UP
         self._base_rate = None
         self._reason = refusals.reason
@@ -435,13 +431,6 @@ class RequestWindow:
         tried = self.limit
         reason = f"{tried} requests would bring {ratio - 1:+.0%} of what {self._base} do"
         lost = (1 - ratio) / (1 - tried / self._base)
-        if lost > 1 + _CHANGED and not self._starting:
-            # Fewer bring less at most by as many as they are fewer: the link is another one.
-            self._go_back(now, reason)
-            self._changed(WindowPhase.DOWN)
-            self._usual = self._best = 0.0
-            self._starting = self._halving = False
-            return
         full = lost < _NOT_FULL or self._base == self._most
         if self._starting and not self._halving and not full:
             self._starting = False
