@@ -36,7 +36,7 @@ class Kind(Enum):
     FLOW = "flow"
 
 
-class State(Enum):
+class TicketState(Enum):
     """The life of a ticket: queued, held, given; or queued, failed."""
 
     QUEUED = "queued"
@@ -190,7 +190,7 @@ class Ticket:
         nbytes: How much.
         urgency: 0 for what the account needs next; larger is later.
         owner: Whatever the caller wants to find again in ``Decisions``.
-        state: See ``State``.
+        state: See ``TicketState``.
         sort: See ``Sort``.
         error: Why it failed.
         recalled: The ledger wants this read-ahead back; a promotion in time keeps it.
@@ -216,7 +216,7 @@ class Ticket:
         self.nbytes = nbytes
         self.urgency = urgency
         self.owner = owner
-        self.state = State.QUEUED
+        self.state = TicketState.QUEUED
         self.sort = sort
         self.error: Exception | None = None
         self.recalled = False
@@ -226,7 +226,7 @@ class Ticket:
     @property
     def held(self) -> bool:
         """The bytes are granted and not yet given back."""
-        return self.state is State.HELD
+        return self.state is TicketState.HELD
 
     @property
     def cost(self) -> int:

@@ -53,7 +53,7 @@ from bisect import insort
 from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
-from asyncdata.memory.accounts import Account, Decisions, Kind, LedgerSnapshot, Sort, State, Ticket
+from asyncdata.memory.accounts import Account, Decisions, Kind, LedgerSnapshot, Sort, Ticket, TicketState
 from asyncdata.memory.ask_order import AskQueue, Recallable
 from asyncdata.memory.verdict import hopeless, reserves_exceed, to_collect, too_large
 
@@ -181,7 +181,7 @@ class Ledger:
             account.queued.append(ticket)
             self._queue.put(ticket)
             self._settle()
-            if ticket.state is State.HELD:
+            if ticket.state is TicketState.HELD:
                 self._granted.remove(ticket)
         return ticket
 
@@ -236,7 +236,7 @@ class Ledger:
             False if a source would then hold more than its reserve and is not waited for: keep it as read-ahead.
         """
         account, nbytes = ticket.account, ticket.nbytes
-        if ticket.state is not State.HELD:
+        if ticket.state is not TicketState.HELD:
             raise ValueError(f"{ticket!r} is not there to be promoted")
         if ticket.sort is not Sort.OWN:
             if not ticket.is_eligible:
@@ -257,7 +257,7 @@ class Ledger:
     def move(self, ticket: Ticket, account: Account) -> None:
         """Charges the bytes to another account from now on. Never waits, never fails for lack of room."""
         source = ticket.account
-        if ticket.state is not State.HELD or ticket.sort is Sort.AHEAD:
+        if ticket.state is not TicketState.HELD or ticket.sort is Sort.AHEAD:
             raise ValueError(f"{ticket!r} cannot be moved: only held bytes can, and read-ahead after its promotion")
         if account.closed:
             raise PipelineClosedError("the account is closed", stage=account.name)
@@ -282,7 +282,7 @@ class Ledger:
 
     def shrink(self, ticket: Ticket, nbytes: int) -> None:
         """Gives a part back and keeps ``nbytes`` charged."""
-        if ticket.state is not State.HELD or not 0 <= nbytes <= ticket.nbytes:
+        if ticket.state is not TicketState.HELD or not 0 <= nbytes <= ticket.nbytes:
             raise ValueError(f"{ticket!r} cannot be shrunk to {nbytes} bytes")
         self._release(ticket, ticket.nbytes - nbytes)
 
@@ -292,14 +292,14 @@ class Ledger:
         Raises:
             ValueError: They were given back before.
         """
-        if ticket.state is State.HELD:
-            ticket.state = State.GIVEN
+        if ticket.state is TicketState.HELD:
+            ticket.state = TicketState.GIVEN
             self._release(ticket, ticket.nbytes)
-        elif ticket.state is State.QUEUED:
-            ticket.state = State.GIVEN
+        elif ticket.state is TicketState.QUEUED:
+            ticket.state = TicketState.GIVEN
             self._leave(ticket)
             self._settle()
-        elif ticket.state is State.GIVEN:
+        elif ticket.state is TicketState.GIVEN:
             raise ValueError(f"{ticket!r} was given back before")
 
     # --- answers -------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Ledger:
     def decisions(self) -> Decisions:
         """What was decided since the last call, for tickets that were not answered on the spot."""
         decided = Decisions(
-            [ticket for ticket in self._granted if ticket.state is State.HELD],
+            [ticket for ticket in self._granted if ticket.state is TicketState.HELD],
             self._failed,
             [ticket for ticket in self._recalls if ticket.recalled],
             self._room,
@@ -344,7 +344,7 @@ class Ledger:
 
     def _hold(self, ticket: Ticket, cost: int) -> None:
         account, nbytes = ticket.account, ticket.nbytes
-        ticket.state = State.HELD
+        ticket.state = TicketState.HELD
         if ticket.sort is Sort.OWN:
             account.own += nbytes
         elif ticket.sort is Sort.EXTRA:
@@ -372,7 +372,7 @@ class Ledger:
 
     def _release(self, ticket: Ticket, nbytes: int) -> None:
         account = ticket.account
-        if ticket.state is State.GIVEN and ticket.sort is Sort.AHEAD:
+        if ticket.state is TicketState.GIVEN and ticket.sort is Sort.AHEAD:
             self._ahead.remove(ticket)
         self.free += self._take_off(ticket, nbytes)
         self.used -= nbytes
@@ -399,7 +399,7 @@ class Ledger:
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         self._leave(ticket)
-        ticket.state = State.FAILED
+        ticket.state = TicketState.FAILED
         ticket.error = error
         self._failed.append(ticket)
         self.has_decisions = True

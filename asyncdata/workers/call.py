@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from asyncdata.workers.registry import Program
+    from asyncdata.workers.registry import Registered
     from asyncdata.workers.worker import Worker
 
 # Events of a call, beside the kinds of messages REPLY, FAILED, NEED and WITHDRAWN.
@@ -76,7 +76,7 @@ class Call:
         "worker",
     )
 
-    def __init__(self, program: Program, payload: bytes) -> None:
+    def __init__(self, program: Registered, payload: bytes) -> None:
         self.program = program
         self.payload = payload
         self.event: tuple[int, Any] | None = None

@@ -106,7 +106,7 @@ class _Program:
         return self._value
 
 
-class Worker:
+class WorkerLoops:
     """The two loops of a worker process, and the state they share.
 
     Args:
@@ -294,7 +294,7 @@ def main(setup: Setup) -> NoReturn:
         if hasattr(mmap, "MADV_DONTDUMP"):
             mapped.madvise(mmap.MADV_DONTDUMP)
         handler, mark = _load_handler(setup["handler"]), Mark(setup["crash_fd"])
-        worker = Worker(tasks=tasks, control=control, arena=memoryview(mapped), handler=handler, mark=mark)
+        worker = WorkerLoops(tasks=tasks, control=control, arena=memoryview(mapped), handler=handler, mark=mark)
     except BaseException as exc:  # noqa: BLE001 -- whatever it is, the parent must hear of it
         tasks.send(messages.FAILED, 0, body=encode_failure(exc))
         leave(1)

@@ -12,7 +12,7 @@ from asyncdata.workers.channel import store_body
 from asyncdata.workers.messages import MAX_INLINE_BYTES
 
 
-class Program:
+class Registered:
     """A registered program; a long one lies in a file whose descriptor every worker gets a copy of.
 
     Args:
@@ -36,17 +36,17 @@ class Registry:
     """See the module."""
 
     def __init__(self) -> None:
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, Registered] = {}
         self._numbers = itertools.count(1)
 
-    def __getitem__(self, number: int) -> Program:
+    def __getitem__(self, number: int) -> Registered:
         return self._programs[number]
 
     def add(self, pickled: bytes, *, limit_s: float | None) -> int:
         """Takes a program; returns its number."""
         number = next(self._numbers)
         fd = store_body(pickled) if len(pickled) > MAX_INLINE_BYTES else -1
-        self._programs[number] = Program(number, pickled, fd, limit_s=limit_s)
+        self._programs[number] = Registered(number, pickled, fd, limit_s=limit_s)
         return number
 
     def remove(self, number: int) -> bool:

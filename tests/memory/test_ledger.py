@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncdata.errors import MemoryLimitError, PipelineClosedError
-from asyncdata.memory.accounts import Kind, State
+from asyncdata.memory.accounts import Kind, TicketState
 from asyncdata.memory.ledger import Ledger
 from tests.memory.pipelines import Simulation, StarvedError
 from tests.memory.plans import Piece, Plan
@@ -141,7 +141,7 @@ def test_nothing_passes_a_blocked_ask() -> None:
     first = ledger.ask(near, 6)
     large, small = ledger.ask(near, 8), ledger.ask(far, 1)
     assert ledger.free == 4
-    assert (large.state, small.state) == (State.QUEUED, State.QUEUED)
+    assert (large.state, small.state) == (TicketState.QUEUED, TicketState.QUEUED)
     ledger.give(first)
     assert ledger.decisions().granted == [large, small]
 
@@ -239,7 +239,7 @@ def test_a_hopeless_ask_fails_and_names_who_holds_the_memory() -> None:
         ledger.move(ledger.ask(shard, 4), shuffle)
     ask = ledger.ask(shard, 4)
     ledger.wait(shard)
-    assert ask.state is State.QUEUED, "the shuffle buffer may still let something go"
+    assert ask.state is TicketState.QUEUED, "the shuffle buffer may still let something go"
     ledger.stalled()
     assert ledger.decisions().failed == [ask]
     assert isinstance(ask.error, MemoryLimitError)
@@ -257,7 +257,7 @@ def test_what_closed_accounts_still_hold_gives_no_hope() -> None:
     ledger.move(ledger.ask(shard, 4), consumer)
     ask = ledger.ask(shard, 4)
     ledger.wait(shard)
-    assert ask.state is State.QUEUED, "the consumer may still let something go"
+    assert ask.state is TicketState.QUEUED, "the consumer may still let something go"
     ledger.stalled()
     assert ledger.decisions().failed == [ask]
 
@@ -271,7 +271,7 @@ def test_tasks_that_outlive_their_stage_give_hope() -> None:
     shard = ledger.open("shard", rank=2, kind=Kind.SOURCE, reserved_bytes=3)
     ask = ledger.ask(shard, 5)
     ledger.wait(shard)
-    assert ask.state is State.QUEUED
+    assert ask.state is TicketState.QUEUED
     assert not ledger.decisions().failed
     ledger.give(running)
     assert ledger.decisions().granted == [ask]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, Death
 from asyncdata.workers.dispatch import Dispatcher
-from asyncdata.workers.registry import Program
+from asyncdata.workers.registry import Registered
 from asyncdata.workers.worker import Worker
 
 
@@ -40,7 +40,7 @@ class Recorder(Worker):
 
 
 def make_call() -> Call:
-    return Call(Program(1, b"", -1, limit_s=None), b"payload")
+    return Call(Registered(1, b"", -1, limit_s=None), b"payload")
 
 
 def event_of(call: Call) -> int | None:

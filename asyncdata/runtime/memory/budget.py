@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from asyncdata.errors import MemoryLimitError, SystemResourceError
-from asyncdata.memory.accounts import Account, Kind, LedgerSnapshot, State, Ticket
+from asyncdata.memory.accounts import Account, Kind, LedgerSnapshot, Ticket, TicketState
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
@@ -162,14 +162,14 @@ class Budget:
         waiter = _Waiter(asyncio.get_running_loop())
         ticket = self.ledger.ask(account, self.charge(nbytes), owner=waiter)
         self._act()
-        if ticket.state is State.QUEUED:
+        if ticket.state is TicketState.QUEUED:
             try:
                 await waiter.answered_for(account)
             except asyncio.CancelledError:
-                if ticket.state in (State.QUEUED, State.HELD):
+                if ticket.state in (TicketState.QUEUED, TicketState.HELD):
                     self.give(ticket)
                 raise
-        if ticket.state is State.FAILED:
+        if ticket.state is TicketState.FAILED:
             assert ticket.error is not None
             raise ticket.error
         return ticket
@@ -182,12 +182,12 @@ class Budget:
     def take_now(self, account: Account, nbytes: int) -> Slab | None:
         """A slab if the bytes are free at this moment, else None."""
         ticket = self.ledger.ask(account, self.charge(nbytes))
-        if ticket.state is State.QUEUED:
+        if ticket.state is TicketState.QUEUED:
             self.ledger.give(ticket)
             self._act()
             return None
         self._act()
-        return self._cut(nbytes, ticket) if ticket.state is State.HELD else None
+        return self._cut(nbytes, ticket) if ticket.state is TicketState.HELD else None
 
     def take_ahead(self, account: Account, nbytes: int, *, urgency: int, reader: ReadAhead) -> Slab | None:
         """A slab to read ahead into, or None when memory is short now; it may be recalled until it is kept."""

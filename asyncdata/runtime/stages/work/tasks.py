@@ -30,6 +30,7 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
+from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.group.materialized import rows_of
 from asyncdata.runtime.stages.group.stacking import Misfit, batch_of
@@ -60,7 +61,7 @@ class Executor(Protocol):
         """See `workers.pool.WorkerPool.run`."""
 
 
-class Part:
+class JobTask:
     """One task: its rows, what it was granted, what became of it."""
 
     __slots__ = ("count", "ended", "error", "payloads", "reply", "scratch", "start", "task")
@@ -118,7 +119,7 @@ class Job:
         self.done = asyncio.Event()
         self.bad = False
         self.soonest = False
-        self.parts: list[Part] = []
+        self.parts: list[JobTask] = []
         self._budget = context.budget
         self._account = context.tasks
         self._inputs_account = context.inputs
@@ -149,10 +150,10 @@ class Job:
     def cut(self, rows_per_task: int) -> None:
         """Makes tasks of so many rows; `done` is set when all of them have ended."""
         count = len(self.block)
-        self.parts = [Part(start, min(rows_per_task, count - start)) for start in range(0, count, rows_per_task)]
+        self.parts = [JobTask(start, min(rows_per_task, count - start)) for start in range(0, count, rows_per_task)]
         self._left = len(self.parts)
 
-    async def prepare(self, part: Part) -> None:
+    async def prepare(self, part: JobTask) -> None:
         """Takes the memory that a task needs, as far as that is known; for the soonest job, waits until it is there.
 
         Raises:
@@ -202,11 +203,11 @@ class Job:
             payloads=_room(part.payloads[0] if part.payloads else None),
         )
 
-    def is_idle(self, part: Part) -> bool:
+    def is_idle(self, part: JobTask) -> bool:
         """Whether a task need not run, because an earlier row has failed."""
         return self.bad and any(earlier.bad for earlier in self.parts[: self.parts.index(part)])
 
-    async def run(self, part: Part, executor: Executor) -> None:
+    async def run(self, part: JobTask, executor: Executor) -> None:
         """Runs a task that is prepared."""
         try:
             part.reply = reply = await self._call(part, executor)
@@ -219,12 +220,12 @@ class Job:
         finally:
             self.end(part)
 
-    def fail(self, part: Part, error: BaseException) -> None:
+    def fail(self, part: JobTask, error: BaseException) -> None:
         """A task could not be prepared."""
         part.error = self._located(error, part)
         self.end(part)
 
-    def end(self, part: Part) -> None:
+    def end(self, part: JobTask) -> None:
         """A task has ended."""
         part.ended = True
         self.bad = self.bad or part.bad
@@ -238,7 +239,7 @@ class Job:
             self._outgrown = []
             self.done.set()
 
-    def _located(self, error: BaseException, part: Part) -> BaseException:
+    def _located(self, error: BaseException, part: JobTask) -> BaseException:
         if isinstance(error, WorkerDiedError):
             error.stage = self._label
         if isinstance(error, WorkerDiedError | MemoryLimitError):
@@ -246,7 +247,7 @@ class Job:
             self._sources.locate_rows(error, self._label, rows)
         return error
 
-    def _note_sizes(self, part: Part, reply: Reply) -> None:
+    def _note_sizes(self, part: JobTask, reply: Reply) -> None:
         """What the task took; payloads that it had no use for are given back."""
         used = [slab for slab in part.payloads if slab.offset == reply.payloads]
         for slab in part.payloads:
@@ -313,7 +314,7 @@ class Job:
                 return self._failure(blob, part.start + row)
         return None
 
-    async def _call(self, part: Part, executor: Executor) -> Reply:
+    async def _call(self, part: JobTask, executor: Executor) -> Reply:
         task = part.task
         assert task is not None
 
@@ -361,7 +362,7 @@ class Job:
         self._learned()
         return self._results
 
-    def _grant_payloads(self, part: Part, nbytes: int) -> Slab:
+    def _grant_payloads(self, part: JobTask, nbytes: int) -> Slab:
         self._count(nbytes)
         slab = self._budget.owe(self._account, nbytes)
         part.payloads.append(slab)
@@ -504,10 +505,6 @@ class Job:
         for part in self.parts:
             slabs += part.payloads if part.scratch is None else [*part.payloads, part.scratch]
         return slabs
-
-
-class NoRoomError(Exception):
-    """There is no memory now for a task that is not needed yet."""
 
 
 def _room(slab: Slab | None) -> tuple[int, int]:

@@ -24,11 +24,12 @@ import numpy as np
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import EMPTY, Marks, Rows
 from asyncdata.memory.block import Block
+from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
 from asyncdata.runtime.stages.work.failed import Failed
 from asyncdata.runtime.stages.work.sizes import OutputSizes
-from asyncdata.runtime.stages.work.tasks import Executor, Job, NoRoomError, Part
+from asyncdata.runtime.stages.work.tasks import Executor, Job, JobTask
 
 Outcome: TypeAlias = Literal["rows", "batch"]
 
@@ -126,7 +127,7 @@ class WorkerStage(Stage):
         self._started = 0
         self._under_way = 0
         self._running = 0
-        self._due: deque[tuple[Job, Part]] = deque()
+        self._due: deque[tuple[Job, JobTask]] = deque()
         self._begun = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
@@ -269,7 +270,7 @@ class WorkerStage(Stage):
         self._begun.clear()
         await self._begun.wait()
 
-    async def _run(self, job: Job, part: Part) -> None:
+    async def _run(self, job: Job, part: JobTask) -> None:
         try:
             await job.run(part, self._executor)
         finally:
