@@ -129,6 +129,7 @@ class WorkerStage(Stage):
         self._running = 0
         self._due: deque[tuple[Job, JobTask]] = deque()
         self._begun = asyncio.Event()
+        self._is_told_of_room = False
         self._feeder: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._failure: BaseException | None = None
@@ -251,7 +252,9 @@ class WorkerStage(Stage):
                 else:
                     await job.prepare(part)
             except NoRoomError:
-                self._budget.on_room(self._begun.set)
+                if not self._is_told_of_room:
+                    self._is_told_of_room = True
+                    self._budget.on_room(self._hear_of_room)
                 await self._wait_to_begin()
                 continue
             except asyncio.CancelledError:
@@ -264,6 +267,10 @@ class WorkerStage(Stage):
                 self._ended_task(job)
             else:
                 self._spawn(self._run(job, part))
+
+    def _hear_of_room(self) -> None:
+        self._is_told_of_room = False
+        self._begun.set()
 
     async def _wait_to_begin(self) -> None:
         """Returns when a task has come or ended, there is more memory, or another job is the soonest."""
