@@ -267,10 +267,8 @@ class Dataset:
             setup: For async functions: returns an async context manager entered on the pipeline's loop before the
                 first call; what it gives is passed as the last argument (an HTTP session, say).
             vectorized: Call the function for many elements at once, on the pipeline's loop: with an array per leaf
-                whose first axis is the element (byte strings: a `BytesArray`), for as many as are at hand. It returns
-                arrays with as many rows, and must treat every row alike and by itself.
-
-        Example:
+                whose first axis is the element (byte strings: a `BytesArray`), for as many elements as have arrived.
+                It returns arrays with as many rows, and must treat every row alike and by itself.
             >>> import asyncdata as ad
             >>> [int(x) for x in ad.Dataset.range(3).map(lambda x: x + 1)]
             [1, 2, 3]

@@ -11,8 +11,8 @@ says what it takes to get its bytes back:
 A granted ticket *is* the charge for one slab. Held bytes are of three sorts:
 
 * *own*: what the account needs next. Drawn from its reserve, and only the excess from what is shared.
-* *extra*: outputs of tasks that are not the soonest (``FLOW``, urgency above 0). From what is shared, all of it: the
-  reserve stays free for the soonest task, for which the others wait.
+* *extra*: outputs of tasks that are not the soonest. From what is shared, all of it: the reserve stays free for the
+  soonest task, for which the others wait.
 * *ahead*: read-ahead. From what is shared; may be recalled at any time, until it is promoted.
 
 These are plain records; the laws they obey and every change of them are in ``ledger``.
@@ -24,8 +24,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
-Key: TypeAlias = tuple[int, bool, int, int]
-"""Place in the queue: rank, not waited for, urgency, serial number; the smallest is served first."""
+Key: TypeAlias = tuple[int, bool, int]
+"""Place in the queue: rank, not waited for, serial number; the smallest is served first."""
 
 
 class Kind(Enum):
@@ -188,7 +188,7 @@ class Ticket:
     Attributes:
         account: Who is charged, or asks.
         nbytes: How much.
-        urgency: 0 for what the account needs next; larger is later.
+        urgency: Of read-ahead: larger is needed later.
         owner: Whatever the caller wants to find again in ``Decisions``.
         state: See ``TicketState``.
         sort: See ``Sort``.

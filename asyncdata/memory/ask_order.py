@@ -9,7 +9,7 @@ from asyncdata.memory.accounts import Key, Kind, Ticket
 
 
 class AskQueue:
-    """Asks that wait, the first to serve in front: nearest the consumer, waited for, urgent, early.
+    """Asks that wait, the first to serve in front: nearest the consumer, waited for, early.
 
     An ask that is not eligible yet is no member; it stays with its account until ``put`` finds it eligible.
 
@@ -39,7 +39,7 @@ class AskQueue:
         if ticket.is_eligible:
             account = ticket.account
             sought = account.kind is Kind.SOURCE and account.waiting
-            ticket.key = (account.rank, not sought, ticket.urgency, ticket.serial)
+            ticket.key = (account.rank, not sought, ticket.serial)
             insort(self.entries, (ticket.key, ticket), key=_key)
 
     def drop(self, ticket: Ticket) -> None:

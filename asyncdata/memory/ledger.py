@@ -13,10 +13,10 @@ good from what is released later, nearest the consumer first. An account opened 
 way. A source whose reserve is lent finds its next ask queued: that is the backpressure.
 
 **Order.** What is free serves the queue strictly in order: nearest the consumer first, then sources somebody waits
-for, then by urgency, then first come. Nothing is granted past a blocked ask, except what an account's own reserve
-covers; lent reserves nearer to the consumer than an ask are made good before it. Read-ahead is never queued: it is
-granted while the queue is empty and some slack remains, else refused. Outputs of tasks that are not the soonest are
-granted likewise, and only if enough remains for what assemblers are still going to collect, as far as they can tell.
+for, then first come. Nothing is granted past a blocked ask, except what an account's own reserve covers; lent reserves
+nearer to the consumer than an ask are made good before it. Read-ahead is never queued: it is granted while the queue is
+empty and some slack remains, else refused. Outputs of tasks that are not the soonest are granted likewise, and only if
+enough remains for what assemblers are still going to collect, as far as they can tell.
 
 **Sources.** A source says with ``wait`` that the stage below waits for its rows with empty hands. It may hold more
 than its reserve as its own (a record larger than a chunk) only while it is waited for; before, such an ask is parked,
@@ -249,7 +249,7 @@ class Ledger:
             else:
                 account.extra -= nbytes
             self.free += nbytes + before - account.firm
-            ticket.urgency, ticket.sort = 0, Sort.OWN
+            ticket.sort = Sort.OWN
         self._lowered(account)
         self._settle()
         return True

@@ -140,8 +140,7 @@ def vars_of(thing: type) -> dict[str, object]:
 def test_every_public_name_is_in_the_reference() -> None:
     """Each public name stands in some page of docs/reference."""
     pages = list((ROOT / "docs" / "reference").rglob("*.md"))
-    if not pages:
-        pytest.skip("there is no docs/reference")
+    assert pages
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     words = set(re.findall(r"\w+", text))
     assert [f"{package}.{name}" for package, name in public_names() if name not in words] == []

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -33,11 +32,10 @@ from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.scope import Scope, Services, Step
-from asyncdata.runtime.stage import BLOCK_ROWS, Stage
+from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
-_LONG_STEP_S: Final = 0.002
 _WORKER_NODES: Final = (Map, MapBatch)
 _BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
 _STAGES_AT_FULL_SHARE: Final = 4
@@ -185,7 +183,7 @@ class Pipeline:
         )
 
     async def _pump(self, root: Stage, deliverer: Deliverer) -> None:
-        yielded = time.monotonic()
+        pause = Pause()
         while await self._edge.wait_for_room():
             block = await root.pull(BLOCK_ROWS)
             if block is None:
@@ -195,9 +193,7 @@ class Pipeline:
             elif not await self._deliver(block, deliverer):
                 return
             del block
-            if time.monotonic() - yielded > _LONG_STEP_S:
-                await asyncio.sleep(0)
-                yielded = time.monotonic()
+            await pause()
 
     async def _deliver(self, block: Block, deliverer: Deliverer) -> bool:
         """Delivers a block in as many parts as the consumer's memory asks for; False when the consumer is gone."""

@@ -109,11 +109,7 @@ def branch(scope: Scope, number: int, shards: int | None = None) -> Scope:
 
 
 def lower_into(node: Node, scope: Scope, context: StageContext, rows: Account) -> Stage:
-    """The input of a stage that collects its rows, on this account of its.
-
-    Finished batches and results of tasks count as work under way, which gives memory back by itself; not so when they
-    are collected.
-    """
+    """The input of a stage that collects its rows, which are charged to this account of the stage."""
     stage = lower(node, scope.below(rows_account=rows))
     if _are_in_place(node):
         return stage

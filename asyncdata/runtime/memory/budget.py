@@ -41,7 +41,7 @@ class _Waiter:
         self.answered: asyncio.Future[None] = loop.create_future()
 
     async def answered_for(self, account: Account) -> None:
-        """Waits for the answer, which the account is told."""
+        """Waits for the answer, and adds the time to what the account has waited."""
         began = time.monotonic()
         try:
             await self.answered

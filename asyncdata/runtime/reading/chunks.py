@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.slabs import Slab
+from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io, Read
 from asyncdata.types import ObjectInfo
@@ -51,6 +51,21 @@ class Chunk:
         self.stop = stop
         self.position = position
         self.room = room
+
+
+def copy_chunk(slabs: Slabs, chunk: Chunk, at: int, most: int) -> tuple[int, Chunk | None]:
+    """Copies the first bytes of a chunk to an offset of the arena.
+
+    Returns:
+        How many, and the rest of the chunk; without a rest its slab was given back.
+    """
+    view = slabs.arena.view
+    count = min(most, chunk.stop - chunk.start)
+    view[at : at + count] = view[chunk.start : chunk.start + count]
+    if count < chunk.stop - chunk.start:
+        return count, Chunk(chunk.slab, chunk.start + count, chunk.stop, chunk.position + count, count)
+    slabs.drop(chunk.slab)
+    return count, None
 
 
 class Chunks(Protocol):
@@ -230,7 +245,6 @@ class ChunkReader:
 
         Returns how many there were: fewer only behind the end of the object.
         """
-        view = self._budget.slabs.arena.view
         filled = 0
         while filled < length:
             if not self._pending and self._rest is None and self.info is not None:
@@ -240,14 +254,8 @@ class ChunkReader:
             chunk = await self.next()
             if chunk is None:
                 break
-            count = min(length - filled, chunk.stop - chunk.start)
-            at = slab.offset + start + filled
-            view[at : at + count] = view[chunk.start : chunk.start + count]
+            count, self._rest = copy_chunk(self._budget.slabs, chunk, slab.offset + start + filled, length - filled)
             filled += count
-            if count < chunk.stop - chunk.start:
-                self._rest = Chunk(chunk.slab, chunk.start + count, chunk.stop, chunk.position + count, count)
-            else:
-                self._budget.slabs.drop(chunk.slab)
         return filled
 
     async def _fill_directly(self, slab: Slab, start: int, length: int) -> None:

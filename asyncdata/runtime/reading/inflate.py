@@ -11,7 +11,7 @@ from asyncdata.memory.accounts import Account
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.reading.chunks import Chunk, ChunkReader, headroom
+from asyncdata.runtime.reading.chunks import Chunk, ChunkReader, copy_chunk, headroom
 from asyncdata.types import ObjectInfo
 
 
@@ -123,20 +123,13 @@ class InflatedChunks:
 
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """Decompresses the next `length` bytes into another slab; returns how many there were."""
-        view = self._budget.slabs.arena.view
         filled = 0
         while filled < length:
             chunk = await self.next()
             if chunk is None:
                 break
-            count = min(length - filled, chunk.stop - chunk.start)
-            at = slab.offset + start + filled
-            view[at : at + count] = view[chunk.start : chunk.start + count]
+            count, self._rest = copy_chunk(self._budget.slabs, chunk, slab.offset + start + filled, length - filled)
             filled += count
-            if count < chunk.stop - chunk.start:
-                self._rest = Chunk(chunk.slab, chunk.start + count, chunk.stop, chunk.position + count, count)
-            else:
-                self._budget.slabs.drop(chunk.slab)
         return filled
 
     def close(self) -> None:

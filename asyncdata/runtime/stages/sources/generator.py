@@ -114,7 +114,7 @@ class GeneratorStage(_YieldingStage):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LONG_STEP_S):
                     await self._ahead.wait(lambda: not self._calling and len(self._ahead.items) > 0)
-            # What the thread yields from here on is told at once.
+            # The thread wakes the stage for each element from here on.
             self._hungry = True
             if not await self._ahead.wait():
                 return None

@@ -36,7 +36,6 @@ Outcome: TypeAlias = Literal["rows", "batch"]
 _TASK_SECONDS: Final = 0.020
 _AHEAD_PART: Final = 16
 """Of the limit: with more rows than that in jobs under way, no further one begins."""
-_FIRST_ROWS: Final = 1
 
 
 class _Pace:
@@ -101,7 +100,7 @@ class WorkerStage(Stage):
         keys: tuple[int, int] | None = None,
         collector: Collector | None = None,
         least_rows: int = 0,
-        first_rows: int = _FIRST_ROWS,
+        first_rows: int = 1,
     ) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
