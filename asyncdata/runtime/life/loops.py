@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -45,9 +46,12 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.name = name
         self._asked_to_stop = False
+        self._has_stopped = False
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
         self._group: asyncio.TaskGroup | None = None
+        self._calls: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
+        self._has_ended = False
         self._started = Gate()
         self._after: list[Callable[[], None]] = []
         # A daemon, so that an iterator which nobody closed cannot keep the interpreter from reaching its exit
@@ -91,6 +95,8 @@ class LoopThread:
             asyncio.set_event_loop(None)
             self.loop.close()
             self._started.open()
+            self._has_ended = True
+            self._refuse_calls()
             callbacks, self._after = self._after, []
             for callback in callbacks:
                 callback()
@@ -103,6 +109,7 @@ class LoopThread:
             if self._asked_to_stop:
                 self._stop.set()
             await self._stop.wait()
+        self._has_stopped = True
 
     async def _end_foreign_tasks(self) -> None:
         """Tasks that user code started on the loop and did not wait for."""
@@ -124,9 +131,35 @@ class LoopThread:
         assert self._group is not None
         return self._group.create_task(coroutine)
 
-    def call(self, function: Callable[[], object]) -> None:
-        """Calls a function on the loop, from any thread; raises RuntimeError once the loop is closed."""
-        self.loop.call_soon_threadsafe(function)
+    def call(self, function: Callable[[], object], refused: Callable[[], object] = lambda: None) -> None:
+        """Calls a function on the loop; from any thread, takes no lock.
+
+        Args:
+            function: Called on the loop.
+            refused: Called instead if the loop is closed before it comes to the function, which a loop that is about
+                to end does without a word: in the loop's thread, or in the caller's.
+        """
+        # First into the queue, then a look whether anybody still empties it; the thread does it the other way round.
+        self._calls.append((function, refused))
+        with contextlib.suppress(RuntimeError):  # closed
+            self.loop.call_soon_threadsafe(self._make_calls)
+        if self._has_ended:
+            self._refuse_calls()
+
+    def _make_calls(self) -> None:
+        # All there are: whoever was interrupted before it woke the loop left one behind.
+        while call := self._next_call():
+            call[0]()
+
+    def _refuse_calls(self) -> None:
+        while call := self._next_call():
+            call[1]()
+
+    def _next_call(self) -> tuple[Callable[[], object], Callable[[], object]] | None:
+        try:
+            return self._calls.popleft()
+        except IndexError:
+            return None
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Runs a coroutine on the loop, from any other thread. Cancelling the future cancels the coroutine."""
@@ -136,20 +169,22 @@ class LoopThread:
         def start() -> None:
             if result.cancelled():
                 coroutine.close()
+            elif self._has_stopped:
+                refuse()
             else:
                 running.append(self.spawn(_settle(coroutine, result)))
 
         def cancel(future: concurrent.futures.Future[T]) -> None:
             if future.cancelled():
-                with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the coroutine
-                    self.call(lambda: running and running[0].cancel())
+                self.call(lambda: running and running[0].cancel())
+
+        def refuse() -> None:
+            coroutine.close()
+            with contextlib.suppress(concurrent.futures.InvalidStateError):  # cancelled
+                result.set_exception(RuntimeError(f"thread {self.name!r} has ended"))
 
         result.add_done_callback(cancel)
-        try:
-            self.call(start)
-        except RuntimeError:
-            coroutine.close()
-            raise
+        self.call(start, refuse)
         return result
 
     def perform(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -171,12 +206,15 @@ class LoopThread:
 
         def start() -> None:
             if self._asked_to_stop:  # whoever waits, if anybody still does, must not wait for ever
-                errors.append(RuntimeError(f"{self.name} was stopped while it started"))
-                ended.open()
+                refuse()
             else:
                 self.spawn(run())
 
-        self.call(start)
+        def refuse() -> None:
+            errors.append(RuntimeError(f"{self.name} was stopped while it started"))
+            ended.open()
+
+        self.call(start, refuse)
         ended.wait()
         if errors:
             raise errors.pop()
@@ -195,8 +233,7 @@ class LoopThread:
         # Whoever does not see yet that the loop runs has said so before the loop looks.
         self._asked_to_stop = True
         if self._started.is_open and self._failure is None:
-            with contextlib.suppress(RuntimeError):  # closed already
-                self.call(set_stop)
+            self.call(set_stop)
 
     def join(self) -> None:
         """Waits for the thread to end, if it was started."""
@@ -210,10 +247,7 @@ class LoopThread:
     def answers(self, timeout_s: float) -> bool:
         """Whether the loop does anything at all within a time: it may be stuck in user code. From another thread."""
         answered = Gate()
-        try:
-            self.call(answered.open)
-        except RuntimeError:
-            return True  # it has ended
+        self.call(answered.open, refused=answered.open)
         return answered.wait(timeout_s)
 
     def stack(self) -> str:

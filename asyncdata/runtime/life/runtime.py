@@ -301,8 +301,7 @@ class Runtime:
             self.loader.begin_close()
             self._closing.clear()
             return
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-            self._stage.call(self._begin_shut_down)
+        self._stage.call(self._begin_shut_down)
 
     def _begin_shut_down(self) -> None:
         if self._closing:
@@ -397,16 +396,12 @@ class Runtime:
             self._pipelines.add(task)
             task.add_done_callback(self._pipelines.discard)
 
-        try:
-            self._stage.call(start)
-        except RuntimeError:
-            refused()
+        self._stage.call(start, refused)
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls a function on the stage loop soon, if that still runs; from any thread, takes no lock."""
         if os.getpid() == self._pid and self._state not in ("new", "starting"):
-            with contextlib.suppress(RuntimeError):
-                self._stage.call(function)
+            self._stage.call(function)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Runs a coroutine on the stage loop, from any other thread."""

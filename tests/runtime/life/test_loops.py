@@ -8,6 +8,7 @@ import errno
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import cast
 
 import pytest
 import uvloop
@@ -101,7 +102,7 @@ def test_stopping_waits_for_tasks(thread: LoopThread) -> None:
 
 
 def test_a_loop_that_has_ended_says_so() -> None:
-    """Calls raise; stopping again and joining again are nothing."""
+    """Calls are refused; stopping again and joining again are nothing."""
     thread = LoopThread("test-loop")
     order: list[str] = []
     thread.after_end(lambda: order.append("first"))
@@ -110,13 +111,41 @@ def test_a_loop_that_has_ended_says_so() -> None:
     thread.stop()
     thread.join()
     assert order == ["first", "second"]
-    with pytest.raises(RuntimeError):
-        thread.call(lambda: None)
-    with pytest.raises(RuntimeError):
-        thread.submit(double(1))
+    thread.call(lambda: order.append("called"), refused=lambda: order.append("refused"))
+    assert order == ["first", "second", "refused"]
+    with pytest.raises(RuntimeError, match="has ended"):
+        thread.submit(double(1)).result(10.0)
     thread.stop()
     thread.join()
     assert thread.answers(0.1)
+
+
+def test_a_call_to_a_loop_that_is_about_to_end_is_made_or_refused() -> None:
+    """A loop takes calls after its last turn and never makes them; whoever waits for one would wait for ever."""
+    thread = LoopThread("test-loop")
+    thread.start()
+    outcomes: list[str] = []
+    late: list[concurrent.futures.Future[int]] = []
+
+    class Late:
+        """The loop, and somebody who calls it between its last turn and its end."""
+
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            self._loop = loop
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._loop, name)
+
+        def close(self) -> None:
+            thread.call(lambda: outcomes.append("called"), refused=lambda: outcomes.append("refused"))
+            late.append(thread.submit(double(1)))
+            self._loop.close()
+
+    thread.loop = cast("asyncio.AbstractEventLoop", Late(thread.loop))
+    thread.end()
+    assert outcomes == ["refused"]
+    with pytest.raises(RuntimeError, match="has ended"):
+        late[0].result(10.0)
 
 
 def test_a_thread_that_was_never_started_has_nothing_to_close() -> None:
