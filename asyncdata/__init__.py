@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from asyncdata.options import TimeoutOptions as TimeoutOptions
     from asyncdata.plan.node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from asyncdata.plan.node import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
-    from asyncdata.record.manifest import write_manifest as write_manifest
-    from asyncdata.record.tfrecord import TFRecordWriter as TFRecordWriter
+    from asyncdata.record.manifest_writer import write_manifest as write_manifest
+    from asyncdata.record.tfrecord_writer import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.consumer.iterate import PipelineIterator as PipelineIterator
     from asyncdata.runtime.life.runtime import Runtime as Runtime
     from asyncdata.spec import ArraySpec as ArraySpec
@@ -138,8 +138,8 @@ _HOMES = {
     "asyncdata.formats.image": ("decode_image",),
     "asyncdata.formats.example.sequences": ("parse_sequence_example",),
     "asyncdata.formats.example.serialize": ("serialize_example", "serialize_sequence_example"),
-    "asyncdata.record.manifest": ("write_manifest",),
-    "asyncdata.record.tfrecord": ("TFRecordWriter",),
+    "asyncdata.record.manifest_writer": ("write_manifest",),
+    "asyncdata.record.tfrecord_writer": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),
     "asyncdata.dataset.fused": ("map_and_batch", "parallel_interleave", "shuffle_and_repeat"),
     "asyncdata.memory.ragged": ("RaggedArray",),

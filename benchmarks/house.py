@@ -33,6 +33,8 @@ _EXEMPT: Final[Mapping[str, str]] = {
 """Neither large constructors nor long files, and why."""
 _LAYERS_OF_A_FAMILY: Final = ("asyncdata.dataset", "asyncdata.plan", "asyncdata.runtime.lower")
 """A family of nodes has a module of one name in each: how it is called, what it is, how it becomes stages."""
+_BACKENDS: Final = tuple(f"asyncdata.storage{name}" for name in ("", ".gcs", ".hdfs", ".local", ".webhdfs"))
+"""Each has a module of one name for the same thing, its reader for example."""
 _NO_CODE: Final = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
 )
@@ -169,9 +171,12 @@ def findings(modules: Sequence[Module]) -> list[tuple[str, list[str]]]:
             homes[name].append(module.name)
     twice = [f"{name} ({', '.join(places)})" for name, places in sorted(homes.items()) if len(places) > 1]
     stems: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    packages = {module.name.rpartition(".")[0] for module in modules}
     for module in modules:
         folder, _, stem = module.name.rpartition(".")
-        stems[stem]["a family" if folder in _LAYERS_OF_A_FAMILY else folder].append(module.name)
+        home = "a family" if folder in _LAYERS_OF_A_FAMILY else "a backend" if folder in _BACKENDS else folder
+        if module.name not in packages:
+            stems[stem][home].append(module.name)
     alike = [
         f"{stem} ({', '.join(name for names in places.values() for name in names)})"
         for stem, places in sorted(stems.items())
@@ -181,7 +186,10 @@ def findings(modules: Sequence[Module]) -> list[tuple[str, list[str]]]:
     small = [
         f"{module.name} ({module.lines})"
         for module in modules
-        if 1 < module.lines < _SHORT and len(known_by[module.name]) == 1 and module.name.count(".") > 1
+        if module.name not in packages
+        and 1 < module.lines < _SHORT
+        and len(known_by[module.name]) == 1
+        and module.name.count(".") > 1
     ]
     on_top = [module.name for module in modules if module.name.startswith("asyncdata.runtime.")]
     on_top = [name for name in on_top if name.count(".") == 2 and not any(m.startswith(f"{name}.") for m in on_top)]

@@ -28,10 +28,10 @@ from yarl import URL
 from asyncdata.errors import StorageError
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import EncodedBodyError, FailureCause, RangeIgnoredError, ReadFailedError, read_failed
+from asyncdata.storage.http1.body_plan import MAX_ASIDE_BYTES
 from asyncdata.storage.http1.connection import Accept, Answer
-from asyncdata.storage.http1.descriptors import holds_input
-from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES
 from asyncdata.storage.http1.head import MalformedHeadError, ResponseHead
+from asyncdata.storage.http1.kernel_buffers import holds_input
 from asyncdata.storage.statuses import parse_retry_after, status_error
 
 MAX_REDIRECTS: Final = 10

@@ -26,12 +26,12 @@ from asyncdata.errors import (
 )
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.blocking_jobs import ThreadJobs
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, locate, read_failed
 from asyncdata.storage.globs import compile_glob, expand_braces
 from asyncdata.storage.reader import ReaderSpec
 from asyncdata.storage.statuses import status_error
-from asyncdata.storage.threads import ThreadJobs
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 16

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from asyncdata.workers.registry import Registered
+    from asyncdata.workers.known_programs import Registered
     from asyncdata.workers.worker import Worker
 
 # Events of a call, beside the kinds of messages REPLY, FAILED, NEED and WITHDRAWN.

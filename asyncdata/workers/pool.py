@@ -33,10 +33,10 @@ from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
 from asyncdata.workers.dispatch import Dispatcher
 from asyncdata.workers.failure import decode_failure
+from asyncdata.workers.known_programs import Registry
 from asyncdata.workers.messages import Message
 from asyncdata.workers.overtime import Overtime
 from asyncdata.workers.process import Process
-from asyncdata.workers.registry import Registry
 from asyncdata.workers.spawn import Launched, Spawner, SpawnPlan, absolute_path, launch
 from asyncdata.workers.starts import Starts
 from asyncdata.workers.stats import PoolStats

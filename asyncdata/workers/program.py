@@ -31,7 +31,7 @@ from asyncdata.workers.calling import explain_call, no_coroutine
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.results import Need, Results, Rooms, has_place, rows_within, write_columns
-from asyncdata.workers.tasks import DAMAGED, DONE, HUNG, NO_SPAN, Reply, Task, decode_shape, encode_failed
+from asyncdata.workers.task_records import DAMAGED, DONE, HUNG, NO_SPAN, Reply, Task, decode_shape, encode_failed
 from asyncdata.workers.whereabouts import Mark
 
 

@@ -31,7 +31,7 @@ from asyncdata.memory.pickling import dumps
 from asyncdata.memory.returned import returned, returned_nest
 from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
 from asyncdata.memory.wire import aligned
-from asyncdata.workers.tasks import DONE, NO_SPAN, PAYLOADS, RAGGED, RESULTS, RaggedRows, Task
+from asyncdata.workers.task_records import DONE, NO_SPAN, PAYLOADS, RAGGED, RESULTS, RaggedRows, Task
 
 Need = Callable[[int, int], tuple[int, int]]
 """Asks for bytes for one of `RESULTS` and `PAYLOADS`; gives offset and size."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import asyncdata as ad
-from asyncdata.record.tfrecord import TFRecordWriter
+from asyncdata.record.tfrecord_writer import TFRecordWriter
 from fake_gcs import FakeGCS
 
 BUCKET = "data"

@@ -15,7 +15,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode
-from asyncdata.runtime.stages.work import workers
+from asyncdata.runtime.stages.work import worker_map
 from asyncdata.storage.policy.hedge import hedge_bytes
 from benchmarks import memory
 from benchmarks.measure import Sampler, tree_pss_bytes
@@ -202,7 +202,7 @@ def hundred(x: int) -> Any:
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_small_results_are_charged_as_used(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a function so slow that each result comes alone: 1,500 of them would be 100 MB, a slab for each."""
-    monkeypatch.setattr(workers, "_TASK_SECONDS", 0.0)
+    monkeypatch.setattr(worker_map, "_TASK_SECONDS", 0.0)
     options = ad.Options(memory_limit_bytes=16 * MIB, num_workers=2, num_threads=8)
     dataset = ad.Dataset.range(2000).map(hundred, 16, executor=executor).shuffle(1500, seed=1).batch(64)
     assert sum(len(batch) for batch in dataset.with_options(options)) == 2000

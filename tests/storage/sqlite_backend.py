@@ -8,10 +8,10 @@ from pathlib import Path
 
 from asyncdata.errors import ObjectNotFoundError, StorageError
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.blocking_jobs import ThreadJobs
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.reader import RangeReader, ReaderSpec
-from asyncdata.storage.threads import ThreadJobs
 from asyncdata.types import ObjectInfo
 
 LEAD = "blobs://"

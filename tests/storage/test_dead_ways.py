@@ -14,7 +14,7 @@ import pytest
 from asyncdata.errors import TransientStorageError
 from asyncdata.options import Environment, HedgeOptions, Options, RetryOptions, TimeoutOptions
 from asyncdata.storage import FailureCause, Fetcher
-from asyncdata.storage.http1.dial import dial
+from asyncdata.storage.http1.connection_pool import dial
 from asyncdata.types import ObjectInfo
 from tests.patience import LIMIT_S
 from tests.storage.raw_server import DATA, Peer, RawServer, Request, ranged
@@ -167,7 +167,7 @@ async def test_names_that_are_unknown_for_a_while_are_asked_for_again(monkeypatc
     async def named(request: Request, peer: Peer) -> None:
         await peer.send(b"".join(ranged(request, extra=GENERATION)))
 
-    monkeypatch.setattr("asyncdata.storage.http1.pool.dial", failing)
+    monkeypatch.setattr("asyncdata.storage.http1.connection_pool.dial", failing)
     async with RawServer(named) as server, fetching(Options(retry=QUICK, hedge=NO_HEDGES), server.url) as fetcher:
         buffer = bytearray(1000)
         await fetcher.read(INFO, 0, memoryview(buffer))

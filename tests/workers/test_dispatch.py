@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, Death
 from asyncdata.workers.dispatch import Dispatcher
-from asyncdata.workers.registry import Registered
+from asyncdata.workers.known_programs import Registered
 from asyncdata.workers.worker import Worker
 
 

@@ -25,7 +25,7 @@ from asyncdata.memory.wire import Part, Shape
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.failure import decode_failure
 from asyncdata.workers.program import Program, execute, generator
-from asyncdata.workers.tasks import (
+from asyncdata.workers.task_records import (
     DAMAGED,
     DONE,
     HUNG,

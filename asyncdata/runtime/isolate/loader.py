@@ -45,7 +45,7 @@ _BOOTSTRAP: Final = (
     "import sys,marshal\n"
     "with open({fd},'rb') as f: s=marshal.load(f)\n"
     "sys.path[:]=s['path']\n"
-    "from asyncdata.runtime.isolate.child import main\n"
+    "from asyncdata.runtime.isolate.loader_process import main\n"
     "main(s)\n"
 )
 

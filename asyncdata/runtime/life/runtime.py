@@ -40,7 +40,7 @@ from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.policy.hedge import hedge_bytes
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.stats import PoolStats
-from asyncdata.workers.threads import ThreadPool
+from asyncdata.workers.thread_pool import ThreadPool
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from asyncdata.runtime.memory.activity import Outside
-from asyncdata.workers.threads import ThreadPool
+from asyncdata.workers.thread_pool import ThreadPool
 
 T = TypeVar("T")
 

@@ -19,12 +19,11 @@ from asyncdata.runtime.reading.chunks import ChunkReader
 from asyncdata.runtime.reading.inflate import InflatedChunks
 from asyncdata.runtime.scope import Access, Scope
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.sources.file import SourceFile
+from asyncdata.runtime.stages.sources.file import GuardedStage, SourceFile
 from asyncdata.runtime.stages.sources.framed import FramedStage
-from asyncdata.runtime.stages.sources.guarded import GuardedStage
-from asyncdata.runtime.stages.sources.parquet import ParquetStage
+from asyncdata.runtime.stages.sources.parquet_rows import ParquetStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
-from asyncdata.runtime.stages.sources.tar import TarStage
+from asyncdata.runtime.stages.sources.tar_samples import TarStage
 from asyncdata.storage.urls import scheme_of
 
 _LEAST_FIRST: Final = 1 << 16

@@ -22,12 +22,12 @@ from asyncdata.runtime.stages.group.materialized import ContentsStage, Materiali
 from asyncdata.runtime.stages.group.padding import Padding
 from asyncdata.runtime.stages.group.raggedness import Ragging
 from asyncdata.runtime.stages.group.uneven import UnevenBatchStage
-from asyncdata.runtime.stages.group.window import WindowStage
+from asyncdata.runtime.stages.group.windows import WindowStage
 from asyncdata.runtime.stages.rows.unbatch import UnbatchStage
 from asyncdata.runtime.stages.store.cache import CacheStage
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
-from asyncdata.runtime.stages.store.snapshot import SnapshotStage
+from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryStore
 from asyncdata.runtime.user_code import UserFunction, as_int
 

@@ -11,7 +11,7 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import CounterStage, ItemsStage, RandomStage, RangeStage, SlicesStage
 from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
-from asyncdata.runtime.stages.sources.listing import ListFilesStage
+from asyncdata.runtime.stages.sources.list_files import ListFilesStage
 
 
 @lowers(sources.Range)

@@ -21,7 +21,7 @@ from asyncdata.runtime.stages.group.collecting import Collector
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
-from asyncdata.runtime.stages.work.workers import WorkerStage
+from asyncdata.runtime.stages.work.worker_map import WorkerStage
 from asyncdata.workers.program import Program
 
 

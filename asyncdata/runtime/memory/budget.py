@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from asyncdata.errors import MemoryLimitError, SystemResourceError
@@ -21,7 +21,6 @@ from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.spans import SpanAllocator
 from asyncdata.runtime.memory.activity import Activity
-from asyncdata.runtime.memory.lent import LentSlabs
 
 _QUIET_ROUNDS: Final = 64
 """Rounds of the loop without a change after which nobody is about to go on."""
@@ -47,6 +46,49 @@ class _Waiter:
             await self.answered
         finally:
             account.waited_s += time.monotonic() - began
+
+
+class LentSlabs:
+    """How often each slab was lent to a consumer. Stage loop only.
+
+    A batch may outlive the iterator it came from. The next iterator has to make do with what its consumers leave, so
+    slabs that consumers hold of one part of the memory are counted together: of the pipeline that uses the part now,
+    and of those before it.
+
+    Attributes:
+        counts: By the slab's index.
+        nbytes: Bytes of slabs that consumers hold.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.nbytes = 0
+
+    def lend(self, slabs: Sequence[Slab]) -> list[Slab]:
+        """Lends each slab once more; returns those that no consumer held before."""
+        counts = self.counts
+        fresh = []
+        for slab in slabs:
+            index = slab.index
+            if index in counts:
+                counts[index] += 1
+            else:
+                counts[index] = 1
+                self.nbytes += slab.nbytes
+                fresh.append(slab)
+        return fresh
+
+    def take_back(self, slabs: Sequence[Slab]) -> None:
+        """A consumer has let go of what `lend` gave it."""
+        counts = self.counts
+        for slab in slabs:
+            index = slab.index
+            left = counts[index] - 1
+            if left:
+                counts[index] = left
+            else:
+                del counts[index]
+                self.nbytes -= slab.nbytes
 
 
 class Budget:

@@ -14,7 +14,7 @@ from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.stage import Pause
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.groups import gather_bounded
-from asyncdata.storage.manifest import MAX_MANIFEST_BYTES, parse_entry
+from asyncdata.storage.manifest_files import MAX_MANIFEST_BYTES, parse_entry
 from asyncdata.types import ObjectInfo
 
 D = TypeVar("D")

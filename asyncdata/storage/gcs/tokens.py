@@ -16,8 +16,8 @@ from importlib import import_module
 from typing import Final, Protocol
 
 from asyncdata.errors import AccessDeniedError, StorageError, UnsupportedURLError
+from asyncdata.storage.blocking_jobs import run_apart
 from asyncdata.storage.failures import FailureCause, read_failed
-from asyncdata.storage.threads import run_apart
 
 _GOOGLE: Final = "asyncdata.storage.gcs.google_tokens"
 REFRESH_BEFORE_S: Final = 300.0

@@ -16,7 +16,7 @@ from typing import Final
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.http1.connection import Accept, Answer, StaleConnectionError
-from asyncdata.storage.http1.pool import ConnectionPool
+from asyncdata.storage.http1.connection_pool import ConnectionPool
 from asyncdata.storage.urls import Origin
 
 USER_AGENT: Final = "asyncdata"

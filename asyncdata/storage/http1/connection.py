@@ -28,9 +28,9 @@ from typing import Final, NamedTuple, TypeAlias, cast
 from asyncdata.errors import StorageError
 from asyncdata.storage.attempt import Attempt, ReadLimits
 from asyncdata.storage.failures import FailureCause, ReadFailedError, UnreadableHeadError, read_failed
-from asyncdata.storage.http1.descriptors import holds_input
-from asyncdata.storage.http1.framing import MAX_ASIDE_BYTES, join_chunks, plan_body
+from asyncdata.storage.http1.body_plan import MAX_ASIDE_BYTES, join_chunks, plan_body
 from asyncdata.storage.http1.head import MAX_HEAD_BYTES, MalformedHeadError, ResponseHead, parse_head
+from asyncdata.storage.http1.kernel_buffers import holds_input
 from asyncdata.storage.http1.tls_transport import TlsTransport
 
 LOW_WATER_BYTES: Final = 256 << 10

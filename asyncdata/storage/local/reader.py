@@ -20,13 +20,13 @@ from asyncdata.errors import (
     refused,
 )
 from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.blocking_jobs import ThreadJobs
 from asyncdata.storage.changed import object_changed, object_deleted
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.globs import compile_glob
 from asyncdata.storage.local.descriptors import Descriptors, fill, max_idle_files, version_of
 from asyncdata.storage.local.walk import find_files
 from asyncdata.storage.reader import ReaderSpec
-from asyncdata.storage.threads import ThreadJobs
 from asyncdata.types import ObjectInfo
 
 MAX_THREADS: Final = 8

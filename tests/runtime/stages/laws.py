@@ -37,7 +37,7 @@ from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.stages.sources.file import SourceFile
-from asyncdata.workers.threads import ThreadPool
+from asyncdata.workers.thread_pool import ThreadPool
 
 Make: TypeAlias = "Callable[[Bench], Stage]"
 Kinds: TypeAlias = Literal["array", "objects", "refs", "records", "twice", "nests", "mixed"]

@@ -20,7 +20,7 @@ from asyncdata.runtime.stages.group.materialized import ContentsStage, Materiali
 from asyncdata.runtime.stages.group.padding import Padding
 from asyncdata.runtime.stages.group.raggedness import Ragging
 from asyncdata.runtime.stages.group.uneven import UnevenBatchStage
-from asyncdata.runtime.stages.group.window import WindowStage
+from asyncdata.runtime.stages.group.windows import WindowStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, TakeStage
 from asyncdata.runtime.stages.rows.unbatch import UnbatchStage

@@ -21,7 +21,7 @@ from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage
 from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage
-from asyncdata.runtime.stages.sources.listing import ListFilesStage
+from asyncdata.runtime.stages.sources.list_files import ListFilesStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
 from asyncdata.types import Element, ObjectInfo
 from tests.runtime.stages.laws import (

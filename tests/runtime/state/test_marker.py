@@ -20,7 +20,7 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.group.group_by_window import GroupByWindowStage
 from asyncdata.runtime.stages.group.materialized import ContentsStage
-from asyncdata.runtime.stages.group.window import WindowStage
+from asyncdata.runtime.stages.group.windows import WindowStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.order.prefetch import PrefetchStage

@@ -16,7 +16,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
 from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection import RangeConnection
-from asyncdata.storage.http1.pool import ConnectionPool
+from asyncdata.storage.http1.connection_pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.urls import Origin

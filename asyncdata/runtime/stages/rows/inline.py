@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
+from asyncdata.memory.returned import returned_nest
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
-from asyncdata.runtime.stages.rows.results import block_of_results
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
+from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 from asyncdata.workers.calling import explain_call
@@ -228,3 +230,26 @@ class AsyncMapStage(Stage):
                 await manager.__aexit__(None, None, None)
         finally:
             await super().aclose()
+
+
+_NUMBERS: Final = frozenset({bool, int, float, complex})
+_SETTLED: Final = frozenset({bytes, str, np.int64, np.float32, np.float64})
+
+
+def block_of_results(results: list[Any], origin: Rows, advance: Advance) -> Block:
+    """As `block_of_elements`, for what a function returned."""
+    block = block_of_elements(results, origin, advance)
+    columns = tuple(_converted(column) if isinstance(column, ObjectColumn) else column for column in block.columns)
+    return Block(block.structure, columns, block.origin, block.advance)
+
+
+def _converted(column: ObjectColumn) -> Column:
+    items = column.items
+    kinds = set(map(type, items))
+    if len(kinds) == 1 and kinds <= _NUMBERS:
+        try:
+            return ArrayColumn(np.array(items, np.int64 if int in kinds else kinds.pop()))
+        except OverflowError:
+            pass
+    # Where elements are not alike, each may be a nest.
+    return column if kinds <= _SETTLED else ObjectColumn([returned_nest(item) for item in items])

@@ -10,7 +10,7 @@ from asyncdata.errors import CloseTimeoutError, FunctionTransferError, PipelineC
 from asyncdata.memory.arena import Arena
 from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import Outside
-from asyncdata.storage.threads import until_done
+from asyncdata.storage.blocking_jobs import until_done
 from asyncdata.workers.child import GrantDeniedError
 from asyncdata.workers.pool import Grant, WorkerPool
 from asyncdata.workers.program import Program, execute

@@ -9,7 +9,7 @@ from asyncdata.memory.advance import Rows
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.workers.call import OverdueError
 from asyncdata.workers.failure import annotate, decode_failure, stack_of
-from asyncdata.workers.tasks import DAMAGED, HUNG
+from asyncdata.workers.task_records import DAMAGED, HUNG
 
 
 class Failed(NamedTuple):

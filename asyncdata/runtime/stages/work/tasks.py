@@ -35,11 +35,11 @@ from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.group.materialized import rows_of
 from asyncdata.runtime.stages.group.stacking import Misfit, batch_of
 from asyncdata.runtime.stages.work.failed import Failed, error_of
-from asyncdata.runtime.stages.work.sizes import OutputSizes
+from asyncdata.runtime.stages.work.output_sizes import OutputSizes
 from asyncdata.workers.call import OverdueError
 from asyncdata.workers.failure import annotate
 from asyncdata.workers.pool import Grant
-from asyncdata.workers.tasks import (
+from asyncdata.workers.task_records import (
     NO_ROOM,
     NO_SPAN,
     RAGGED,

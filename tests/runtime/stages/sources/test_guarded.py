@@ -16,7 +16,7 @@ from asyncdata.errors import (
     TransientStorageError,
 )
 from asyncdata.memory.block import Block
-from asyncdata.runtime.stages.sources.guarded import GuardedStage
+from asyncdata.runtime.stages.sources.file import GuardedStage
 from tests.runtime.stages.laws import Bench, Make, Scripted, check_any_blocking, check_closing, guard, script, whole
 
 

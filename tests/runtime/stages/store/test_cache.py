@@ -19,7 +19,7 @@ from asyncdata.errors import BrokenFrameError, DataError, MemoryLimitError, Pipe
 from asyncdata.memory.accounts import Kind
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.store.cache import CacheStage
-from asyncdata.runtime.stages.store.snapshot import SnapshotStage
+from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import Charges, MemoryCell, MemoryStore
 from tests.runtime.stages.laws import (
     Bench,

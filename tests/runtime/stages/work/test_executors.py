@@ -15,8 +15,8 @@ from asyncdata.memory.structure import LEAF
 from asyncdata.memory.wire import pack, packed_bytes, shape_of, write
 from asyncdata.runtime.stages.work.executors import ThreadExecutor
 from asyncdata.workers.program import Program
-from asyncdata.workers.tasks import NO_SPAN, Reply, Task, encode_shape
-from asyncdata.workers.threads import ThreadPool
+from asyncdata.workers.task_records import NO_SPAN, Reply, Task, encode_shape
+from asyncdata.workers.thread_pool import ThreadPool
 
 
 def doubled(number: int) -> int:

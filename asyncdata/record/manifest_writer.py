@@ -15,7 +15,7 @@ from asyncdata.options import Options, read_environment
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.groups import gather_bounded
-from asyncdata.storage.manifest import format_entry
+from asyncdata.storage.manifest_files import format_entry
 from asyncdata.types import ObjectInfo
 
 _GLOBS_AT_A_TIME: Final = 16

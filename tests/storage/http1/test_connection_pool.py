@@ -12,7 +12,7 @@ import pytest
 from asyncdata.errors import PipelineClosedError, StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.http1.pool import ConnectionPool
+from asyncdata.storage.http1.connection_pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
 from asyncdata.storage.urls import Origin
 from tests.patience import LIMIT_S, until
@@ -184,7 +184,7 @@ async def test_close_ends_everything_at_once() -> None:
 
 async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody used for the idle limit is closed, without anybody asking."""
-    monkeypatch.setattr("asyncdata.storage.http1.pool.IDLE_LIMIT_S", 0.05)
+    monkeypatch.setattr("asyncdata.storage.http1.connection_pool.IDLE_LIMIT_S", 0.05)
     async with RawServer(honest) as server, pool_of(2) as pool:
         origin = Origin("127.0.0.1", server.port, False)
         connection = await pool.acquire(origin)
@@ -198,7 +198,7 @@ async def test_old_connections_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     async with RawServer(honest) as server, pool_of(2) as pool:
         origin = Origin("127.0.0.1", server.port, False)
         connection = await pool.acquire(origin)
-        monkeypatch.setattr("asyncdata.storage.http1.pool.AGE_LIMIT_S", -1.0)
+        monkeypatch.setattr("asyncdata.storage.http1.connection_pool.AGE_LIMIT_S", -1.0)
         pool.release(connection)
         assert not connection.is_clean
         assert await pool.acquire(origin) is not connection

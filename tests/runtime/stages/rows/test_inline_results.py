@@ -11,7 +11,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS
 from asyncdata.memory.columns import ArrayColumn
-from asyncdata.runtime.stages.rows.results import block_of_results
+from asyncdata.runtime.stages.rows.inline import block_of_results
 
 COUNT = 4
 

@@ -8,17 +8,19 @@ that a burst's extra connections age at the bottom; the idle limit, by one timer
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
+
+import aiohappyeyeballs
 
 from asyncdata.errors import PipelineClosedError, StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.http1.connection import Phase, RangeConnection
-from asyncdata.storage.http1.dial import dial
 from asyncdata.storage.http1.tls_transport import open_tls
 from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.urls import Origin
@@ -269,3 +271,27 @@ class ConnectionPool:
                     oldest = connection.idle_since
         if oldest is not None:
             self._eviction = loop.call_at(oldest + IDLE_LIMIT_S, self._evict)
+
+
+_NEXT_AFTER_S: Final = 0.25
+
+
+async def dial(host: str, port: int) -> socket.socket:
+    """Connects to whichever address of a host answers first; cancelled, it leaves no socket.
+
+    A name may mean several addresses, of which some lead nowhere: an IPv6 route that swallows packets, a machine that
+    is gone. Waiting for the first until the time limit, attempt after attempt, would never reach the second. So the
+    next address is tried as well when one has not answered within a quarter of a second (RFC 8305).
+
+    Raises:
+        OSError: The name is not known, or no address of it can be connected to.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # One family after the other, as each may be broken as a whole.
+    return await aiohappyeyeballs.start_connection(
+        [(family, kind, number, "", address) for family, kind, number, _, address in found],
+        happy_eyeballs_delay=_NEXT_AFTER_S,
+        interleave=1,
+        loop=loop,
+    )

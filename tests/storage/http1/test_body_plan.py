@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.storage.failures import FailureCause, RangeIgnoredError, ReadFailedError, UnframedBodyError
-from asyncdata.storage.http1.framing import BodyPlan, join_chunks, plan_body
+from asyncdata.storage.http1.body_plan import BodyPlan, join_chunks, plan_body
 from asyncdata.storage.http1.head import ResponseHead
 
 

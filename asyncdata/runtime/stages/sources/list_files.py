@@ -19,6 +19,8 @@ from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken
 class ListFilesStage(CountedStage):
     """URLs that are found once per pipeline, in the order of the finding or shuffled as a whole.
 
+    An error of the listing names this step, as listing runs outside of the pull of any other.
+
     Args:
         context: What every stage is given.
         key: Of the order, or None for the order in which they were found.

@@ -15,7 +15,7 @@ from asyncdata.formats.tfrecord import check_payloads
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.collecting import Collector
 from asyncdata.runtime.stages.work.executors import ThreadExecutor
-from asyncdata.runtime.stages.work.workers import Outcome, WorkerStage
+from asyncdata.runtime.stages.work.worker_map import Outcome, WorkerStage
 from asyncdata.workers.program import Program
 from tests.patience import LIMIT_S
 from tests.runtime.stages.laws import (

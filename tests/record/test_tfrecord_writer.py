@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asyncdata.formats.tfrecord import encode_many
-from asyncdata.record.tfrecord import TFRecordWriter
+from asyncdata.record.tfrecord_writer import TFRecordWriter
 from tests.formats.streams import iter_records
 
 RECORDS = [b"first", b"", b"x" * 3_000_000, b"last"]

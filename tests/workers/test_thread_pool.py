@@ -12,7 +12,7 @@ import uvloop
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.workers.failure import UserFunctionError
-from asyncdata.workers.threads import ThreadPool
+from asyncdata.workers.thread_pool import ThreadPool
 from tests.patience import turns, wait_until
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from asyncdata.storage.threads import ThreadJobs
+from asyncdata.storage.blocking_jobs import ThreadJobs
 from tests.patience import LIMIT_S
 
 

@@ -28,7 +28,7 @@ from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
 from asyncdata.runtime.stages.work.failed import Failed
-from asyncdata.runtime.stages.work.sizes import OutputSizes
+from asyncdata.runtime.stages.work.output_sizes import OutputSizes
 from asyncdata.runtime.stages.work.tasks import Executor, Job, JobTask
 
 Outcome: TypeAlias = Literal["rows", "batch"]

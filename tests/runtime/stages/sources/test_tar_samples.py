@@ -10,7 +10,7 @@ import pytest
 
 from asyncdata.formats.tar import TarFramer
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.sources.tar import TarStage
+from asyncdata.runtime.stages.sources.tar_samples import TarStage
 from tests.formats.test_tar import archive
 from tests.runtime.stages.laws import Bench, Make, check_any_blocking, check_cancelling, check_closing, whole
 from tests.runtime.stages.test_tfrecord import URL, CutChunks

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.errors import DataError
-from asyncdata.storage.manifest import UNKNOWN_SIZE, format_entry, parse_entry
+from asyncdata.storage.manifest_files import UNKNOWN_SIZE, format_entry, parse_entry
 from asyncdata.types import ObjectInfo
 
 _INFOS = st.builds(

@@ -14,7 +14,7 @@ import asyncdata as ad
 from asyncdata.formats.parquet_filters import checked_filters
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.sources.parquet import ParquetStage
+from asyncdata.runtime.stages.sources.parquet_rows import ParquetStage
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS
 from tests.formats.test_parquet import stored
