@@ -1,9 +1,12 @@
-"""Measures again what docs/explanation/performance.md shows, and puts the new tables in place of the old ones.
+"""Measures the tables of docs/explanation/performance-tables.md again and replaces them.
 
     python -m benchmarks.page [name …] [-- options for the benchmark]
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end of NAME -->``; everything in between is replaced by what
-the command prints. A plot is drawn beside the page and shown below its table.
+A table is between ``<!-- table: NAME -->`` and ``<!-- end of NAME -->``; the output of the command replaces everything
+in between. A plot is drawn beside the page and shown below its table.
+
+The small tables of docs/explanation/performance.md repeat figures of the full ones, each below a comment
+``<!-- part of: NAME -->``. They are edited by hand; a test compares their figures with the full table.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Final
 
 from benchmarks.servers import REPOSITORY, here
 
-PAGE: Final = REPOSITORY / "docs" / "explanation" / "performance.md"
+PAGE: Final = REPOSITORY / "docs" / "explanation" / "performance-tables.md"
+SUMMARY: Final = PAGE.with_name("performance.md")
 COMMANDS: Final = {
     "range_read": ("range_read", "--server", "nginx"),
     "end_to_end": ("end_to_end",),
@@ -32,13 +36,13 @@ COMMANDS: Final = {
     "latency_hiding": ("latency_hiding", "--plot", "docs/explanation/latency-hiding.png"),
 }
 NOT_YET: Final = "Not measured yet."
-"""Stands where a table will."""
+"""The placeholder of a table."""
 
 _WIDTH: Final = 120
 
 
 def measure(name: str, options: Sequence[str]) -> str:
-    """What stands below the mark: the command, and its output from the conditions on."""
+    """Runs a benchmark and returns the text below the mark: the command, and its output from the conditions on."""
     module, *usual = COMMANDS[name]
     words = ["-m", f"benchmarks.{module}", *usual]
     done = subprocess.run(
@@ -56,7 +60,7 @@ def measure(name: str, options: Sequence[str]) -> str:
 
 
 def replaced(page: str, name: str, table: str) -> str:
-    """The page with one table replaced.
+    """Returns the page with one table replaced.
 
     Raises:
         ValueError: The page has no such table.
@@ -69,7 +73,7 @@ def replaced(page: str, name: str, table: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Runs the command line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     at = given.index("--") if "--" in given else len(given)
     names, options = given[:at] or list(COMMANDS), given[at + 1 :]
