@@ -1,13 +1,13 @@
 """asyncdata: training data from GCS, HDFS and local disks, as fast as the wire allows.
 
-The public names, and nothing else. They are imported when they are first used, so that a worker process which needs
-one parser does not load the storage clients.
+This module exports the public names. It imports each one when it is first used, so that a worker process that needs one
+parser does not load the storage clients.
 """
 
 from __future__ import annotations
 
-# Once the main thread has ended Python refuses this import, and with it every event loop. A program may begin its first
-# pipeline later, in a thread that goes on.
+# After the main thread has ended, Python refuses this import, and therefore every event loop. A program may start its
+# first pipeline later than that, in a thread that continues.
 import concurrent.futures.thread  # noqa: F401 -- see above
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
-"""Every exception asyncdata raises on its own account, in one tree.
+"""All exceptions that asyncdata raises itself, in one tree.
 
-An error says what happened, where (URL, version, byte offset, record, stage) and, where it can, what to do. The place
-is kept in attributes as well as in the message, and survives pickling between processes. Exceptions raised by user
-functions keep their own type; they get a note instead (see ``workers.failure``).
+An error says what happened, where (URL, version, byte offset, record, stage) and, if possible, what to do. The location
+is in attributes and in the message, and survives pickling. Exceptions of user functions keep their own type and get a
+note instead (see ``workers.failure``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class AsyncdataError(Exception):
     """Base of the tree.
 
     Attributes:
-        message: What happened, without the place.
+        message: What happened, without the location.
         url: The object concerned.
         version: The generation, ETag or similar token that was read.
         offset: Byte offset inside the object as stored (decompressed offset for compressed files).
@@ -51,7 +51,7 @@ class AsyncdataError(Exception):
         self.attempts = attempts
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Secrets in URLs stay out of every attribute: errors are printed, logged and pickled."""
+        """Removes secrets in URLs from every attribute, because errors are printed, logged and pickled."""
         super().__setattr__(name, redact(value) if isinstance(value, str) else value)
 
     def add_note(self, note: str) -> None:
@@ -59,12 +59,12 @@ class AsyncdataError(Exception):
         super().add_note(redact(note))
 
     def place(self) -> dict[str, Any]:
-        """The attributes that are known, for rebuilding the error elsewhere."""
+        """Returns the known attributes, for rebuilding the error elsewhere."""
         names = ("url", "version", "offset", "record", "stage", "leaf", "attempts")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def complete(self, **place: Any) -> None:
-        """Fills in those of the attributes that are not known yet."""
+        """Sets the attributes that are not known yet."""
         for name, value in place.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -75,7 +75,7 @@ class AsyncdataError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self.place()
-        # What subclasses and callers have added, notes among it.
+        # Attributes that subclasses and callers have added, including notes.
         known = {"message", *place}
         more = {name: value for name, value in vars(self).items() if name not in known and value is not None}
         return _rebuild, (type(self), self.message, place), more
@@ -89,54 +89,54 @@ def _rebuild(kind: type[AsyncdataError], message: str, place: dict[str, Any]) ->
 
 
 class StorageError(AsyncdataError):
-    """A storage backend failed in a way that trying again will not mend."""
+    """A storage backend failed, and a retry would not help."""
 
 
 class TransientStorageError(StorageError):
-    """A failure that may pass: 408, 429, 5xx, a reset or refused connection, a time limit, a body cut short.
+    """A failure that may pass: 408, 429, 5xx, a reset or refused connection, a time limit, a truncated body.
 
     Attributes:
-        retry_after_s: The server's own wish, in seconds, when it sent one.
+        retry_after_s: The delay in seconds that the server asked for, if it did.
     """
 
     retry_after_s: float | None = None
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
-    """The bucket or object does not exist, or a glob matched nothing."""
+    """The bucket or object does not exist, or a pattern matched nothing."""
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The credentials are missing, expired for good, or not enough (401, 403)."""
+    """The credentials are missing, expired or insufficient (401, 403)."""
 
 
 class ObjectChangedError(StorageError):
-    """The object was replaced or deleted after it was listed; the bytes of two versions are never mixed.
+    """The object was replaced or deleted after it was listed. The bytes of two versions are never mixed.
 
     Attributes:
-        found: The version that is there instead of ``version``; None where there is none, or nobody told.
+        found: The version that exists instead of ``version``; None if there is none or it is not known.
     """
 
     found: str | None = None
 
 
 class UnsupportedURLError(StorageError, ValueError):
-    """No backend is known for this URL, or the URL is malformed."""
+    """No backend supports this URL, or the URL is malformed."""
 
 
 # --- data --------------------------------------------------------------------------------------------------------
 
 
 class DataError(AsyncdataError):
-    """The bytes are not what their format promises."""
+    """The bytes violate their format."""
 
 
 class CorruptRecordError(DataError):
-    """A checksum of one record does not match, or its payload cannot be parsed. The records after it are readable."""
+    """A record's checksum does not match, or its payload cannot be parsed. The records after it are readable."""
 
 
 class BrokenFrameError(DataError):
-    """The framing is damaged (length checksum, lying length, truncated file): nothing after this offset can be read."""
+    """The framing is damaged (length checksum, wrong length, truncated file): nothing after this offset can be read."""
 
 
 class CorruptObjectError(DataError):
@@ -144,25 +144,25 @@ class CorruptObjectError(DataError):
 
 
 class CompressionError(DataError):
-    """The stream is not in the compression that was asked for, or is damaged or cut short."""
+    """The stream does not have the requested compression, or is damaged or truncated."""
 
 
 # --- running a pipeline ------------------------------------------------------------------------------------------
 
 
 class PipelineError(AsyncdataError):
-    """The pipeline itself cannot go on."""
+    """The pipeline itself cannot continue."""
 
 
 class MemoryLimitError(PipelineError):
-    """A stage cannot make progress inside ``Options.memory_limit_bytes``; the message names it and what it needs."""
+    """A stage cannot make progress within ``Options.memory_limit_bytes``; the message names it and what it needs."""
 
 
 class SystemResourceError(PipelineError, OSError):
-    """The system refused what the pipeline needs: room on a disk, memory, descriptors, threads or processes.
+    """The system refused a resource: disk space, memory, descriptors, threads or processes.
 
     Attributes:
-        errno: The system's number for the reason, as in ``OSError``.
+        errno: The system's error number, as in ``OSError``.
     """
 
     errno: int | None = None
@@ -173,16 +173,16 @@ class UnbatchableError(PipelineError, ValueError):
 
 
 class StaleDataError(PipelineError):
-    """What a snapshot or a cache in a file keeps was made by other steps, functions or files than those of now."""
+    """A snapshot or a cache file was made by other steps, functions or files than the current ones."""
 
 
 class TooManyErrorsError(PipelineError):
-    """More elements failed than ``Options.errors`` allows to be skipped. The last one's error is the cause.
+    """More elements failed than ``Options.errors`` allows. The error of the last one is the cause.
 
     Attributes:
-        skipped: How many failed, the one that was too many included.
-        first: The first of them, as a text.
-        last: The last one.
+        skipped: How many failed, including the one that exceeded the quota.
+        first: The first failure, as text.
+        last: The last failure, as text.
     """
 
     skipped: int = 0
@@ -195,7 +195,7 @@ class QuarantineError(PipelineError):
 
 
 class FunctionTransferError(PipelineError, TypeError):
-    """A function, or what it closes over, cannot be pickled for the worker processes."""
+    """A function, or an object that it refers to, cannot be pickled for the worker processes."""
 
 
 class WorkerDiedError(PipelineError):
@@ -206,22 +206,22 @@ class TaskTimeoutError(PipelineError, TimeoutError):
     """One call of a user function in a worker process took longer than ``Options.task_timeout_s``.
 
     Attributes:
-        stack: Where the call was, as Python shows it, the latest line first; and the process's other threads, if any.
+        stack: Where the call was, as Python prints it, the latest line first; and the process's other threads, if any.
     """
 
     stack: str = ""
 
 
 class PipelineClosedError(PipelineError, RuntimeError):
-    """The iterator or Runtime was closed, or the iterator had failed, and was then used again."""
+    """The iterator or Runtime was used after it was closed, or the iterator after it failed."""
 
 
 class ForkedProcessError(PipelineError, RuntimeError):
-    """A running iterator or Runtime was inherited through ``fork()``; make a new iterator from the Dataset instead."""
+    """A running iterator or Runtime was inherited through ``fork()``; make a new iterator from the Dataset."""
 
 
 class CloseTimeoutError(PipelineError, TimeoutError):
-    """User code in a thread did not return within ``Options.close_timeout_s``; the message holds its stack."""
+    """User code in a thread did not return within ``Options.close_timeout_s``; the message contains its stack."""
 
 
 # --- what the system refuses -------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ _CURES: Final = {
     numbers.EROFS: "use a file system that can be written to",
     numbers.EACCES: "use a path that this user may write to",
     numbers.EPERM: "use a path that this user may write to",
-    numbers.ENOENT: "use a path whose directories can be made",
+    numbers.ENOENT: "use a path whose directories can be created",
     numbers.EEXIST: "a part of the path is a file: use another path",
     numbers.ENOTDIR: "a part of the path is a file: use another path",
     numbers.EISDIR: "the path is a directory: name a file in it",
@@ -246,11 +246,11 @@ _CURES: Final = {
 
 
 def refused(what: str, error: Exception, *, url: str | None = None, stage: str | None = None) -> SystemResourceError:
-    """The error for something that the system refused, with what to do about it.
+    """Returns the error for something that the system refused, with the remedy.
 
     Args:
         what: What could not be done.
-        error: What the system said; a RuntimeError where it refused a thread.
+        error: The system's error; a RuntimeError if it refused a thread.
         url: The file concerned.
         stage: Who needed it.
     """

@@ -1,4 +1,4 @@
-"""Frozen option records and AUTOTUNE; the one place where the environment is read."""
+"""Frozen option records and AUTOTUNE. Only this module reads the environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 from asyncdata import arguments
 
 AUTOTUNE: Final = -1
-"""Let asyncdata choose; legal wherever tf.data takes ``tf.data.AUTOTUNE`` (same value)."""
+"""Let asyncdata choose; accepted wherever tf.data accepts ``tf.data.AUTOTUNE`` (the same value)."""
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -23,7 +23,7 @@ SCHEME_ALIASES: Final[Mapping[str, str]] = {
     "abfss": "az",
     "azure": "az",
 }
-"""Schemes that mean another one; ``Options.storage`` keeps their options under that one."""
+"""Aliases of schemes; ``Options.storage`` keeps their options under the other name."""
 
 R = TypeVar("R", bound="OptionRecord")
 Storage: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -31,10 +31,10 @@ Storage: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 class OptionRecord:
-    """Base of the option records: remembers which fields were given.
+    """Base class of the option records; remembers which fields were given.
 
-    A field that was not given reads as its default and gives way when records are merged; a field that was given its
-    default does not give way. ``repr`` shows only the fields that were given. Pickling and copying keep the difference;
+    A field that was not given has its default, and any other record overrides it in a merge. A field that was given its
+    default is not overridden. ``repr`` shows only the fields that were given. Pickling and copying keep the difference;
     ``==`` compares values, and ``dataclasses.replace`` gives every field.
 
     Attributes:
@@ -73,10 +73,10 @@ def _remade(kind: type[R], said: dict[str, Any]) -> R:
 
 
 def merged(outer: R, inner: R) -> R:
-    """What ``outer`` says, and what ``inner`` says where ``outer`` says nothing.
+    """Returns ``outer``, with the fields of ``inner`` that ``outer`` does not give.
 
-    Records inside a record are merged field by field, ``storage`` by scheme and key. Merging is associative, and a
-    record without any field is neutral.
+    Nested records are merged field by field, ``storage`` by scheme and key. Merging is associative, and a record
+    without any field is neutral.
     """
     theirs = inner.said()
     both = {name: _joined(value, theirs[name]) for name, value in outer.said().items() if name in theirs}
@@ -84,21 +84,21 @@ def merged(outer: R, inner: R) -> R:
 
 
 def _joined(outer: Any, inner: Any) -> Any:
-    """The value of a field that both records give."""
+    """Returns the value of a field that both records give."""
     if isinstance(outer, OptionRecord):
-        # Where the inner one is None there is nothing to fill in, then or later: the outer one says all of itself.
+        # An inner None gives no fields, neither now nor later, so the outer value replaces it as a whole.
         return replace(outer) if inner is None else merged(outer, inner)
     return merged_storage(outer, inner) if isinstance(outer, Mapping) else outer
 
 
 def merged_storage(outer: Storage, inner: Storage) -> Storage:
-    """Options by scheme and key: the outer ones, and what the inner ones add."""
+    """Merges options by scheme and key: the outer ones, plus inner ones with other keys."""
     return {scheme: {**inner.get(scheme, {}), **outer.get(scheme, {})} for scheme in {**inner, **outer}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RetryOptions(OptionRecord):
-    """How failed reads are tried again.
+    """How failed reads are retried.
 
     Example:
         >>> import asyncdata as ad
@@ -106,10 +106,10 @@ class RetryOptions(OptionRecord):
         5
 
     Attributes:
-        max_attempts: Tries in all, the first included. Progress inside a body resets nothing: each try counts.
-        initial_delay_s: Upper end of the first delay; delays are drawn uniformly from [0, upper end] (full jitter).
-        max_delay_s: Where the doubling of the upper end stops.
-        deadline_s: No new try is started this long after the first one began.
+        max_attempts: Attempts in total, including the first. Progress inside a body does not reset the count.
+        initial_delay_s: Upper bound of the first delay; delays are uniform in [0, upper bound] (full jitter).
+        max_delay_s: Where the doubling of the upper bound stops.
+        deadline_s: No new attempt starts this long after the first one began.
     """
 
     max_attempts: int = 20
@@ -127,8 +127,8 @@ class RetryOptions(OptionRecord):
 class TimeoutOptions(OptionRecord):
     """Time limits of one attempt. A limit that is too small costs retries; one that is too large hides a stall.
 
-    The limits in force are learned from what was observed; these are the longest they become, and hold until enough
-    was seen.
+    asyncdata learns the limits in force from what it observes. These values are their maximum, and apply until enough
+    was observed.
 
     Example:
         >>> import asyncdata as ad
@@ -137,10 +137,10 @@ class TimeoutOptions(OptionRecord):
 
     Attributes:
         connect_s: TCP and TLS handshake.
-        first_byte_s: From sending the request to the first byte of the answer.
+        first_byte_s: From sending the request to the first byte of the response.
         idle_s: The longest silence inside a body.
-        floor_s: No limit is learned to be shorter than this.
-        least_bytes_per_s: A body that comes slower than this, over a time of ``idle_s``, is given up; 0 for never.
+        floor_s: No learned limit is shorter.
+        least_bytes_per_s: A body that is slower than this over ``idle_s`` is abandoned; 0 for never.
     """
 
     connect_s: float = 10.0
@@ -157,7 +157,7 @@ class TimeoutOptions(OptionRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HedgeOptions(OptionRecord):
-    """Second attempts at reads that have gone silent; whichever is ahead then goes on, and the other is dropped.
+    """Second attempts at reads that have fallen silent. The one that is ahead continues; the other is dropped.
 
     Example:
         >>> import asyncdata as ad
@@ -165,16 +165,16 @@ class HedgeOptions(OptionRecord):
         True
 
     Attributes:
-        enabled: False waits for the time limits instead.
-        max_extra: The most requests that hedging adds, as a fraction of those that are made without it.
-        tail_factor: A read is hedged when it was silent for this many times the 90th percentile of first-byte times;
-            for two thirds of that while a quarter of the requests that may be in flight are not.
-        least_delay_s: It is never hedged sooner.
-        most_delay_s: It is hedged after this long even while nothing is known.
-        probe_bytes: The most a second attempt asks for, and holds in memory of its own; what is missing behind that
-            is then read by the winner's way. While a quarter of the requests that may be in flight are not, it asks for
-            all that is missing, as far as the memory of ``max_at_once`` second attempts goes.
-        max_at_once: Second attempts under way at a time.
+        enabled: False waits for the time limits.
+        max_extra: The most requests that hedging adds, as a fraction of the requests made without it.
+        tail_factor: A read is hedged after silence of this many times the 90th percentile of first-byte times; after
+            two thirds of that while a quarter of the allowed requests are unused.
+        least_delay_s: A read is never hedged sooner.
+        most_delay_s: A read is hedged after this time even if nothing was measured yet.
+        probe_bytes: The most that a second attempt requests and holds in its own memory; the winner's connection reads
+            the rest. While a quarter of the allowed requests are unused, it requests all missing bytes, as far as the
+            memory of ``max_at_once`` second attempts goes.
+        max_at_once: Second attempts in flight at a time.
     """
 
     enabled: bool = True
@@ -201,7 +201,7 @@ class HedgeOptions(OptionRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ErrorPolicy(OptionRecord):
-    """Elements that fail are skipped, up to a quota; without a policy the first one ends the pipeline.
+    """Skips elements that fail, up to a quota. Without a policy the first failure ends the pipeline.
 
     Example:
         >>> import asyncdata as ad
@@ -210,19 +210,18 @@ class ErrorPolicy(OptionRecord):
         [2, 1]
 
     Attributes:
-        max_skipped: The most elements that may fail in one iteration; a shard that ends early counts as one. None for
-            any number.
-        max_fraction: The largest part of the elements that may fail, of those that a step has seen; None for no such
+        max_skipped: The most elements that may fail in one iteration; a shard that ends early counts as one. None: no
             limit.
-        min_elements: How many that must be before `max_fraction` is judged; where it is 0 the first failure is one too
-            many, and a dataset of fewer elements is never judged otherwise.
-        max_in_a_row: The most failures of one step with nothing good between them. There is always such a limit, so
-            that an endless dataset of which everything fails ends.
-        skip_unreachable: Whether a shard ends early also when its storage cannot be read after all attempts (an
-            outage would then empty a whole epoch, shard by shard).
-        quarantine: A local file to which a line of JSON is appended for every failure: ``url``, ``generation``,
-            ``offset``, ``record``, ``stage``, ``error``. None for no such file.
-        log_warning: Whether every failure is logged, too.
+        max_fraction: The largest fraction of the elements seen by a step that may fail. None: no limit.
+        min_elements: How many elements a step must see before `max_fraction` applies, so it never applies to smaller
+            datasets. With ``max_fraction=0`` the first failure is one too many.
+        max_in_a_row: The most failures of one step without a good element between them. This limit always exists, so
+            that an endless dataset in which everything fails ends.
+        skip_unreachable: Also end a shard early if its storage cannot be read after all attempts. An outage would then
+            empty a whole epoch, shard by shard.
+        quarantine: A local file to which each failure appends a line of JSON: ``url``, ``generation``, ``offset``,
+            ``record``, ``stage``, ``error``. None: no file.
+        log_warning: Also log every failure.
     """
 
     max_skipped: int | None = 100
@@ -257,48 +256,48 @@ class Options(OptionRecord):
         True
 
     Attributes:
-        memory_limit_bytes: One limit for every buffer of the pipeline: reads in flight, read-ahead, shuffle buffers,
-            decoded batches, prefetch. A stage that cannot work inside it raises ``MemoryLimitError``.
-        deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first;
-            the order within one shard is kept all the same.
-        num_workers: Worker processes, started when a function is to run in them; ``AUTOTUNE`` takes the number of
-            usable CPUs. 0 runs user functions in threads.
-        num_threads: Threads for ``executor="thread"`` functions; ``AUTOTUNE`` takes twice the number of usable CPUs.
-        chunk_bytes: Size of one ranged read. Larger costs less per byte and holds more memory. ``AUTOTUNE`` takes 8 MiB
-            from local files, and 4 MiB from elsewhere, where many are on their way at a time.
-        max_requests_in_flight: Upper limit of ranged reads at a time, over all shards. ``AUTOTUNE`` finds, from the
-            first-byte times and rates it measures, the number that fills the link and no more; see
-            ``stats().fetch`` of an iterator. A number is kept as it is.
-        max_bytes_in_flight: Upper limit of their bytes together; ``AUTOTUNE`` takes the memory limit.
+        memory_limit_bytes: One limit for all buffers of the pipeline: reads in flight, read-ahead, shuffle buffers,
+            decoded batches, prefetch. A stage that cannot work within the limit raises ``MemoryLimitError``.
+        deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first; the
+            order within each shard is kept.
+        num_workers: Number of worker processes, which start when a function is to run in them. ``AUTOTUNE``: the number
+            of usable CPUs. 0 runs user functions in threads.
+        num_threads: Threads for ``executor="thread"`` functions. ``AUTOTUNE``: twice the number of usable CPUs.
+        chunk_bytes: Size of one ranged read. Larger reads cost less CPU per byte and hold more memory. ``AUTOTUNE``: 8
+            MiB from local files, 4 MiB from other stores, where many reads are in flight at a time.
+        max_requests_in_flight: The most ranged reads at a time, over all shards. ``AUTOTUNE`` finds the smallest number
+            that fills the link from measured first-byte times and rates; see ``stats().fetch`` of an iterator. A number
+            is never changed.
+        max_bytes_in_flight: The most bytes of these reads together. ``AUTOTUNE``: the memory limit.
         check_crc: Verify the CRC-32C of every TFRecord payload before anything reads it.
-        check_object_crc: Verify the CRC-32C that the store keeps of each object (``gs``), once all its bytes were read.
-            The option of the Runtime counts. Costs about 0.1 s of the I/O loop per GB.
-        on_change: What follows when a file's object was replaced after it was listed or opened: ``"raise"`` gives
-            ``ObjectChangedError``; ``"restart"`` reads the new version from its beginning and leaves out as many
-            leading records as were handed out before, at most three times per file and epoch.
-        seed: Stands in for seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws
-            one for every iteration (for orders that stay, one per dataset); with a seed, the same epoch is the same in
-            every run.
-        task_timeout_s: How long one call of a user function in a worker process may take. Then the process is replaced,
-            its other elements are worked on again, and the element becomes a ``TaskTimeoutError``, which ``errors`` may
-            skip. None sets no limit. Functions in threads, and inline, cannot be ended and have no limit.
-        close_timeout_s: How long ``close()`` waits for user code that is still running before it reports it.
-        errors: What becomes of elements that fail, see ``ErrorPolicy``; None ends the pipeline with the first.
+        check_object_crc: Verify the CRC-32C that the store keeps of each object (``gs``) when all its bytes were read.
+            Only the Runtime's option counts. Costs about 0.1 s of the I/O loop per GB.
+        on_change: What to do if a file's object was replaced after it was listed or opened. ``"raise"`` raises
+            ``ObjectChangedError``. ``"restart"`` reads the new version from its beginning and skips as many leading
+            records as were delivered before, at most three times per file and epoch.
+        seed: Replaces seeds that are not given to ``shuffle``, ``list_files`` and ``map(rng=True)``. None draws one for
+            every iteration (for fixed orders, one per dataset). With a seed, the same epoch is the same in every run.
+        task_timeout_s: The longest time for one call of a user function in a worker process. After that time the
+            process is replaced, its other elements run again, and the element raises ``TaskTimeoutError``, which
+            ``errors`` may skip. None: no limit. Functions in threads and inline functions cannot be ended and have no
+            limit.
+        close_timeout_s: How long ``close()`` waits for running user code before it raises ``CloseTimeoutError``.
+        errors: What to do with elements that fail, see ``ErrorPolicy``. None: the first failure ends the pipeline.
         retry: See ``RetryOptions``.
         timeouts: See ``TimeoutOptions``.
         hedge: See ``HedgeOptions``.
         isolate: Run the whole loader (loops, reads, memory, workers) in one child process, so that Python code of the
-            consumer and of the loader do not compete for one interpreter. Everything in the plan must be picklable.
-        storage: Per URL scheme, what fsspec calls ``storage_options``. ``gs``: ``endpoint_url``, ``token`` (``"anon"``,
-            ``"google_default"``, or a path to a credentials file), ``user_project``, ``project``, ``verify_tls``,
-            ``ca_file``, ``proxy``, ``backend``. ``s3``: ``endpoint_url``, ``region``, ``key``, ``secret``, ``token``,
-            ``anon``, ``requester_pays``, and ``az``: ``account_name``, ``account_key``, ``sas_token``, ``tenant_id``,
-            ``client_id``, ``client_secret``, ``anon``, ``endpoint_url``; both ``verify_tls``, ``ca_file``, ``proxy``,
-            ``config``, ``backend``. ``http``, ``https``: ``headers``, ``verify_tls``, ``ca_file``, ``proxy``.
-            ``hdfs``: ``config``, ``config_dir``, ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
-            ``webhdfs``, ``swebhdfs``: ``user``, ``do_as``, ``delegation_token_file``, ``verify_tls``, ``ca_file``. Any
-            other: fsspec's, and ``verify_version``. Secrets belong in files or in the environment: a pipeline may be
-            pickled or printed.
+            consumer and of the loader does not compete for one interpreter. Everything in the plan must be picklable.
+        storage: Options of the backend by URL scheme, like fsspec's ``storage_options``. ``gs``: ``endpoint_url``,
+            ``token`` (``"anon"``, ``"google_default"``, or a path to a credentials file), ``user_project``,
+            ``project``, ``verify_tls``, ``ca_file``, ``proxy``, ``backend``. ``s3``: ``endpoint_url``, ``region``,
+            ``key``, ``secret``, ``token``, ``anon``, ``requester_pays``, and ``az``: ``account_name``, ``account_key``,
+            ``sas_token``, ``tenant_id``, ``client_id``, ``client_secret``, ``anon``, ``endpoint_url``; both
+            ``verify_tls``, ``ca_file``, ``proxy``, ``config``, ``backend``. ``http``, ``https``: ``headers``,
+            ``verify_tls``, ``ca_file``, ``proxy``. ``hdfs``: ``config``, ``config_dir``, ``kerberos_principal``,
+            ``kerberos_keytab``, ``kerberos_cache``. ``webhdfs``, ``swebhdfs``: ``user``, ``do_as``,
+            ``delegation_token_file``, ``verify_tls``, ``ca_file``. Any other: fsspec's, and ``verify_version``. Keep
+            secrets in files or in the environment, because a pipeline may be pickled or printed.
     """
 
     memory_limit_bytes: int = 1024 * MIB
@@ -344,7 +343,7 @@ class Options(OptionRecord):
 
 
 def _by_scheme(storage: Any) -> dict[str, dict[str, Any]]:
-    """A copy, with the usual name of each scheme. Never shows a value: there may be a secret in it."""
+    """Returns a copy with the usual name of each scheme. Never shows a value, because it may contain a secret."""
     if not isinstance(storage, Mapping):
         raise TypeError(f"storage must be a dict of options per URL scheme, not a {type(storage).__name__}")
     for scheme, options in storage.items():
@@ -353,7 +352,7 @@ def _by_scheme(storage: Any) -> dict[str, dict[str, Any]]:
             raise ValueError(f"every key of storage must be a URL scheme, such as 'gs', not {scheme!r}")
         if not isinstance(options, Mapping):
             raise TypeError(f"storage[{scheme!r}] must be a dict of options, not a {type(options).__name__}")
-    # A usual name comes last, so that its options win over those of an alias.
+    # Usual names come last, so that their options win over those of an alias.
     found: dict[str, dict[str, Any]] = {}
     for scheme in sorted(storage, key=lambda scheme: scheme not in SCHEME_ALIASES):
         found.setdefault(SCHEME_ALIASES.get(scheme, scheme), {}).update(storage[scheme])
@@ -362,13 +361,13 @@ def _by_scheme(storage: Any) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The environment variables asyncdata honours, as they were when a Runtime started.
+    """The environment variables that asyncdata uses, as they were when a Runtime started.
 
     Attributes:
         storage_emulator_host: ``STORAGE_EMULATOR_HOST``: base URL of a GCS emulator, with or without ``http://``.
         http_proxy: ``http_proxy`` or ``HTTP_PROXY``, or else ``all_proxy``: the proxy for ``http://`` URLs.
         https_proxy: ``https_proxy`` or ``HTTPS_PROXY``, or else ``all_proxy``: the proxy for ``https://`` URLs.
-        no_proxy: ``no_proxy`` or ``NO_PROXY``: hosts that are reached without.
+        no_proxy: ``no_proxy`` or ``NO_PROXY``: hosts that are reached without a proxy.
     """
 
     storage_emulator_host: str | None = field(default=None, repr=False)
@@ -378,7 +377,7 @@ class Environment:
 
 
 def read_environment() -> Environment:
-    """Reads the environment; called once when a Runtime starts, never at import."""
+    """Reads the environment. A Runtime calls it once when it starts; it is never called at import."""
     return Environment(
         storage_emulator_host=os.environ.get("STORAGE_EMULATOR_HOST") or None,
         http_proxy=_proxy_variable("http") or _proxy_variable("all"),
@@ -388,7 +387,7 @@ def read_environment() -> Environment:
 
 
 def _proxy_variable(kind: str) -> str | None:
-    """Lower case wins; HTTP_PROXY in capitals is not trusted in a CGI program, whose clients can set it."""
+    """Returns a variable. Lower case wins; CGI programs ignore HTTP_PROXY in capitals, because clients can set it."""
     value = os.environ.get(f"{kind}_proxy")
     if value is None and not (kind == "http" and "REQUEST_METHOD" in os.environ):
         value = os.environ.get(f"{kind}_proxy".upper())
@@ -396,7 +395,7 @@ def _proxy_variable(kind: str) -> str | None:
 
 
 def usable_cpus() -> int:
-    """The number of CPUs this process may run on (affinity respected)."""
+    """Returns the number of CPUs that this process may run on, respecting its affinity."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:

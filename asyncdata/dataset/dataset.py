@@ -1,9 +1,8 @@
-"""`Dataset`: an immutable handle on one node of a plan. A method appends one node; nothing runs before iteration.
+"""`Dataset`: an immutable handle on one node of a plan. Each method appends a node; nothing runs before iteration.
 
-Names, arguments and semantics are tf.data's (https://www.tensorflow.org/api_docs/python/tf/data/Dataset), unless said
-otherwise. This file is the vocabulary and nothing else: a method is its signature, its docstring and the node it makes.
-Where arguments must fit each other, the function that checks them and makes the node is in the file of the family, next
-to this one.
+Names, arguments and semantics are tf.data's (https://www.tensorflow.org/api_docs/python/tf/data/Dataset), unless stated
+otherwise. This file contains only the vocabulary: each method is a signature, a docstring and the node that it makes.
+If arguments depend on each other, a function in the family's file next to this one checks them and makes the node.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ S = TypeVar("S")
 
 @arguments.suggesting
 class Dataset:
-    """A sequence of elements that is described here and produced when it is iterated.
+    """Describes a sequence of elements, which is produced when it is iterated.
 
-    ``for`` and ``async for`` work on a Dataset directly; `iterator` gives an iterator to hold on to. Every iteration
-    of one handle is an epoch of its own, counted from 0, so that a shuffle differs from one to the next.
+    ``for`` and ``async for`` work on a Dataset directly; `iterator` returns an iterator that can be closed. Each
+    iteration of one handle is the next epoch, counted from 0, so a shuffle differs from one to the next.
 
     Example:
         >>> import asyncdata as ad
@@ -84,15 +83,15 @@ class Dataset:
         shuffle: bool | None = None,
         seed: int | None = None,
     ) -> Dataset:
-        """URLs (``str``) of the files that match, with their sizes and versions listed once.
+        """URLs (``str``) of the files that match, with their sizes and versions.
 
         Args:
             file_pattern: A URL or glob (``gs://bucket/train-*.tfrecord``, ``/data/**/x?.tfrecord``), or several.
-            shuffle: Whether the order is random, anew in every epoch; True unless given. Otherwise by URL.
-            seed: Of that order; without one every iteration differs.
+            shuffle: True (the default) shuffles anew in every epoch; False sorts by URL.
+            seed: Seed of that order; without it every iteration differs.
 
         Raises:
-            ObjectNotFoundError: While iterating, when a pattern matches nothing.
+            ObjectNotFoundError: During iteration, if a pattern matches nothing.
 
         Example:
             >>> import asyncdata as ad
@@ -107,15 +106,15 @@ class Dataset:
 
     @staticmethod
     def from_manifest(url: str | os.PathLike[str], shuffle: bool | None = None, seed: int | None = None) -> Dataset:
-        """URLs (``str``) of the files that a manifest names, with their sizes and versions; nothing is listed.
+        """URLs (``str``) in a manifest, with their sizes and versions; nothing is listed.
 
         Args:
-            url: Of a file of JSON lines, as `write_manifest` makes it.
-            shuffle: Whether the order is random, anew in every epoch; True unless given. Otherwise the manifest's.
-            seed: Of that order; without one every iteration differs.
+            url: URL of a file of JSON lines, as `write_manifest` makes it.
+            shuffle: True (the default) shuffles anew in every epoch; False keeps the manifest's order.
+            seed: Seed of that order; without it every iteration differs.
 
         Raises:
-            DataError: While iterating, when the file is not a manifest.
+            DataError: During iteration, if the file is not a manifest.
 
         Example:
             >>> import tempfile, asyncdata as ad
@@ -138,7 +137,7 @@ class Dataset:
         """One element per row of the arrays' first axis.
 
         Args:
-            tensors: An array, or anything ``numpy.asarray`` takes, or a tuple or dict of such. All of one length.
+            tensors: An array, or anything ``numpy.asarray`` accepts, or a tuple or dict of them, all of one length.
 
         Example:
             >>> import asyncdata as ad
@@ -149,7 +148,7 @@ class Dataset:
 
     @staticmethod
     def from_tensors(tensors: Element) -> Dataset:
-        """One element: what is given. Arrays in it are copied, and read-only; lists of numbers or texts become arrays.
+        """One element: the argument. Arrays in it are copied and read-only; lists of numbers or texts become arrays.
 
         Example:
             >>> import asyncdata as ad
@@ -166,16 +165,17 @@ class Dataset:
         args: Sequence[Any] | None = None,
         output_signature: Any = None,
     ) -> Dataset:
-        """What a generator function yields; it is called anew for every iteration.
+        """The elements that a generator function yields. It is called for every iteration.
 
         Args:
             generator: A function that returns an iterable (run in a thread), or an async generator function (run on
                 the pipeline's loop).
-            output_types: dtypes, nested like the elements, to which their leaves are converted; ``str`` and ``bytes``
-                are left as they are. Unless given, elements come as they are yielded.
-            output_shapes: Shapes, nested in the same way, for `element_spec`.
-            args: For the function.
-            output_signature: Both at once: `ArraySpec` and its like (or anything with a `shape` and a `dtype`).
+            output_types: dtypes, nested like the elements, to which leaves are converted; ``str`` and ``bytes`` are not
+                converted. By default elements are not converted at all.
+            output_shapes: Shapes with the same nesting, for `element_spec`.
+            args: Arguments of the function.
+            output_signature: Types and shapes together: specs such as `ArraySpec` (or anything with `shape` and
+                `dtype`).
 
         Example:
             >>> import asyncdata as ad
@@ -189,9 +189,9 @@ class Dataset:
         """``range(stop)`` or ``range(start, stop, step)`` as numpy scalars.
 
         Args:
-            start: First number; or the end, when it is the only argument.
+            start: The first number; if it is the only argument, the end.
             stop: The end, which is not included.
-            step: The distance; not 0.
+            step: The difference between two numbers; not 0.
             output_type: dtype of the numbers.
 
         Example:
@@ -203,7 +203,7 @@ class Dataset:
 
     @staticmethod
     def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset:
-        """``start, start + step, …`` without an end.
+        """``start, start + step, …`` without end.
 
         Example:
             >>> import asyncdata as ad
@@ -220,11 +220,11 @@ class Dataset:
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset:
-        """Random integers from 0 to 2**32 - 1 without an end.
+        """Random integers from 0 to 2**32 - 1 without end.
 
         Args:
-            seed: Of the draws; unless given (or `Options.seed`) one is drawn for this dataset.
-            rerandomize_each_iteration: Whether epochs differ; they do not unless it is True.
+            seed: Seed of the draws; without it (and without `Options.seed`) one is drawn for this dataset.
+            rerandomize_each_iteration: Whether epochs differ; False by default.
 
         Example:
             >>> import asyncdata as ad
@@ -253,22 +253,24 @@ class Dataset:
         setup: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         vectorized: bool = False,
     ) -> Dataset:
-        """``map_func(element)`` for every element; a tuple becomes several arguments, a namedtuple is one.
+        """``map_func(element)`` for every element. A tuple is unpacked into arguments; a namedtuple is one argument.
 
         Args:
-            map_func: A plain function, or an ``async def`` one, which is awaited on the pipeline's loop.
-            num_parallel_calls: Calls under way at a time, or `AUTOTUNE`. None: one after the other.
-            deterministic: False delivers results as they are ready; None takes `Options.deterministic`.
-            executor: Where a plain function runs: ``"process"`` (when parallel, unless given), ``"thread"`` for
+            map_func: A plain function, or an ``async def`` function, which is awaited on the pipeline's loop.
+            num_parallel_calls: Calls that run at a time, or `AUTOTUNE`. None: one after the other.
+            deterministic: False delivers results as they are ready; None uses `Options.deterministic`.
+            executor: Where a plain function runs: ``"process"`` (the default for parallel calls), ``"thread"`` for
                 functions that release the GIL, ``"inline"`` on the pipeline's loop.
-            rng: Call with ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch and the element's provenance:
-                the same whatever the number of workers and the order of arrival.
-            zero_copy: Hand byte strings out as memoryviews that are valid during the call only.
-            setup: For async functions: returns an async context manager entered on the pipeline's loop before the
-                first call; what it gives is passed as the last argument (an HTTP session, say).
-            vectorized: Call the function for many elements at once, on the pipeline's loop: with an array per leaf
-                whose first axis is the element (byte strings: a `BytesArray`), for as many elements as have arrived.
-                It returns arrays with as many rows, and must treat every row alike and by itself.
+            rng: Pass ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch and the element's provenance. It does
+                not depend on the number of workers or the order of arrival.
+            zero_copy: Pass byte strings as memoryviews that are valid only during the call.
+            setup: For async functions: returns an async context manager, which is entered on the pipeline's loop before
+                the first call. Its value, such as an HTTP session, is passed as the last argument.
+            vectorized: Call the function on the pipeline's loop with many elements at once, as many as have arrived:
+                one array per leaf, whose first axis is the element (byte strings: a `BytesArray`). The function returns
+                arrays with as many rows, and must treat every row in the same way and independently.
+
+        Example:
             >>> import asyncdata as ad
             >>> [int(x) for x in ad.Dataset.range(3).map(lambda x: x + 1)]
             [1, 2, 3]
@@ -282,7 +284,7 @@ class Dataset:
         )
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """Only the elements for which the predicate is true; it runs on the pipeline's loop.
+        """Keeps the elements for which the predicate is true. It runs on the pipeline's loop.
 
         Example:
             >>> import asyncdata as ad
@@ -301,15 +303,15 @@ class Dataset:
     ) -> Dataset:
         """Makes a dataset of every element and reads `cycle_length` of them in turn.
 
-        Files of the datasets that come next are opened ahead, so that their first byte is never waited for; this
-        needs no `num_parallel_calls`, which is taken for compatibility.
+        asyncdata opens the files of the next datasets early, so that the pipeline does not wait for their first byte.
+        It needs no `num_parallel_calls` for this.
 
         Args:
             map_func: Returns a Dataset; `TFRecordDataset` itself will do.
-            cycle_length: Datasets read in turn, a million (2**20) at most; 16 unless given (or `AUTOTUNE`).
-            block_length: Elements taken from one before the next has its turn; 1 unless given.
-            num_parallel_calls: Taken for compatibility; reading is always concurrent.
-            deterministic: False passes over a dataset that has nothing ready; the order within each is kept.
+            cycle_length: Datasets read in turn, at most a million (2**20); 16 by default (or with `AUTOTUNE`).
+            block_length: Elements taken from one dataset per turn; 1 by default.
+            num_parallel_calls: Accepted for compatibility; reading is always concurrent.
+            deterministic: False skips a dataset that has nothing ready; the order within each is kept.
 
         Example:
             >>> import asyncdata as ad
@@ -339,14 +341,14 @@ class Dataset:
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None
     ) -> Dataset:
-        """Draws at random from a buffer of the next `buffer_size` elements.
+        """Draws elements at random from a buffer of the next `buffer_size` elements.
 
         Args:
-            buffer_size: Elements in the buffer; uniform over all of them when it is no smaller than the dataset.
-            seed: Of the draws; without one (and without `Options.seed`) every iteration differs.
-            reshuffle_each_iteration: Whether epochs differ; True unless given. When False, every iteration of this
-                dataset, and of what is made of it, has one order. Without a seed that order is drawn when `shuffle`
-                is called, so another process that runs the same program has another one.
+            buffer_size: Elements in the buffer. The shuffle is uniform if the buffer is no smaller than the dataset.
+            seed: Seed of the draws; without it (and without `Options.seed`) every iteration differs.
+            reshuffle_each_iteration: Whether epochs differ; True by default. With False, all iterations of this
+                dataset, and of datasets derived from it, have one order. Without a seed this order is drawn when
+                `shuffle` is called, so another process that runs the same program has another one.
 
         Example:
             >>> import asyncdata as ad
@@ -366,7 +368,7 @@ class Dataset:
         )
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """The dataset `count` times over; for ever when None or -1. Shuffles upstream differ from one to the next.
+        """Repeats the dataset `count` times; forever if None or -1. Shuffles upstream differ between repetitions.
 
         Example:
             >>> import asyncdata as ad
@@ -376,7 +378,7 @@ class Dataset:
         return Dataset(transformations.repeated(self._node, count))
 
     def take(self, count: int) -> Dataset:
-        """The first `count` elements; all of them when -1.
+        """The first `count` elements; all of them if -1.
 
         Example:
             >>> import asyncdata as ad
@@ -386,7 +388,7 @@ class Dataset:
         return Dataset(Take(input=self._node, count=arguments.integer("count", count)))
 
     def skip(self, count: int) -> Dataset:
-        """All but the first `count` elements; none when -1.
+        """All but the first `count` elements; none if -1.
 
         Example:
             >>> import asyncdata as ad
@@ -410,15 +412,15 @@ class Dataset:
         )
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset:
-        """Leaves out the elements that fail in the steps before this one, however many they are.
+        """Skips the elements that fail in the steps before this one, without a limit on their number.
 
-        A record whose checksum does not hold, an element for which ``map``, ``filter`` or a parser raises: that
-        element. A file that cannot be read on (damaged framing, missing, replaced): the rest of that file. A step of
-        which 10,000 elements in a row fail ends the pipeline all the same, with ``TooManyErrorsError``. For a quota and
-        a list of what was left out, see ``Options.errors``.
+        If a record's checksum does not match, or ``map``, ``filter`` or a parser raises for an element, this element is
+        skipped. If a file cannot be read further (damaged framing, missing, replaced), the rest of the file is skipped.
+        If 10,000 elements in a row fail in one step, the pipeline ends with ``TooManyErrorsError``. For a quota and a
+        list of the skipped elements, see ``Options.errors``.
 
         Args:
-            log_warning: Whether every failure is logged.
+            log_warning: Log every failure.
 
         Example:
             >>> import asyncdata as ad
@@ -441,15 +443,16 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, beginning with number `index`.
 
-        Best placed early, on the dataset of file names: the others are made and dropped. Steps before it must not draw
-        an order without a seed, nor deliver elements as they are ready: the shards of several processes would overlap.
+        Call it early, on the dataset of file names, because the other elements are made and dropped. Steps before it
+        must not draw an order without a seed or deliver elements as they are ready; otherwise the shards of several
+        processes would overlap.
 
         Args:
-            num_shards: How many such parts there are.
-            index: Which of them: 0 to ``num_shards - 1``.
+            num_shards: Number of shards.
+            index: Which shard: 0 to ``num_shards - 1``.
 
         Raises:
-            PipelineError: While iterating, when the order differs from process to process.
+            PipelineError: During iteration, if the order differs from process to process.
 
         Example:
             >>> import asyncdata as ad
@@ -459,7 +462,7 @@ class Dataset:
         return Dataset(sequence.shard(self._node, num_shards, index))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset:
-        """The elements before the first one for which the predicate is false; it runs on the pipeline's loop.
+        """The elements before the first one for which the predicate is false. It runs on the pipeline's loop.
 
         Example:
             >>> import asyncdata as ad
@@ -469,11 +472,11 @@ class Dataset:
         return Dataset(TakeWhile(input=self._node, predicate=arguments.plain_function("predicate", predicate)))
 
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
-        """A map with a memory: ``state, output = scan_func(state, element)`` for each element; gives the outputs.
+        """A map with a state: ``state, output = scan_func(state, element)`` for each element; yields the outputs.
 
         Args:
             initial_state: The first state; must be copyable.
-            scan_func: Takes the state and the element (a tuple stays one argument), returns the new state and the
+            scan_func: Takes the state and the element (a tuple is one argument), and returns the new state and the
                 output. Runs on the pipeline's loop, one element after the other.
 
         Example:
@@ -490,12 +493,12 @@ class Dataset:
         )
 
     def unique(self) -> Dataset:
-        """Each element the first time it comes.
+        """Each element the first time it occurs.
 
-        Any kind of element will do. What was seen is remembered: about 150 bytes per different element.
+        Accepts any kind of element. Remembers what it has seen, with about 150 bytes per different element.
 
         Raises:
-            MemoryLimitError: While iterating, when that exceeds `Options.memory_limit_bytes`.
+            MemoryLimitError: During iteration, if this memory exceeds `Options.memory_limit_bytes`.
 
         Example:
             >>> import asyncdata as ad
@@ -505,13 +508,13 @@ class Dataset:
         return Dataset(Unique(input=self._node))
 
     def assert_cardinality(self, expected_cardinality: int) -> Dataset:
-        """The same dataset, of which `cardinality` says so many elements, and iterating checks it.
+        """The same dataset with a declared `cardinality`, which iterating checks.
 
         Args:
-            expected_cardinality: How many there are; `INFINITE_CARDINALITY` if they do not end.
+            expected_cardinality: The number of elements; `INFINITE_CARDINALITY` if they do not end.
 
         Raises:
-            PipelineError: While iterating, when there are more or fewer.
+            PipelineError: During iteration, if there are more or fewer.
 
         Example:
             >>> import asyncdata as ad
@@ -527,20 +530,20 @@ class Dataset:
         initial_dist: Sequence[float] | npt.NDArray[Any] | None = None,
         seed: int | None = None,
     ) -> Dataset:
-        """Drops and repeats elements so that classes come as often as wished; gives ``(class, element)``.
+        """Drops and repeats elements so that classes have a target distribution; yields ``(class, element)``.
 
-        As in tf.data a part of the result is this dataset as it is, and the rest is drawn from it once more, each
-        element kept with the probability that fills up what its class lacks. The two are mixed at random until one of
-        them ends. So this dataset is read twice (four times without `initial_dist`), and an element may come twice: put
-        a `cache` in front where reading is dear. Where a class is not wished for at all, the first part is empty, and
-        nothing is read or comes twice.
+        As in tf.data, one part of the result is this dataset unchanged. The other part is drawn from the dataset once
+        more, and keeps each element with the probability that its class needs to reach the target. The two parts are
+        mixed at random until one of them ends. This dataset is therefore read twice (four times without
+        `initial_dist`), and an element may occur twice; put a `cache` in front if reading is expensive. If the target
+        of a class is 0, the first part is empty, and nothing is read or occurs twice.
 
         Args:
-            class_func: The class of an element: an integer from 0 to ``len(target_dist) - 1``. Runs on the pipeline's
-                loop.
-            target_dist: How often each class is wished for.
-            initial_dist: How often each class comes; unless given the elements seen so far are counted.
-            seed: Of the draws; without one every iteration differs.
+            class_func: Returns the class of an element: an integer from 0 to ``len(target_dist) - 1``. Runs on the
+                pipeline's loop.
+            target_dist: The target share of each class.
+            initial_dist: The share of each class in this dataset; by default the elements seen so far are counted.
+            seed: Seed of the draws; without it every iteration differs.
 
         Example:
             >>> import asyncdata as ad
@@ -562,17 +565,17 @@ class Dataset:
     ) -> Dataset:
         """Stacks consecutive elements, leaf by leaf.
 
-        Arrays and numbers are stacked along a new first axis, byte strings and texts into a `BytesArray`, arrays of
-        them into arrays of objects.
+        Arrays and numbers are stacked along a new first axis, byte strings and texts into a `BytesArray`, and arrays of
+        byte strings or texts into arrays of objects.
 
         Args:
-            batch_size: Elements of a batch.
-            drop_remainder: Whether a last, smaller batch is left out.
-            num_parallel_calls: Taken for compatibility: stacking is cheap, and done in the workers of a map before it.
-            deterministic: Taken for compatibility: batches keep their order.
+            batch_size: Elements per batch.
+            drop_remainder: Whether to drop a last, smaller batch.
+            num_parallel_calls: Accepted for compatibility: stacking is cheap, and the workers of a preceding map do it.
+            deterministic: Accepted for compatibility: batches keep their order.
 
         Raises:
-            UnbatchableError: While iterating, when elements of one batch differ in structure, shape or dtype.
+            UnbatchableError: During iteration, if elements of one batch differ in structure, shape or dtype.
 
         Example:
             >>> import asyncdata as ad
@@ -590,13 +593,13 @@ class Dataset:
         )
 
     def unbatch(self) -> Dataset:
-        """The rows of every element, one by one: what `batch` and `ragged_batch` have joined.
+        """The rows of every element, one by one: the inverse of `batch` and `ragged_batch`.
 
-        Leaves of an element must have one length. A row of a RaggedArray is an array, or a RaggedArray of one level
-        less.
+        All leaves of an element must have one length. A row of a RaggedArray is an array, or a RaggedArray with one
+        level less.
 
         Raises:
-            UnbatchableError: While iterating, when a leaf is a scalar, or lengths differ.
+            UnbatchableError: During iteration, if a leaf is a scalar or lengths differ.
 
         Example:
             >>> import asyncdata as ad
@@ -610,11 +613,11 @@ class Dataset:
         """The rows of batches in batches of another size: `unbatch` and `batch` in one.
 
         Args:
-            batch_size: Rows of a batch; several sizes take turns.
-            drop_remainder: Whether a last batch that is smaller than its size is left out.
+            batch_size: Rows per batch; several sizes take turns.
+            drop_remainder: Whether to drop a last batch that is smaller than its size.
 
         Raises:
-            UnbatchableError: While iterating, when rows of one batch differ in shape or dtype.
+            UnbatchableError: During iteration, if rows of one batch differ in shape or dtype.
 
         Example:
             >>> import asyncdata as ad
@@ -630,22 +633,22 @@ class Dataset:
         padding_values: Any = None,
         drop_remainder: bool = False,
     ) -> Dataset:
-        """Stacks consecutive elements whose shapes differ, each padded at the end of its axes.
+        """Stacks consecutive elements of different shapes, each padded at the end of its axes.
 
-        Arrays are padded to one shape; lists of byte strings become a two-dimensional array of objects; single byte
+        Arrays are padded to one shape. Lists of byte strings become a two-dimensional array of objects, and single byte
         strings and texts a `BytesArray`, as in `batch`.
 
         Args:
-            batch_size: Elements of a batch.
+            batch_size: Elements per batch.
             padded_shapes: None, or nested like the elements: per leaf a sequence of lengths, in which None (or -1)
-                stands for the longest of the batch. None pads every axis to the longest.
+                means the longest of the batch. None pads every axis to the longest.
             padding_values: None for zeros and empty strings; or a value for every leaf; or nested like the elements.
-                Python numbers may be of a simpler type than the elements, numpy scalars must have their dtype. Byte
+                Python numbers may have a simpler type than the elements; numpy scalars must have their dtype. Byte
                 strings may be padded with a ``str``.
-            drop_remainder: Whether a last, smaller batch is left out.
+            drop_remainder: Whether to drop a last, smaller batch.
 
         Raises:
-            UnbatchableError: While iterating, when an element is larger than its padded shape, elements of one batch
+            UnbatchableError: During iteration, if an element is larger than its padded shape, elements of one batch
                 differ in structure, rank or dtype, or shapes and values do not fit them.
 
         Example:
@@ -668,19 +671,19 @@ class Dataset:
         )
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False, row_splits_dtype: Any = np.int64) -> Dataset:
-        """Joins consecutive elements whose shapes differ into RaggedArrays, without padding.
+        """Joins consecutive elements of different shapes into RaggedArrays, without padding.
 
-        Scalars, byte strings and texts are stacked as by `batch`. A leaf whose shape is known beforehand (see
-        `element_spec`) becomes ragged up to its last axis of unknown length, or is stacked if there is none. Of
-        another one all axes become ragged.
+        Scalars, byte strings and texts are stacked as in `batch`. A leaf whose shape is known in advance (see
+        `element_spec`) becomes ragged up to its last axis of unknown length, or is stacked if there is none. In other
+        leaves all axes become ragged.
 
         Args:
-            batch_size: Elements of a batch.
-            drop_remainder: Whether a last, smaller batch is left out.
+            batch_size: Elements per batch.
+            drop_remainder: Whether to drop a last, smaller batch.
             row_splits_dtype: int64 or int32.
 
         Raises:
-            UnbatchableError: While iterating, when elements of one batch differ in structure, rank or dtype.
+            UnbatchableError: During iteration, if elements of one batch differ in structure, rank or dtype.
 
         Example:
             >>> import asyncdata as ad
@@ -691,16 +694,16 @@ class Dataset:
         return Dataset(grouping.ragged_batch(self._node, batch_size, drop_remainder, row_splits_dtype))
 
     def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
-        """Groups elements into windows, each of which is a Dataset; nested elements give a nest of Datasets.
+        """Groups elements into windows. Each window is a Dataset; nested elements give a nest of Datasets.
 
-        A window is a private copy of its elements: it may be kept, iterated over again, and turned into batches by
+        A window is a private copy of its elements. You may keep it, iterate it again, and turn it into batches with
         ``flat_map(lambda w: w.batch(size))``.
 
         Args:
-            size: Elements of a window.
-            shift: From the beginning of one window to that of the next; `size` unless given.
-            stride: From one element of a window to the next.
-            drop_remainder: Whether windows that are not full are left out.
+            size: Elements per window.
+            shift: Elements from the start of one window to the start of the next; `size` by default.
+            stride: Distance between the elements of a window.
+            drop_remainder: Whether to drop windows that are not full.
 
         Example:
             >>> import asyncdata as ad
@@ -719,16 +722,16 @@ class Dataset:
         window_size: int | None = None,
         window_size_func: Callable[[int], Any] | None = None,
     ) -> Dataset:
-        """Collects elements by key, and goes on with what `reduce_func` makes of each full window.
+        """Collects elements by key, and yields what `reduce_func` makes of each full window.
 
-        When the input has ended, what is left is reduced in order of the keys. Both functions run on the pipeline's
-        loop.
+        When the input has ended, the incomplete windows are reduced in order of their keys. Both functions run on the
+        pipeline's loop.
 
         Args:
-            key_func: ``key_func(element)`` returns an integer; a tuple element becomes several arguments.
-            reduce_func: ``reduce_func(key, window)`` returns a Dataset, whose elements are passed on.
-            window_size: Elements of a full window.
-            window_size_func: ``window_size_func(key)``, asked once per key; instead of `window_size`.
+            key_func: ``key_func(element)`` returns an integer; a tuple is unpacked into arguments.
+            reduce_func: ``reduce_func(key, window)`` returns a Dataset, whose elements are yielded.
+            window_size: Elements per full window.
+            window_size_func: ``window_size_func(key)``, called once per key; instead of `window_size`.
 
         Example:
             >>> import asyncdata as ad
@@ -751,20 +754,20 @@ class Dataset:
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> Dataset:
-        """Batches elements of similar length together, so that little is padded.
+        """Batches elements of similar length together, so that batches need little padding.
 
         Args:
             element_length_func: ``element_length_func(element)`` returns its length; runs on the pipeline's loop.
             bucket_boundaries: Ascending: bucket i holds lengths from ``bucket_boundaries[i - 1]`` to below
                 ``bucket_boundaries[i]``.
-            bucket_batch_sizes: Elements of a batch per bucket: one more than there are boundaries.
+            bucket_batch_sizes: Batch size per bucket: one more than there are boundaries.
             padded_shapes: See `padded_batch`.
             padding_values: See `padded_batch`.
-            pad_to_bucket_boundary: Pads lengths that are not given to one below the bucket's upper boundary instead of
-                the longest in the batch. Elements must be shorter than the last boundary. Leaves of several axes need
+            pad_to_bucket_boundary: Pad lengths that are not given to one below the bucket's upper boundary, not to the
+                longest in the batch. Elements must be shorter than the last boundary. Leaves of several axes need
                 `padded_shapes`.
-            no_padding: Batches with `batch` instead: elements of a bucket must be alike.
-            drop_remainder: Whether smaller batches are left out at the end.
+            no_padding: Use `batch` instead; the elements of a bucket must be alike.
+            drop_remainder: Whether to drop smaller batches at the end.
 
         Example:
             >>> import asyncdata as ad
@@ -790,15 +793,15 @@ class Dataset:
     # --- several datasets in one -------------------------------------------------------------------------------------
 
     def zip(*args: Any, datasets: Any = None) -> Dataset:
-        """Elements made of one element of each dataset, until the shortest ends.
+        """Combines one element of each dataset into one element, until the shortest ends.
 
         Args:
             *args: Datasets, whose elements become a tuple; or one nest (tuple, namedtuple, dict) of datasets, whose
-                elements nest in the same way. Called on a dataset, that one comes first.
-            datasets: The nest, instead.
+                elements nest in the same way. If called on a dataset, that dataset comes first.
+            datasets: The nest, as a keyword.
 
         Raises:
-            TypeError: Something else than a Dataset is in the nest.
+            TypeError: The nest contains something other than a Dataset.
 
         Example:
             >>> import asyncdata as ad
@@ -828,16 +831,16 @@ class Dataset:
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
     ) -> Dataset:
-        """Each element comes from one of the datasets, drawn at random; the order within each is kept.
+        """Takes each element from a dataset drawn at random; the order within each is kept.
 
         Args:
-            datasets: What is drawn from.
-            weights: How likely each is, not normalized; all alike unless given. A Dataset gives the weights of each
-                draw, and ends it.
-            seed: Of the draws; unless given (or `Options.seed`) one is drawn for this dataset.
-            stop_on_empty_dataset: Whether everything ends when a dataset is drawn that has ended, so that the weights
-                hold to the end. Otherwise it is passed over.
-            rerandomize_each_iteration: Whether epochs differ; they do not unless it is True.
+            datasets: The datasets to draw from.
+            weights: How likely each dataset is, not normalized; equal by default. A Dataset gives the weights of each
+                draw, and its end is the end.
+            seed: Seed of the draws; without it (and without `Options.seed`) one is drawn for this dataset.
+            stop_on_empty_dataset: Whether to stop when a dataset is drawn that has ended, so that the weights hold to
+                the end. Otherwise ended datasets are skipped.
+            rerandomize_each_iteration: Whether epochs differ; False by default.
 
         Example:
             >>> import asyncdata as ad
@@ -852,16 +855,16 @@ class Dataset:
     def choose_from_datasets(
         datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
     ) -> Dataset:
-        """Each element comes from the dataset whose number the next element of another dataset gives.
+        """Takes each element from the dataset whose number `choice_dataset` gives.
 
         Args:
-            datasets: What is chosen from.
-            choice_dataset: Gives integers from 0 to ``len(datasets) - 1``; its end is the end.
-            stop_on_empty_dataset: Whether everything ends when a dataset is chosen that has ended; otherwise it is
-                passed over.
+            datasets: The datasets to choose from.
+            choice_dataset: Yields integers from 0 to ``len(datasets) - 1``; its end is the end.
+            stop_on_empty_dataset: Whether to stop when a dataset is chosen that has ended. Otherwise ended datasets are
+                skipped.
 
         Raises:
-            PipelineError: While iterating, when a choice is none of these integers.
+            PipelineError: During iteration, if a choice is not one of these integers.
 
         Example:
             >>> import asyncdata as ad
@@ -874,22 +877,22 @@ class Dataset:
     # --- elements kept for later runs --------------------------------------------------------------------------------
 
     def cache(self, filename: str | os.PathLike[str] | None = "") -> Dataset:
-        """Keeps what the first complete run delivers; later runs read that instead of the input.
+        """Keeps the elements of the first complete run; later runs read them instead of the input.
 
-        In memory the elements belong to this dataset, count against `Options.memory_limit_bytes` of every pipeline
-        that uses them, and are gone with the dataset. In a file they outlive it: the same pipeline finds them there in
-        any process, and another one is refused, see `snapshot`. A run that is broken off keeps nothing. What comes
-        before the cache (a shuffle, say) happens once.
+        In memory the elements belong to this dataset, count against `Options.memory_limit_bytes` of every pipeline that
+        uses them, and are freed with the dataset. In a file they outlive it: the same pipeline finds them there in any
+        process, and another pipeline gets an error, see `snapshot`. An incomplete run keeps nothing. Steps before the
+        cache, such as a shuffle, happen once.
 
         Args:
-            filename: A path on a local file system; memory when None or ``""``. Elements may then be numbers,
-                arrays, bytes, str and nests of them; nothing is pickled.
+            filename: A path on a local file system; None or ``""`` for memory. A file can contain numbers, arrays,
+                bytes, str and nests of them; nothing is pickled.
 
         Raises:
-            MemoryLimitError: While iterating, when the elements do not fit into the memory limit.
-            PipelineError: While iterating, when an element cannot be written to the file.
-            StaleDataError: While iterating, when steps, functions or files are not those that the file was made of.
-            BrokenFrameError: While iterating, when the file is damaged or none of asyncdata's.
+            MemoryLimitError: During iteration, if the elements do not fit into the memory limit.
+            PipelineError: During iteration, if an element cannot be written to the file.
+            StaleDataError: During iteration, if the file was made by other steps, functions or files.
+            BrokenFrameError: During iteration, if the file is damaged or not asyncdata's.
 
         Example:
             >>> import asyncdata as ad
@@ -907,26 +910,27 @@ class Dataset:
         reader_func: Callable[[Dataset], Dataset] | None = None,
         shard_func: Callable[..., Any] | None = None,
     ) -> Dataset:
-        """Writes what the first complete run delivers to a directory; later runs read it, in this process or another.
+        """Writes the elements of the first complete run to a directory; later runs read it, in any process.
 
-        With the elements it notes what they are made of: the steps before it and their settings, digests of the
-        functions' code, constants and what they refer to, and size and version of the files that were read. When any
-        of this differs, a complete snapshot is refused, and the error names the first difference. Settings that change
-        no element do not count (parallelism, executors, prefetching, memory), nor do `compression` and `reader_func`.
-        What cannot be compared is warned of: objects that cannot be pickled, and what functions change while they run.
+        The snapshot records what its elements are made of: the steps before it and their settings, digests of the
+        functions' code, constants and references, and sizes and versions of the files that were read. If any of this
+        differs, reading a complete snapshot raises an error that names the first difference. Settings that change no
+        element do not count (parallelism, executors, prefetching, memory), nor do `compression` and `reader_func`. A
+        warning names what cannot be compared: objects that cannot be pickled, and objects that functions change while
+        they run.
 
         Args:
             path: A directory on a local file system.
-            compression: ``"GZIP"`` or ``"ZSTD"``; ``"AUTO"`` and None mean none. Reading finds out by itself.
-            reader_func: ``reader_func(datasets)`` makes the dataset that is read of a dataset of one dataset per shard;
-                their elements in turn unless given.
-            shard_func: ``shard_func(element)`` returns the number of the shard an element goes to; all go to one
-                unless given. Runs on the pipeline's loop.
+            compression: ``"GZIP"`` or ``"ZSTD"``; ``"AUTO"`` and None mean none. Reading detects it.
+            reader_func: ``reader_func(datasets)`` gets a dataset with one dataset per shard and returns the dataset to
+                read; by default their elements in turn.
+            shard_func: ``shard_func(element)`` returns the number of the element's shard; by default there is one
+                shard. Runs on the pipeline's loop.
 
         Raises:
-            PipelineError: While iterating, when an element cannot be written.
-            StaleDataError: While iterating, when the snapshot was made by another pipeline or of other files.
-            DataError: While iterating, when the snapshot is damaged or none of asyncdata's.
+            PipelineError: During iteration, if an element cannot be written.
+            StaleDataError: During iteration, if the snapshot was made by another pipeline or of other files.
+            DataError: During iteration, if the snapshot is damaged or not asyncdata's.
 
         Example:
             >>> import asyncdata as ad
@@ -953,11 +957,11 @@ class Dataset:
         """``map(map_func, num_parallel_calls).batch(batch_size, drop_remainder)``.
 
         Args:
-            map_func: As of `map`.
-            batch_size: As of `batch`.
-            num_parallel_batches: Another way to say ``num_parallel_calls=num_parallel_batches * batch_size``.
-            drop_remainder: As of `batch`.
-            num_parallel_calls: As of `map`.
+            map_func: See `map`.
+            batch_size: See `batch`.
+            num_parallel_batches: Equivalent to ``num_parallel_calls=num_parallel_batches * batch_size``.
+            drop_remainder: See `batch`.
+            num_parallel_calls: See `map`.
 
         Example:
             >>> import asyncdata as ad
@@ -990,12 +994,12 @@ class Dataset:
         """``interleave(map_func, cycle_length, block_length, deterministic=not sloppy)``.
 
         Args:
-            map_func: As of `interleave`.
-            cycle_length: As of `interleave`.
-            block_length: As of `interleave`.
-            sloppy: Whether a dataset that has nothing ready is passed over; None takes `Options.deterministic`.
-            buffer_output_elements: Taken for compatibility: what is read ahead is divided by the memory limit.
-            prefetch_input_elements: Taken for compatibility: the next datasets are opened ahead in any case.
+            map_func: See `interleave`.
+            cycle_length: See `interleave`.
+            block_length: See `interleave`.
+            sloppy: Whether to skip a dataset that has nothing ready; None uses `Options.deterministic`.
+            buffer_output_elements: Accepted for compatibility: the memory limit governs read-ahead.
+            prefetch_input_elements: Accepted for compatibility: the next datasets are always opened early.
 
         Example:
             >>> import asyncdata as ad
@@ -1008,7 +1012,7 @@ class Dataset:
     # --- the dataset as a whole --------------------------------------------------------------------------------------
 
     def apply(self, transformation_func: Callable[[Dataset], R]) -> R:
-        """``transformation_func(self)``, to keep a chain of calls.
+        """Returns ``transformation_func(self)``, for use in a chain of calls.
 
         Example:
             >>> import asyncdata as ad
@@ -1020,11 +1024,11 @@ class Dataset:
         return cast("R", arguments.function("transformation_func", transformation_func)(self))
 
     def with_options(self, options: Options) -> Dataset:
-        """The same dataset run with these options; what they do not say, earlier calls say.
+        """The same dataset with these options. Fields that they do not give keep the values of earlier calls.
 
-        Options of all calls are merged field by field, ``storage`` by scheme and key; the later call wins. The
-        ``storage`` of one input of `zip` or `concatenate`, or of an inner dataset of `interleave`, holds for that one
-        alone; all other options hold for the whole pipeline.
+        The options of all calls are merged field by field, ``storage`` by scheme and key; the later call wins. The
+        ``storage`` of one input of `zip` or `concatenate`, or of an inner dataset of `interleave`, applies only to that
+        input; all other options apply to the whole pipeline.
 
         Example:
             >>> import asyncdata as ad
@@ -1038,7 +1042,7 @@ class Dataset:
         """Starts the pipeline and returns its iterator, for ``with`` or ``async with``.
 
         Args:
-            epoch: Number of the epoch; the handle's next one unless given.
+            epoch: Number of the epoch; by default the handle's next one.
 
         Example:
             >>> import asyncdata as ad
@@ -1049,7 +1053,7 @@ class Dataset:
         return answers.started(self._node, self._epochs, epoch)
 
     def as_numpy_iterator(self) -> Iterator[Element]:
-        """The same as ``iter``: elements are made of numpy's arrays and numbers anyway.
+        """The same as ``iter``, because elements consist of numpy arrays and scalars anyway.
 
         Example:
             >>> import asyncdata as ad
@@ -1059,7 +1063,7 @@ class Dataset:
         return iter(self.iterator())
 
     def cardinality(self) -> int:
-        """How many elements there are, if that is known without running the pipeline.
+        """Returns the number of elements, if it is known without running the pipeline.
 
         Returns:
             The number, or `INFINITE_CARDINALITY` (-1), or `UNKNOWN_CARDINALITY` (-2).
@@ -1077,13 +1081,13 @@ class Dataset:
 
     @property
     def element_spec(self) -> Any:
-        """What elements are made of: `ArraySpec` and its like, nested like an element.
+        """The specs of the leaves, such as `ArraySpec`, nested like an element.
 
-        None stands for what only running would tell, such as what a function returns. Of `ParquetDataset` the footer
-        of one file is read to know it; that a value may be missing is not part of a spec.
+        None means that only running would tell, as for the result of a function. For `ParquetDataset` this reads the
+        footer of one file. A spec does not say whether a value may be missing.
 
         Raises:
-            StorageError: That file cannot be read.
+            StorageError: This file cannot be read.
 
         Example:
             >>> import asyncdata as ad
@@ -1093,10 +1097,10 @@ class Dataset:
         return element_spec(with_known_rows(self._node))
 
     def reduce(self, initial_state: S, reduce_func: Callable[[S, Any], S]) -> S:
-        """Runs the pipeline and folds its elements: ``state = reduce_func(state, element)``; the last state.
+        """Runs the pipeline, folds its elements with ``state = reduce_func(state, element)``, returns the last state.
 
         Args:
-            initial_state: The first state, and the answer when there are no elements.
+            initial_state: The first state, and the result if there are no elements.
             reduce_func: Called in this thread; a tuple element is one argument.
 
         Example:
@@ -1117,10 +1121,10 @@ class Dataset:
         return await answers.reduced_later(self.iterator, initial_state, reduce_func)
 
     def get_single_element(self) -> Element:
-        """The only element.
+        """Returns the only element.
 
         Raises:
-            ValueError: There is none, or more than one.
+            ValueError: There is no element, or more than one.
 
         Example:
             >>> import asyncdata as ad

@@ -200,7 +200,7 @@ class _ReduceBucket:
     Args:
         boundaries: Upper boundaries to pad to, or None for the longest element.
         sizes: Elements of a batch.
-        shapes: As of `padded_batch`.
+        shapes: See `padded_batch`.
         values: Likewise.
         padded: Whether elements are padded at all.
         drop_remainder: Whether smaller batches are left out.
