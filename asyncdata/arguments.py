@@ -1,7 +1,7 @@
-"""Checks of arguments: what is wrong with one is said where it is given, and by its name.
+"""Checks of arguments. A wrong argument raises an error where it is passed, and the error names it.
 
-Every check takes the argument's name and its value, and returns the value in the type that is kept. A value of another
-type is a `TypeError`, one of the type that is out of range a `ValueError`.
+Every check takes the argument's name and value, and returns the value converted to the type that is kept. A value of
+the wrong type raises `TypeError`; a value out of range raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ R = TypeVar("R")
 _SMALLEST: Final = -(1 << 63)
 _LARGEST: Final = (1 << 63) - 1
 _SHOWN: Final = 60
-"""Characters of a value that a message shows."""
+"""The most characters of a value in a message."""
 
 
 def integer(name: str, value: Any, *, least: int | None = None, most: int | None = None, autotune: bool = False) -> int:
-    """A whole number of any type that says it is one; no bool, and no float.
+    """Returns an integer of any type that declares itself one; rejects bool and float.
 
     Args:
-        name: Of the argument.
-        value: What was given.
-        least: The smallest that will do.
-        most: The largest.
-        autotune: Whether AUTOTUNE (-1) will do, too.
+        name: Name of the argument.
+        value: The value.
+        least: The smallest accepted value.
+        most: The largest accepted value.
+        autotune: Whether AUTOTUNE (-1) is accepted, too.
     """
     try:
         if isinstance(value, bool):
@@ -58,7 +58,7 @@ def integer(name: str, value: Any, *, least: int | None = None, most: int | None
 def integer_or_none(
     name: str, value: Any, *, least: int | None = None, most: int | None = None, autotune: bool = False
 ) -> int | None:
-    """Likewise, or None."""
+    """Like `integer`, but also accepts None."""
     if value is None:
         return None
     try:
@@ -68,14 +68,14 @@ def integer_or_none(
 
 
 def integers(name: str, values: Any, *, least: int | None = None) -> tuple[int, ...]:
-    """A list of whole numbers."""
+    """Returns a list of integers."""
     if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a list of integers, not {shown(values)}")
     return tuple(integer(f"every item of {name}", value, least=least) for value in values)
 
 
 def seed(name: str, value: Any) -> int | None:
-    """A whole number of any size, or None; no bool."""
+    """Returns an integer of any size, or None; rejects bool."""
     if value is None:
         return None
     try:
@@ -89,7 +89,7 @@ def seed(name: str, value: Any) -> int | None:
 def number(
     name: str, value: Any, *, least: float | None = None, most: float | None = None, above: float | None = None
 ) -> float:
-    """A number: not NaN, and no smaller than `least`, no larger than `most`, larger than `above`."""
+    """Returns a number that is not NaN, at least `least`, at most `most`, and greater than `above`."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number, not {shown(value)}")
     if least is not None and most is not None and not least <= value <= most:
@@ -102,7 +102,7 @@ def number(
 
 
 def flag(name: str, value: Any, *, strict: bool = False) -> bool:
-    """True or False; 1 and 0 will do where tf.data takes them, and not where it is `strict`."""
+    """Returns True or False; also accepts 1 and 0, as tf.data does, unless it is `strict`."""
     number = not strict and isinstance(value, int) and value in (0, 1)
     if number or isinstance(value, bool | np.bool_):
         return bool(value)
@@ -110,7 +110,7 @@ def flag(name: str, value: Any, *, strict: bool = False) -> bool:
 
 
 def flag_or_none(name: str, value: Any) -> bool | None:
-    """True, False or None."""
+    """Returns True, False or None."""
     if value is None:
         return None
     try:
@@ -120,32 +120,32 @@ def flag_or_none(name: str, value: Any) -> bool | None:
 
 
 def function(name: str, value: Any) -> Any:
-    """A function, plain or async."""
+    """Returns a function, plain or async."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, not {shown(value)}")
     return value
 
 
 def plain_function(name: str, value: Any) -> Any:
-    """A function that is not async."""
+    """Returns a function that is not async."""
     if is_async(function(name, value)):
         raise TypeError(f"{name} must be a plain function: only the functions of map may be async")
     return value
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling the function gives something to await."""
+    """Returns whether calling the function returns an awaitable."""
     call = getattr(function, "__call__", None)  # noqa: B004 -- the method itself is wanted, not whether there is one
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def dtype(name: str, value: Any, kinds: str = "biufc") -> np.dtype[Any]:
-    """A dtype of numpy's, or one of TensorFlow's, which knows numpy's.
+    """Returns a dtype of numpy; accepts those of TensorFlow.
 
     Args:
-        name: Of the argument.
-        value: Anything ``numpy.dtype`` takes, but None.
-        kinds: What the dtype's `kind` may be.
+        name: Name of the argument.
+        value: Anything ``numpy.dtype`` accepts except None.
+        kinds: The accepted kinds of dtype.
     """
     try:
         if value is None:
@@ -159,7 +159,7 @@ def dtype(name: str, value: Any, kinds: str = "biufc") -> np.dtype[Any]:
 
 
 def url(name: str, value: Any) -> str:
-    """The URL of a file name given as str, bytes or path."""
+    """Returns the URL of a file name given as str, bytes or path."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes):
@@ -171,7 +171,7 @@ def url(name: str, value: Any) -> str:
 
 
 def urls(name: str, value: Any) -> tuple[str, ...]:
-    """One file name, or several in a list."""
+    """Returns one file name, or several in a list."""
     if isinstance(value, str | bytes | os.PathLike):
         return (url(name, value),)
     if isinstance(value, Mapping | AbstractSet) or not isinstance(value, Iterable):
@@ -180,14 +180,14 @@ def urls(name: str, value: Any) -> tuple[str, ...]:
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:
-    """A list of str."""
+    """Returns a list of str."""
     if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a list of str, not {shown(values)}")
     return tuple(instance(f"every item of {name}", value, str, "a str") for value in values)
 
 
 def choice(name: str, value: Any, allowed: Sequence[Any]) -> Any:
-    """One of the values that are allowed."""
+    """Returns one of the allowed values."""
     for each in allowed:
         if type(value) is type(each) and value == each:
             return each
@@ -196,20 +196,20 @@ def choice(name: str, value: Any, allowed: Sequence[Any]) -> Any:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?``, where one of the known words is like this one, else nothing."""
+    """Returns ``; did you mean 'x'?`` if a known word is similar, else an empty text."""
     nearest = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def unexpected_keyword(owner: str, word: str, known: Iterable[str]) -> TypeError:
-    """The error for a keyword that a function does not have."""
+    """Returns the error for a keyword that a function does not have."""
     return TypeError(f"{owner}() got an unexpected keyword argument {word!r}{suggestion(word, known)}")
 
 
 def suggesting(cls: type[C]) -> type[C]:
-    """Decorates a class: a wrong keyword of its constructor or of a public method is answered with the nearest one.
+    """Decorates a class: the error for a wrong keyword of its constructor or a public method suggests the nearest one.
 
-    The methods keep their names; the constructor is named after the class, as its callers know it.
+    The methods keep their names; errors name the constructor after the class.
     """
     for name, method in list(vars(cls).items()):
         if isinstance(method, staticmethod):
@@ -237,14 +237,14 @@ def _suggesting(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def instance(name: str, value: Any, kind: Any, what: str) -> Any:
-    """An object of a class, or of one of several."""
+    """Returns an object of a class, or of one of several classes."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, not {shown(value)}")
     return value
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: its type, and what it is where that is short."""
+    """Returns a value as a message shows it: its type, and the value itself if it is short."""
     if value is None:
         return "None"
     kind = type(value).__name__

@@ -1,4 +1,4 @@
-"""What a dataset tells of itself as a whole: without running it, or by running it to its end."""
+"""Questions about a dataset as a whole, answered without running it or by running it to its end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def started(node: Node, epochs: Iterator[int], epoch: int | None) -> PipelineIte
 
 
 def collected(node: Node) -> Iterator[Element] | None:
-    """The elements of a window, which are there; None for what must run."""
+    """Returns the elements of a window, which exist already; None for a dataset that must run."""
     return iter(node.rows) if isinstance(node, Contents) else None
 
 
 def collected_later(node: Node) -> AsyncIterator[Element] | None:
-    """Likewise, for ``async for``."""
+    """The same for ``async for``."""
     return _later(node.rows) if isinstance(node, Contents) else None
 
 
@@ -42,7 +42,7 @@ def length(node: Node) -> int:
     """``len`` of a dataset.
 
     Raises:
-        TypeError: It is not known, or there is no end.
+        TypeError: It is not known or infinite.
     """
     count = cardinality(node)
     if count < 0:

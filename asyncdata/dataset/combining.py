@@ -1,4 +1,4 @@
-"""Checks and nodes of the transformations that make one dataset of several."""
+"""Checks and nodes of the transformations that combine several datasets."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def zipped(args: tuple[Any, ...], datasets: Any) -> Node:
         raise TypeError("zip takes datasets in a tuple or dict, not in a list")
     if not leaves:
         raise TypeError("zip needs at least one dataset")
-    nodes = tuple(node_of("every part of what zip takes", leaf) for leaf in leaves)
+    nodes = tuple(node_of("every argument of zip", leaf) for leaf in leaves)
     return Zip(datasets=nodes, structure=structure)
 
 
 def concatenated(node: Node, dataset: Any) -> Node:
-    """`Dataset.concatenate`: many in a row are one node, so that neither building nor running them nests."""
+    """`Dataset.concatenate`: consecutive calls make one node, so that neither building nor running them nests."""
     before = node.datasets if isinstance(node, Concatenate) else (node,)
     return Concatenate(datasets=(*before, node_of("dataset", dataset)))
 
@@ -55,7 +55,7 @@ def sampled(
         varying = (node_of("weights", weights),)
     else:
         chosen = _weights([1.0] * len(nodes) if weights is None else weights, len(nodes))
-        # One that is never drawn must not keep the others from being all that is left.
+        # A dataset that is never drawn must not hide that only one other is left.
         drawn = [node for node, weight in zip(nodes, chosen, strict=True) if weight > 0]
         if not drawn:
             return Take(input=nodes[0], count=0)

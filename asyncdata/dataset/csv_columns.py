@@ -1,4 +1,4 @@
-"""The arguments of `CsvDataset` that say what a file's columns are: checked, and as the framer wants them."""
+"""The arguments of `CsvDataset` that describe a file's columns, checked and converted for the framer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def csv_settings(
     columns = tuple(_column(default) for default in defaults)
     delimiter = _text("field_delim", field_delim)
     if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
-        raise ValueError(f"field_delim must be an ASCII character that is no line end or quote, not {field_delim!r}")
+        raise ValueError(f"field_delim must be an ASCII character other than line end and quote, not {field_delim!r}")
     if not columns:
         raise ValueError("record_defaults must name at least one column")
     places = _places(wanted, column_names, _selected(select_cols, exclude_cols, len(columns)), columns, header=header)
@@ -64,13 +64,13 @@ def _text(name: str, value: Any) -> bytes:
 
 
 def _column(default: Any) -> Column:
-    """What a column holds."""
+    """Returns the type of a column."""
     if isinstance(default, type | np.dtype):
         if default in (bytes, str):
             return Column("bytes", None)
         name = "int32" if default is int else "float32" if default is float else np.dtype(default).name
         if name not in _NUMBERS:
-            raise TypeError(f"record_defaults may say {', '.join(_NUMBERS)} or bytes, not {name}")
+            raise TypeError(f"record_defaults may contain {', '.join(_NUMBERS)} or bytes, not {name}")
         return Column(name, None)
     if isinstance(default, list | tuple) and len(default) == 1:
         default = default[0]
@@ -96,7 +96,7 @@ def _places(
     *,
     header: bool,
 ) -> dict[str, Any]:
-    """Where the wanted columns are and what they are called: arguments of the framer."""
+    """Returns the numbers and names of the selected columns, as arguments of the framer."""
     names = None if column_names is None else arguments.texts("column_names", column_names)
     if names is not None and len(set(names)) < len(names):
         raise ValueError(f"column_names must differ, not {list(names)}")
@@ -111,11 +111,11 @@ def _places(
             )
         return {"selected": selected, "names": names if selected is None else tuple(names[i] for i in selected)}
     if selected is not None:
-        raise ValueError("a dict of record_defaults selects columns by name: leave select_cols and exclude_cols out")
+        raise ValueError("a dict of record_defaults selects columns by name; do not pass select_cols or exclude_cols")
     if names is None:
         if not header:
             raise ValueError(
-                "record_defaults has names of columns: say header=True if the files' first line has them, or give "
+                "record_defaults names columns: pass header=True if the first line of the files has the names, or "
                 "column_names"
             )
         return {"selected": None, "names": wanted, "by_header": True}
@@ -135,7 +135,7 @@ def _selected(select: Sequence[int] | None, exclude: Sequence[int] | None, colum
         return None
     numbers = arguments.integers("select_cols", select, least=0)
     if len(numbers) != columns:
-        raise ValueError(f"select_cols names {len(numbers)} columns, record_defaults {columns}")
+        raise ValueError(f"select_cols names {len(numbers)} columns, but record_defaults has {columns}")
     if any(b <= a for a, b in pairwise(numbers)):
         raise ValueError(f"select_cols must ascend, not {list(numbers)}")
     return numbers

@@ -18,7 +18,7 @@ from asyncdata.options import AUTOTUNE
 from asyncdata.plan.node import Node
 
 IMAGE_SUFFIXES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
-"""Files that count as images, for Keras too; only JPEG and PNG can be decoded."""
+"""Suffixes of image files, as in Keras; only JPEG and PNG can be decoded."""
 
 _CHANNELS: Final = {"grayscale": 1, "rgb": 3, "rgba": 4}
 _READS: Final = 16
@@ -31,8 +31,8 @@ class DirectoryDataset(Dataset):
     """A dataset of the files in a directory.
 
     Attributes:
-        class_names: What the labels stand for; None without labels.
-        file_paths: The files, in the order before they are shuffled.
+        class_names: The names of the labels; None without labels.
+        file_paths: The files, in the order before shuffling.
     """
 
     __slots__ = ("class_names", "file_paths")
@@ -65,33 +65,32 @@ def image_dataset_from_directory(
     data_format: str | None = None,
     verbose: bool = True,
 ) -> Any:
-    """Batches of images and labels from a directory with a folder per class, as Keras' function of this name.
+    """Batches of images and labels from a directory with one folder per class, like the Keras function.
 
-    The directory is listed at once, files are read while iterating, and images are decoded in the worker processes
-    (needs the extra ``images``). Files are those that Keras takes, in its order, and with a seed the split is the same;
-    the order in which a training set is shuffled is asyncdata's own. JPEG and PNG are decoded; pixels of a PNG equal
-    TensorFlow's, those of a JPEG differ by a few units, as its decoder rounds otherwise.
+    The call lists the directory. Files are read during iteration, and worker processes decode the images (needs the
+    extra ``images``). Files and their order are those of Keras, and with a seed so is the split; the order in which a
+    training set is shuffled is asyncdata's own. JPEG and PNG can be decoded. Pixels of a PNG equal TensorFlow's; those
+    of a JPEG differ by a few units, because TensorFlow's decoder rounds differently.
 
     Args:
         directory: A path or URL of any backend.
-        labels: ``"inferred"`` from the folders; None for images alone; or one integer per file, in order of folder
-            and name.
+        labels: ``"inferred"`` from the folders; None for images without labels; or one integer per file, in order of
+            folder and name.
         label_mode: ``"int"`` (int32), ``"categorical"`` (float32, one hot), ``"binary"`` (float32, 0 or 1, of shape
-            ``(1,)``), or None for images alone.
-        class_names: The folders to take, in the order of their labels; all of them, sorted, unless given.
+            ``(1,)``), or None for images without labels.
+        class_names: The folders to read, in the order of their labels; by default all of them, sorted.
         color_mode: ``"grayscale"``, ``"rgb"`` or ``"rgba"``.
-        batch_size: Images of a batch; None for single ones.
-        image_size: Height and width that images are resized to.
-        shuffle: Whether files are in a random order, anew in every epoch; else sorted.
-        seed: Of that order, and of the split.
-        validation_split: The fraction of the files that is kept for validation: the last ones.
+        batch_size: Images per batch; None for single images.
+        image_size: Height and width to which images are resized.
+        shuffle: True shuffles the files anew in every epoch; False sorts them.
+        seed: Seed of the order and of the split.
+        validation_split: The fraction of the files to keep for validation: the last ones.
         subset: ``"training"``, ``"validation"``, or ``"both"`` for a list of both datasets; with `validation_split`.
         interpolation: ``"bilinear"``, ``"nearest"``, ``"bicubic"``, ``"area"``, ``"lanczos3"``, ``"lanczos5"``,
             ``"gaussian"`` or ``"mitchellcubic"``, without antialiasing.
-        follow_links: Whether links to directories are followed, on local file systems.
-        crop_to_aspect_ratio: Whether the middle of the image with the wanted aspect ratio is taken, instead of
-            distorting the image.
-        pad_to_aspect_ratio: Whether the image is framed by zeros, instead of distorting it.
+        follow_links: Whether to follow links to directories on local file systems.
+        crop_to_aspect_ratio: Crop the middle of the image to the aspect ratio instead of distorting the image.
+        pad_to_aspect_ratio: Pad the image with zeros instead of distorting it.
         data_format: ``"channels_last"`` (None) or ``"channels_first"``.
         verbose: Whether to print how many files were found.
 
@@ -100,8 +99,8 @@ def image_dataset_from_directory(
         `class_names` and `file_paths`; or a list of two.
 
     Raises:
-        ValueError: Arguments do not fit each other, or what is there.
-        CorruptRecordError: While iterating, for a file that is no whole JPEG or PNG.
+        ValueError: Arguments contradict each other or the directory.
+        CorruptRecordError: During iteration, for a file that is not a complete JPEG or PNG.
 
     Example:
         >>> import asyncdata as ad, numpy as np, pathlib, tempfile
@@ -166,17 +165,17 @@ def text_dataset_from_directory(
     follow_links: bool = False,
     verbose: bool = True,
 ) -> Any:
-    """Batches of the contents of ``.txt`` files and labels, as Keras' function of this name.
+    """Batches of the contents of ``.txt`` files and labels, like the Keras function.
 
-    Arguments that are not named here are those of `image_dataset_from_directory`.
+    `image_dataset_from_directory` describes the other arguments.
 
     Args:
         directory: A path or URL of any backend.
         labels: See above.
         label_mode: See above.
         class_names: See above.
-        batch_size: Texts of a batch; None for single ones.
-        max_length: Bytes that a text is cut off after.
+        batch_size: Texts per batch; None for single texts.
+        max_length: The most bytes of a text; the rest is cut off.
         shuffle: See above.
         seed: See above.
         validation_split: See above.
@@ -217,7 +216,7 @@ def text_dataset_from_directory(
 
 
 class _Shortened:
-    """Cuts a content off after some bytes."""
+    """Cuts a file's contents off after some bytes."""
 
     def __init__(self, length: int) -> None:
         self._length = length

@@ -1,4 +1,4 @@
-"""Which files a directory holds, in which order, and their classes: Keras' rules, on local paths and on object stores.
+"""The files of a directory, their order and their classes, by Keras' rules, on local paths and on object stores.
 
     directory/                      files sorted by (folder, name), class by class
         cat/ a.jpg  old/b.jpg       class names are the folders in the directory, sorted; hidden ones are left out
@@ -29,7 +29,7 @@ class DirectoryIndex:
     Attributes:
         paths: URLs or paths.
         labels: One integer per file, or None without labels.
-        class_names: What the integers stand for; None without labels.
+        class_names: The names of the integers; None without labels.
     """
 
     paths: list[str]
@@ -37,7 +37,7 @@ class DirectoryIndex:
     class_names: list[str] | None
 
     def part(self, fraction: float | None, subset: str | None) -> DirectoryIndex:
-        """The files for training, which come first, or for validation; all of them without a fraction."""
+        """Returns the files for training (the first ones) or for validation; without a fraction, all of them."""
         if not fraction:
             return self
         count = int(fraction * len(self.paths))
@@ -60,14 +60,14 @@ def index_directory(
     Args:
         directory: A path or URL.
         labels: ``"inferred"``, None, or a sequence of integers, one per file.
-        suffixes: Of the files that count, in small letters.
+        suffixes: Suffixes of the files to include, in lower case.
         class_names: The classes and their order, when labels are inferred.
-        shuffle: Whether files are put in a random order, the same as Keras' for this seed.
-        seed: Of that order.
-        follow_links: Whether links to directories are followed.
+        shuffle: Whether to shuffle the files, in the order of Keras for this seed.
+        seed: Seed of that order.
+        follow_links: Whether to follow links to directories.
 
     Raises:
-        ValueError: Arguments do not fit what is there.
+        ValueError: Arguments contradict the directory.
         ObjectNotFoundError: There is no such directory.
     """
     directory = directory.rstrip("/") or "/"
@@ -92,7 +92,7 @@ def index_directory(
             if len(found) != len(paths):
                 raise ValueError(f"{len(found)} labels were given for {len(paths)} files in {directory}")
     if shuffle:
-        # The generator and the order of Keras, so that a split made there is the split made here.
+        # Keras' generator and order, so that both make the same split.
         np.random.RandomState(seed).shuffle(paths)
         if found is not None:
             np.random.RandomState(seed).shuffle(found)
@@ -116,7 +116,7 @@ def _join(directory: str, folder: str, file: str) -> str:
 
 
 def _list(directory: str, suffixes: tuple[str, ...], *, follow_links: bool) -> tuple[set[str], list[tuple[str, str]]]:
-    """The folders in the directory, and (folder, name) of all files below it, sorted."""
+    """Returns the folders in the directory, and (folder, name) of all files below it, sorted."""
     if scheme_of(directory) == "file":
         return _list_local(directory.removeprefix("file://"), suffixes, follow_links=follow_links)
     if has_wildcard(directory):

@@ -1,6 +1,6 @@
-"""Datasets of files, a class per format, named as tf.data names them where it has them.
+"""Datasets of files: one class per format, with tf.data's names where tf.data has the format.
 
-Each checks its arguments and becomes the plan that reads one file after the other, or many in turn.
+Each class checks its arguments and makes a plan that reads one file after the other, or several in turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from asyncdata.planner.element_spec import element_spec
 from asyncdata.spec import BytesSpec
 
 FileNames: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dataset"
-"""What the datasets of files take: a URL, a list of URLs, or a Dataset of URLs."""
+"""Argument of the file datasets: a URL, a list of URLs, or a Dataset of URLs."""
 
 
 class OpenFile:
@@ -46,7 +46,7 @@ class OpenFile:
         self.__checksums__ = isinstance(opens, TFRecordFile)
 
     def __call__(self, url: str | bytes) -> Node:
-        """The node of one file."""
+        """Returns the node of one file."""
         return dataclasses.replace(self.opens, url=arguments.url("a file name", url))  # type: ignore[call-arg]  # files have one
 
 
@@ -60,15 +60,15 @@ def framed(
     spec: Any = None,
     **settings: Any,
 ) -> Node:
-    """The plan that reads files of consecutive records.
+    """Returns the plan that reads files of consecutive records.
 
     Args:
-        format: Of the files: the name of the dataset's class.
-        framer: Finds the records, see `asyncdata.formats.framing`.
+        format: Format of the files: the name of the dataset's class.
+        framer: Finds the records; see `asyncdata.formats.framing`.
         filenames: A URL, a list of URLs, or a Dataset of URLs.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one record each; None: one file after the other.
-        spec: What a record is made of, where that is known.
+        spec: The spec of a record, if it is known.
         **settings: The framer's arguments.
     """
     compression = _compression(compression_type)
@@ -77,7 +77,7 @@ def framed(
 
 
 def over(filenames: FileNames, num_parallel_reads: int | None, file: Node) -> Node:
-    """The plan that reads all files as the node reads one: one after the other, or so many in turn, an element each."""
+    """Returns the plan that reads all files with one node: one after the other, or several in turn."""
     open_file = OpenFile(file)
     if isinstance(filenames, Dataset):
         return over_files(node_of("filenames", filenames), open_file, num_parallel_reads)
@@ -105,11 +105,11 @@ class TFRecordDataset(Dataset):
         filenames: A URL, a list of URLs, or a Dataset of URLs.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one record each; None: one file after the other.
-        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+        buffer_size: Accepted for compatibility; `Options.chunk_bytes` sets the size of a read.
 
     Raises:
-        BrokenFrameError: While iterating, when a file is truncated or its framing damaged.
-        CorruptRecordError: While iterating, when a payload's checksum does not match.
+        BrokenFrameError: During iteration, if a file is truncated or its framing is damaged.
+        CorruptRecordError: During iteration, if a payload's checksum does not match.
 
     Example:
         >>> import asyncdata as ad, tempfile
@@ -139,15 +139,15 @@ class TFRecordDataset(Dataset):
 
 @arguments.suggesting
 class TextLineDataset(Dataset):
-    r"""The lines of text files, as ``bytes`` without their ends.
+    r"""The lines of text files, as ``bytes`` without line ends.
 
-    A line ends with LF; carriage returns are left out wherever they stand; the last line needs no end.
+    LF ends a line. Carriage returns are removed, wherever they are. The last line needs no LF.
 
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one line each; None: one file after the other.
-        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+        buffer_size: Accepted for compatibility; `Options.chunk_bytes` sets the size of a read.
 
     Example:
         >>> import asyncdata as ad, fsspec
@@ -181,14 +181,14 @@ class FixedLengthRecordDataset(Dataset):
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
         record_bytes: Length of a record.
-        header_bytes: Bytes to pass over at the beginning of each file.
-        footer_bytes: Bytes to leave out at the end of each file.
+        header_bytes: Bytes to skip at the beginning of each file.
+        footer_bytes: Bytes to skip at the end of each file.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one record each; None: one file after the other.
-        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+        buffer_size: Accepted for compatibility; `Options.chunk_bytes` sets the size of a read.
 
     Raises:
-        BrokenFrameError: While iterating, when what lies between header and footer is no whole number of records.
+        BrokenFrameError: During iteration, if the bytes between header and footer are not a whole number of records.
 
     Example:
         >>> import asyncdata as ad, fsspec
@@ -231,12 +231,12 @@ class FileDataset(Dataset):
 
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
-        with_url: Elements are pairs of URL (``str``) and content (``bytes``) instead of the content alone.
+        with_url: Yield pairs of URL (``str``) and contents (``bytes``) instead of only the contents.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
-        num_parallel_reads: Files read at a time; 16 unless given. The order is that of the names.
+        num_parallel_reads: Files read at a time; 16 by default. The order is that of the names.
 
     Raises:
-        MemoryLimitError: While iterating, when a file does not fit in the memory limit.
+        MemoryLimitError: During iteration, if a file does not fit into the memory limit.
 
     Example:
         >>> import asyncdata as ad, fsspec
@@ -264,30 +264,31 @@ class FileDataset(Dataset):
 class CsvDataset(Dataset):
     r"""The rows of CSV files, as tuples or dicts of one value per column; rules and arguments are those of tf.data.
 
-    Fields may be quoted; then delimiters and line ends inside are data, and a quote inside is written twice. A field
-    that is empty, or says `na_value`, is missing.
+    Fields may be quoted. Delimiters and line ends inside quotes are data, and a quote inside is written twice. A field
+    that is empty or equals `na_value` is missing.
 
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
-        record_defaults: Per wanted column a dtype (``numpy.int32``, ``int64``, ``float32``, ``float64``, ``bytes`` or
-            ``str``; ``int`` and ``float`` mean int32 and float32), when its values are required; or what stands in for
-            missing values: a number, ``bytes`` or ``str``, an array or a list of one. A Python ``int`` stands for
-            int32 and a ``float`` for float32, as in tf.data. Or a dict of these by the names of the wanted columns:
-            rows are dicts then, and each file's header (``header=True``) or `column_names` says where the columns are.
+        record_defaults: For each selected column, a dtype (``numpy.int32``, ``int64``, ``float32``, ``float64``,
+            ``bytes`` or ``str``; ``int`` and ``float`` mean int32 and float32) if its values are required, or the
+            default for missing values: a number, ``bytes`` or ``str``, an array or a list of one. As in tf.data, a
+            Python ``int`` means int32 and a ``float`` means float32. A dict of these by column name selects columns by
+            name and yields dicts; each file's header (``header=True``) or `column_names` says where the columns are.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
-        header: Whether the first record of each file is no row.
-        field_delim: What separates fields: one character.
-        use_quote_delim: Whether quotes have a meaning.
-        na_value: A field that says this is missing.
-        select_cols: Numbers of the wanted columns, ascending; all unless given, and then each row has just those.
-        exclude_cols: Numbers of the columns that are not wanted, instead.
-        column_names: Names of all columns of the files, in order; rows are dicts then.
+        header: Whether the first record of each file is a header.
+        field_delim: The character that separates fields.
+        use_quote_delim: Whether quotes are special.
+        na_value: A field with this text is missing.
+        select_cols: Numbers of the selected columns, ascending. By default all; rows then must have exactly these
+            columns.
+        exclude_cols: Numbers of the columns to skip, instead of `select_cols`.
+        column_names: Names of all columns of the files, in order; rows are then dicts.
         num_parallel_reads: Files read in turn, one row each; None: one file after the other.
-        buffer_size: Taken for compatibility; how much is read at a time is `Options.chunk_bytes`.
+        buffer_size: Accepted for compatibility; `Options.chunk_bytes` sets the size of a read.
 
     Raises:
-        CorruptRecordError: While iterating, when a value is missing or wrong, or a row has another number of fields.
-        BrokenFrameError: While iterating, when quotes are misplaced.
+        CorruptRecordError: During iteration, if a value is missing or wrong, or a row has another number of fields.
+        BrokenFrameError: During iteration, if quotes are misplaced.
 
     Example:
         >>> import asyncdata as ad, fsspec
@@ -332,18 +333,18 @@ class CsvDataset(Dataset):
 
 @arguments.suggesting
 class JsonLinesDataset(Dataset):
-    r"""The values of JSON lines files: one JSON text per line, as Python objects. Blank lines are passed over.
+    r"""The values of JSON lines files: one JSON text per line, as Python objects. Blank lines are skipped.
 
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
         compression_type: None (or ``""``), ``"GZIP"``, ``"ZLIB"`` or ``"ZSTD"``.
         num_parallel_reads: Files read in turn, one value each; None: one file after the other.
-        num_parallel_calls: None parses in a thread of this process. Otherwise, or with `AUTOTUNE`, the worker processes
-            parse, in one step with a `map` that follows with the same `num_parallel_calls` and a `batch`. What comes
-            from there is what comes from any `map`: numbers are numpy scalars, lists of numbers arrays.
+        num_parallel_calls: None parses in a thread of this process. With a number or `AUTOTUNE` the worker processes
+            parse, in one step with a following `map` with the same `num_parallel_calls` and a `batch`. As from any
+            `map` in workers, numbers are then numpy scalars and lists of numbers arrays.
 
     Raises:
-        CorruptRecordError: While iterating, when a line is no JSON text.
+        CorruptRecordError: During iteration, if a line is not JSON.
 
     Example:
         >>> import asyncdata as ad, fsspec
@@ -373,9 +374,9 @@ class JsonLinesDataset(Dataset):
 class TarDataset(Dataset):
     r"""The samples of tar files as WebDataset writes them: dicts of ``__key__`` (``str``) and, by extension, ``bytes``.
 
-    Consecutive members whose names differ only behind the first dot of the last component are one sample; ``__key__``
-    is what they have in common, folders included. Extensions are given in small letters. What is no regular file, has
-    no extension, or is called ``__so__``, is passed over.
+    Consecutive members whose names differ only after the first dot of the last component are one sample; ``__key__`` is
+    their common part, including folders. Extensions are in lower case. Members that are not regular files, have no
+    extension, or have a name such as ``__so__`` are skipped.
 
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
@@ -383,8 +384,8 @@ class TarDataset(Dataset):
         num_parallel_reads: Files read in turn, one sample each; None: one file after the other.
 
     Raises:
-        BrokenFrameError: While iterating, when a file is truncated or a header damaged.
-        CorruptRecordError: While iterating, when a sample has two members with one extension.
+        BrokenFrameError: During iteration, if a file is truncated or a header is damaged.
+        CorruptRecordError: During iteration, if a sample has two members with one extension.
 
     Example:
         >>> import asyncdata as ad, fsspec, io, tarfile
@@ -415,22 +416,22 @@ class TarDataset(Dataset):
 class ParquetDataset(Dataset):
     """The rows of Parquet files, as dicts of one value per column. Needs the extra ``parquet``.
 
-    Only the footer and the wanted columns of row groups that may have wanted rows are read. Numbers are numpy scalars,
-    strings ``str``, binary columns ``bytes``, lists of numbers arrays, structs dicts; a missing float is NaN, a missing
-    time NaT, anything else that is missing None. The memory limit must hold the wanted columns of one row group, as
-    stored, of every file that is read in turn.
+    It reads only the footer and the selected columns of row groups that may contain matching rows. Numbers are numpy
+    scalars, strings ``str``, binary columns ``bytes``, lists of numbers arrays, structs dicts. A missing float is NaN,
+    a missing time NaT, any other missing value None. The memory limit must hold the selected columns of one row group,
+    as stored, for every file that is read in turn.
 
     Args:
         filenames: A URL, a list of URLs, or a Dataset of URLs.
-        columns: Names of the wanted columns, in the order wanted; all unless given.
-        filters: Which rows are wanted: a list of conditions ``(column, operator, value)`` that must all hold, or a list
-            of such lists of which one must. Operators are ``==``, ``!=``, ``<``, ``>``, ``<=``, ``>=``, ``in`` and
-            ``not in``. Row groups whose statistics rule them out are not read.
+        columns: Names of the selected columns, in the order of the result; all by default.
+        filters: Select rows by a list of conditions ``(column, operator, value)`` that must all be true, or by a list
+            of such lists, one of which must be true. Operators are ``==``, ``!=``, ``<``, ``>``, ``<=``, ``>=``, ``in``
+            and ``not in``. Row groups whose statistics rule them out are not read.
         num_parallel_reads: Files read in turn, one row each; None: one file after the other.
 
     Raises:
-        BrokenFrameError: While iterating, when a file is damaged or none of Parquet.
-        MemoryLimitError: While iterating, when the wanted columns of a row group do not fit in the memory limit.
+        BrokenFrameError: During iteration, if a file is damaged or not Parquet.
+        MemoryLimitError: During iteration, if the selected columns of a row group do not fit into the memory limit.
 
     Example:
         >>> import asyncdata as ad, fsspec, io

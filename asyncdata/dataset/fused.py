@@ -1,6 +1,6 @@
-"""Older names for two steps at once, as functions for `Dataset.apply`; they make the same plans as the methods.
+"""Older names for two steps in one, as functions for `Dataset.apply`. They make the same plans as the methods.
 
-The two steps are joined by the planner wherever that is cheaper, under these names or their own.
+The planner joins the two steps whenever that is cheaper, whatever they were called.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def calls_at_once(num_parallel_calls: int | None, num_parallel_batches: int | None, batch_size: int) -> int | None:
-    """What `map_and_batch` says in two ways."""
+    """Returns the parallelism of `map_and_batch`, which has two arguments for it."""
     if num_parallel_batches is None:
         return num_parallel_calls
     if num_parallel_calls is not None:
-        raise ValueError("num_parallel_batches and num_parallel_calls say the same in two ways; give one")
+        raise ValueError("num_parallel_batches and num_parallel_calls set the same thing; give one")
     batches = arguments.integer("num_parallel_batches", num_parallel_batches, least=1)
     return batches * arguments.integer("batch_size", batch_size, least=1)
 
 
 def unless_sloppy(sloppy: bool | None) -> bool | None:
-    """The `deterministic` that `sloppy` means."""
+    """Returns the `deterministic` that `sloppy` means."""
     said = arguments.flag_or_none("sloppy", sloppy)
     return None if said is None else not said
 

@@ -62,7 +62,7 @@ def ragged_batch(node: Node, batch_size: int, drop_remainder: bool, row_splits_d
 
 
 def _ragged_ranks(spec: Any) -> Any:
-    """How many axes of every leaf become ragged, nested like the elements; None where it is not known."""
+    """Returns how many axes of every leaf become ragged, nested like the elements; None if it is not known."""
     if isinstance(spec, dict):
         return {key: _ragged_ranks(part) for key, part in spec.items()}
     if isinstance(spec, tuple):
@@ -108,7 +108,7 @@ def group_by_window(
 
 
 class _Always:
-    """Gives one answer; a class, so that it can be pickled."""
+    """A constant function; a class, so that it can be pickled."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -130,7 +130,7 @@ def bucket_by_sequence_length(
     no_padding: bool,
     drop_remainder: bool,
 ) -> Node:
-    """`Dataset.bucket_by_sequence_length`: a group by the number of the bucket."""
+    """`Dataset.bucket_by_sequence_length`: groups by bucket number."""
     boundaries = arguments.integers("bucket_boundaries", bucket_boundaries)
     sizes = arguments.integers("bucket_batch_sizes", bucket_batch_sizes, least=1)
     if len(sizes) != len(boundaries) + 1:
@@ -160,11 +160,11 @@ def bucket_by_sequence_length(
 
 
 class _BucketOf:
-    """The number of an element's bucket; a class, like those below, so that it can be pickled.
+    """Returns the number of an element's bucket; a class, like those below, so that it can be pickled.
 
     Args:
-        length: Gives an element's length.
-        boundaries: Between the buckets.
+        length: Returns an element's length.
+        boundaries: The boundaries between the buckets.
         bounded: Whether an element of the last bucket, which has no upper boundary, is an error.
     """
 
@@ -185,7 +185,7 @@ class _BucketOf:
 
 
 class _BucketSize:
-    """Elements of a batch of a bucket."""
+    """Returns the batch size of a bucket."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self._sizes = sizes
@@ -195,15 +195,15 @@ class _BucketSize:
 
 
 class _ReduceBucket:
-    """The node that makes one batch of a bucket's window.
+    """Returns the node that makes one batch of a bucket's window.
 
     Args:
         boundaries: Upper boundaries to pad to, or None for the longest element.
-        sizes: Elements of a batch.
+        sizes: Elements per batch.
         shapes: See `padded_batch`.
-        values: Likewise.
+        values: See `padded_batch`.
         padded: Whether elements are padded at all.
-        drop_remainder: Whether smaller batches are left out.
+        drop_remainder: Whether to drop smaller batches.
     """
 
     def __init__(
@@ -270,10 +270,10 @@ def snapshot(
 
 
 def _local_path(name: str, what: str) -> str:
-    """The path that a name or ``file://`` URL means.
+    """Returns the path that a name or ``file://`` URL means.
 
     Raises:
-        UnsupportedURLError: It is elsewhere.
+        UnsupportedURLError: The URL is not local.
     """
     if scheme_of(name) != "file":
         raise UnsupportedURLError(f"{what} writes to local file systems only", url=name)

@@ -1,4 +1,4 @@
-"""Datasets as arguments of others: the nodes behind them."""
+"""Datasets as arguments of other datasets, and the nodes behind them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from asyncdata.plan.node import Node
 
 
 def node_of(name: str, dataset: Any) -> Node:
-    """The node of a Dataset that is the argument of this name.
+    """Returns the node of a Dataset that was passed as this argument.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: The argument is not a Dataset.
     """
     node = _node(dataset)
     if node is None:
@@ -22,7 +22,7 @@ def node_of(name: str, dataset: Any) -> Node:
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether this is a Dataset."""
+    """Returns whether this is a Dataset."""
     return _node(value) is not None
 
 
@@ -32,23 +32,23 @@ def _node(value: Any) -> Node | None:
 
 
 class NodeOf:
-    """A function that returns a Dataset, as the plan wants it: returning its node. Picklable if the function is."""
+    """Wraps a function that returns a Dataset: the plan needs its node. Picklable if the function is."""
 
     def __init__(self, function: Callable[..., Any], of: str = "interleave or flat_map") -> None:
         self.function = function
         self.of = of
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
         self.__element_spec__ = getattr(function, "__element_spec__", None)
-        # Not if it is inherited: a subclass may do more than read files.
+        # Not if it is inherited, because a subclass may do more than read files.
         self.__checksums__ = getattr(function, "__dict__", {}).get("__checksums__", False)
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """Whose signature counts."""
+        """The function whose signature counts."""
         return self.function
 
     def __call__(self, *element: Any) -> Node:
-        """The plan of the dataset that is made of one element."""
+        """Returns the plan of the dataset made of one element."""
         dataset = self.function(*element)
         node = _node(dataset)
         if node is None:

@@ -1,7 +1,6 @@
-"""What the rows of Parquet files are made of: asked of the footer of one file, when somebody asks a Dataset.
+"""The spec of Parquet rows, from the footer of one file, read when `Dataset.element_spec` is asked for.
 
-The planner does no I/O and knows nothing of it. So a plan is shown to it in which every reader of Parquet files is
-replaced by the spec of its rows.
+The planner does no I/O, so it gets a plan in which the spec of the rows replaces every reader of Parquet files.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ OPENS_FILES: Final = "opens"
 
 
 def with_known_rows(plan: Node) -> Node:
-    """The plan with the spec of their rows in the place of Parquet files; the same plan where there are none.
+    """Returns the plan with Parquet readers replaced by the spec of their rows; the same plan if there are none.
 
     Raises:
         StorageError: No file can be read.
-        TypeError: An element that should name a file is of another type.
-        DataError: The file is not Parquet, or lacks a wanted column.
+        TypeError: An element that should name a file has another type.
+        DataError: The file is not Parquet, or lacks a selected column.
     """
     if not any(_rows_of(node) for node in walk(plan)):
         return plan
@@ -62,7 +61,7 @@ def _nothing() -> tuple[()]:
 
 
 def _rows_of(node: Node) -> ParquetRows | None:
-    """The reader of Parquet files that a step is, or makes of file names."""
+    """Returns the Parquet reader that a step is, or that it makes of file names."""
     if isinstance(node, ParquetRows):
         return node
     opened = getattr(node.function, OPENS_FILES, None) if isinstance(node, Interleave) else None
@@ -80,7 +79,7 @@ def _spec(node: Node, rows: ParquetRows, storage: Storage) -> Any:
         if not urls:
             return None
         url = arguments.url("an element of filenames", urls[0])
-    # A thread of its own, so that it also works where an event loop is running.
+    # A separate thread, so that it also works inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-spec") as thread:
         return thread.submit(asyncio.run, _read(url, rows, Options(storage=storage))).result()
 

@@ -1,4 +1,4 @@
-"""Checks and nodes of the transformations that go by an element's place, or by what came before it."""
+"""Checks and nodes of the transformations that depend on an element's position or on earlier elements."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def resampled(
 
 
 def _weights(classes: Any, target: npt.NDArray[np.float64]) -> Any:
-    """The weights of the two parts for each draw, by the classes seen so far."""
+    """Returns the weights of the two parts for each draw, from the classes seen so far."""
 
     def seen(counts: Any, numbers: Any) -> tuple[Any, Any]:
         counts = counts + np.bincount(numbers, minlength=len(target))

@@ -1,4 +1,4 @@
-"""What a generator's elements are said to be, in tf.data's three ways, and their conversion to it."""
+"""The declared types of a generator's elements, in tf.data's three ways, and the conversion to them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SPECS = (ArraySpec, BytesSpec, StrSpec, RaggedSpec, DatasetSpec)
 
 
 def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
-    """The spec of the elements, or None when nothing is said.
+    """Returns the spec of the elements, or None if nothing is declared.
 
     Raises:
-        TypeError: Both a signature and types are given, or shapes that do not nest like the types.
+        TypeError: Both a signature and types are given, or shapes do not nest like the types.
     """
     if signature is not None:
         if types is not None or shapes is not None:
-            raise TypeError("output_signature says it all; output_types and output_shapes are another way to say it")
+            raise TypeError("output_signature replaces output_types and output_shapes; give one or the other")
         leaves, structure = flatten(signature)
         return unflatten(structure, map(_spec, leaves))
     if types is None:
@@ -37,7 +37,7 @@ def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
     if shapes is None:
         return unflatten(structure, (_typed(leaf, None) for leaf in leaves))
     parts: list[Any] = []
-    # A shape is a tuple itself, so it is a leaf only where the types have one.
+    # A shape is itself a tuple, so it is a leaf only where the types have a leaf.
     _shapes_as(types, shapes, parts)
     return unflatten(structure, map(_typed, leaves, parts))
 
@@ -64,7 +64,7 @@ def _spec(leaf: Any) -> Any:
 
 
 def _typed(dtype: Any, shape: Any) -> Any:
-    """The spec of a dtype of numpy's, or of TensorFlow's, which knows numpy's."""
+    """Returns the spec of a dtype of numpy or TensorFlow."""
     dtype = arguments.dtype("every part of output_types", dtype, "?biufcmMSUO")
     if hasattr(shape, "as_list"):  # TensorFlow's
         shape = None if shape.rank is None else shape.as_list()
@@ -74,14 +74,14 @@ def _typed(dtype: Any, shape: Any) -> Any:
 
 
 def converted(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
-    """The generator function whose leaves are arrays of the dtypes that the signature says."""
+    """Returns a generator function whose leaves are arrays of the declared dtypes."""
     return (_ConvertedLater if is_async_generator(function) else _Converted)(function, signature)
 
 
 class Renewed:
-    """A function that returns an iterable, anew for every epoch; an iterator that is used up already is an error.
+    """A function that returns a new iterable for every epoch. A used-up iterator is an error.
 
-    Picklable if the function is, without what it remembers.
+    Picklable if the function is; the pickle does not contain what was remembered.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -93,13 +93,13 @@ class Renewed:
         return Renewed, (self._function,)
 
     def __call__(self, *args: Any) -> Any:
-        """What the function returns."""
+        """Returns the function's iterable."""
         made = self._function(*args)
         return self._watched(made) if isinstance(made, Iterator) else made
 
     def _watched(self, made: Iterator[Any]) -> Iterator[Any]:
         spent = made is self._ended or (inspect.isgenerator(made) and inspect.getgeneratorstate(made) == "GEN_CLOSED")
-        iterator = iter(made)  # an iterator that can begin again does so here
+        iterator = iter(made)  # an iterator that can restart does so here
         count = 0
         try:
             while (element := next(iterator, self)) is not self:
@@ -107,8 +107,8 @@ class Renewed:
                 yield element
             if spent and not count:
                 raise ValueError(
-                    "the generator function returned an iterator that is used up, after an earlier epoch or another "
-                    "reader: let it make a new one in every call"
+                    "the generator function returned an iterator that an earlier epoch or another reader has used up; "
+                    "make it return a new iterator in every call"
                 )
             self._ended = made
         finally:
@@ -118,7 +118,7 @@ class Renewed:
 
 
 class _Conversion:
-    """A generator function and what its elements are to be; a class, so that it can be pickled."""
+    """A generator function and the declared types of its elements; a class, so that it can be pickled."""
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
         self.function = function
@@ -127,7 +127,7 @@ class _Conversion:
         self._specs, self._structure = flatten(signature)
 
     def convert(self, element: Any) -> Any:
-        """One element."""
+        """Converts one element."""
         leaves: list[Any] = []
         if not flatten_as(self._structure, _listed(self._structure, element), leaves):
             raise TypeError(f"the generator yielded {element!r}, which does not nest like its signature")
@@ -135,7 +135,7 @@ class _Conversion:
 
 
 def _listed(structure: Structure, element: Any) -> Any:
-    """The element with a list for every tuple that stands where the signature says one array."""
+    """Returns the element with a list for every tuple where the signature declares one array."""
     if structure is LEAF:
         return list(element) if isinstance(element, tuple) else element
     if isinstance(element, tuple) and isinstance(structure, TupleOf) and len(element) == len(structure.children):
@@ -165,11 +165,11 @@ def _convert(leaf: Any, spec: Any) -> Any:
     if isinstance(spec, BytesSpec | StrSpec) and (isinstance(leaf, list) or _is_text_array(leaf)):
         return _texts(leaf, spec)
     if isinstance(spec, BytesSpec) and not isinstance(leaf, bytes | bytearray | memoryview | BytesArray):
-        raise TypeError(f"the generator yielded {arguments.shown(leaf)}; its signature says {spec}")
+        raise TypeError(f"the generator yielded {arguments.shown(leaf)}, but its signature declares {spec}")
     if not isinstance(spec, ArraySpec) or spec.dtype is None:
         return leaf
     if spec.dtype.kind in "biu" and (found := np.asarray(leaf)).dtype.kind in "fc" and found.size:
-        raise TypeError(f"the generator yielded {arguments.shown(leaf)}; its signature says {spec.dtype.name}")
+        raise TypeError(f"the generator yielded {arguments.shown(leaf)}, but its signature declares {spec.dtype.name}")
     with np.errstate(over="ignore"):  # beyond float32: inf
         array = np.asarray(leaf, spec.dtype)
     return _shaped(array, spec.shape)
@@ -180,20 +180,20 @@ def _is_text_array(leaf: Any) -> bool:
 
 
 def _texts(leaf: Any, spec: BytesSpec | StrSpec) -> Any:
-    """Byte strings or texts as an array of objects: in one of numpy's they lose trailing zeros."""
+    """Returns byte strings or texts as an array of objects, because numpy's own string arrays drop trailing zeros."""
     array = np.array(leaf, object)
     items = array.reshape(-1)
     for index, item in enumerate(items):
         if isinstance(spec, BytesSpec) and isinstance(item, str):
             items[index] = item.encode()
         elif not isinstance(item, str | bytes):
-            raise TypeError(f"the generator yielded {arguments.shown(leaf)}; its signature says {spec}")
+            raise TypeError(f"the generator yielded {arguments.shown(leaf)}, but its signature declares {spec}")
     return _shaped(array, spec.shape)
 
 
 def _shaped(array: Any, said: tuple[int | None, ...] | None) -> Any:
     if said is not None and not _fits(array.shape, said):
-        raise TypeError(f"the generator yielded an array of shape {array.shape}; its signature says {said}")
+        raise TypeError(f"the generator yielded an array of shape {array.shape}, but its signature declares {said}")
     return array[()] if array.ndim == 0 else array
 
 

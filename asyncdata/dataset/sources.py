@@ -1,4 +1,4 @@
-"""Checks and nodes of the datasets that have no input."""
+"""Checks and nodes of the datasets without input."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def numbers(start: int, stop: int | None, step: int, output_type: Any) -> Node:
 
 
 def _frozen(leaf: Any) -> Any:
-    """A copy of what others could change."""
+    """Returns a copy of values that the caller could change."""
     if isinstance(leaf, list):
         try:
             array = np.array(leaf)
@@ -103,7 +103,7 @@ def _frozen(leaf: Any) -> Any:
 
 
 def _texts(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Byte strings and texts as they came: in an array of numpy's they lose trailing zeros and their own lengths."""
+    """Returns byte strings and texts unchanged, because a numpy string array drops trailing zeros and lengths."""
     array = np.empty(shape, object)
     array[...] = np.array(value, object)
     array.reshape(-1)[:] = [str(item) if isinstance(item, np.str_) else item for item in array.flat]
@@ -130,7 +130,7 @@ def _as_rows(value: Any) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "T":
         array = array.astype(object)
         if not all(isinstance(item, str) for item in array.flat):
-            raise TypeError("from_tensor_slices needs a str in the place of every missing one of a StringDType array")
+            raise TypeError("from_tensor_slices needs a str for every missing value of a StringDType array")
     if array.dtype.kind in "US" and array.ndim:
         array = _texts(value, array.shape)
     if array.ndim == 0:

@@ -1,4 +1,4 @@
-"""Checks and nodes of the transformations of single elements, and of their order and number."""
+"""Checks and nodes of the transformations of single elements, and of the order and number of elements."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from asyncdata.plan.transformations import Interleave, Map, Repeat, WithOptions
 from asyncdata.storage.backends import check_storage
 
 MOST_CYCLE: Final = 1 << 20
-"""Datasets read in turn at most."""
+"""The most datasets read in turn."""
 
 _CYCLE: Final = 16
-"""Datasets read in turn unless the caller says how many."""
+"""Datasets read in turn by default."""
 _EXECUTORS: Final = ("process", "thread", "inline", None)
 
 
@@ -39,9 +39,9 @@ def mapped(
     if arguments.flag("vectorized", vectorized):
         executor = _check_vectorized(map_func, parallelism, executor, rng=rng, zero_copy=zero_copy)
     if arguments.is_async(map_func) and executor is not None:
-        raise ValueError(f"an async function is awaited on the pipeline's loop; executor={executor!r} is for others")
+        raise ValueError(f"async functions run on the pipeline's loop; executor={executor!r} is for plain functions")
     if setup is not None and not arguments.is_async(map_func):
-        raise ValueError("setup= is for async functions; a plain one is called without it")
+        raise ValueError("setup= is only for async functions")
     if setup is not None:
         arguments.function("setup", setup)
     return Map(
@@ -59,15 +59,15 @@ def mapped(
 def _check_vectorized(
     function: Callable[..., Any], parallel: int | None, executor: str | None, *, rng: bool, zero_copy: bool
 ) -> str:
-    """The executor of a vectorized function; refuses what goes element by element."""
+    """Returns the executor of a vectorized function; rejects arguments that work element by element."""
     if arguments.is_async(function):
         raise TypeError("map_func must be a plain function to be vectorized")
     if parallel is not None or executor not in (None, "inline"):
         raise ValueError(
-            "a vectorized function runs on the pipeline's loop: num_parallel_calls and executor are others'"
+            "a vectorized function runs on the pipeline's loop, so it takes neither num_parallel_calls nor executor"
         )
     if rng or zero_copy:
-        raise ValueError("rng and zero_copy belong to single elements; a vectorized function is called with many")
+        raise ValueError("rng and zero_copy work per element, but a vectorized function is called with many elements")
     return "vectorized"
 
 
@@ -93,7 +93,7 @@ def interleaved(
 
 
 def over_files(urls: Node, open_file: Callable[..., Node], num_parallel_reads: int | None) -> Node:
-    """Files one after the other, or so many in turn, an element each."""
+    """Reads files one after the other, or `num_parallel_reads` in turn, one element each."""
     reads = arguments.integer_or_none("num_parallel_reads", num_parallel_reads, least=1, most=MOST_CYCLE, autotune=True)
     return Interleave(
         input=urls,

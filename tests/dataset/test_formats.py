@@ -257,8 +257,8 @@ def test_headers_that_do_not_fit(text: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (({"x": 0},), "say header=True"),
-        (({"x": 0}, None, True, ",", True, "", [0]), "leave select_cols and exclude_cols out"),
+        (({"x": 0},), "pass header=True"),
+        (({"x": 0}, None, True, ",", True, "", [0]), "do not pass select_cols or exclude_cols"),
     ],
 )
 def test_names_of_columns_that_cannot_be(arguments: tuple[Any, ...], message: str) -> None:

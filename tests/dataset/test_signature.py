@@ -67,10 +67,10 @@ def test_what_is_not_as_said_is_an_error() -> None:
         list(D.from_generator(lambda: [1], output_signature=(ArraySpec((), int),)))
     with pytest.raises(TypeError, match="shape"):
         list(D.from_generator(lambda: [[1, 2]], output_signature=ArraySpec((3,), int)))
-    with pytest.raises(TypeError, match=r"yielded 1\.5; its signature says int64"):
+    with pytest.raises(TypeError, match=r"yielded 1\.5, but its signature declares int64"):
         list(D.from_generator(lambda: [1.5], int))
     assert [row.tolist() for row in D.from_generator(lambda: [[], [1]], np.uint8)] == [[], [1]]
-    with pytest.raises(TypeError, match="another way"):
+    with pytest.raises(TypeError, match="replaces output_types"):
         D.from_generator(lambda: [1], int, output_signature=ArraySpec((), int))
     with pytest.raises(TypeError, match="needs output_types"):
         D.from_generator(lambda: [1], None, ())
@@ -107,7 +107,7 @@ def test_texts_are_checked_too() -> None:
     """Their shape, and that they are texts."""
     with pytest.raises(TypeError, match="an array of shape"):
         list(D.from_generator(lambda: [["a"]], output_signature=BytesSpec((2,))))
-    with pytest.raises(TypeError, match="its signature says BytesSpec"):
+    with pytest.raises(TypeError, match="its signature declares BytesSpec"):
         list(D.from_generator(lambda: [["a", 1]], bytes))
-    with pytest.raises(TypeError, match="its signature says BytesSpec"):
+    with pytest.raises(TypeError, match="its signature declares BytesSpec"):
         list(D.from_generator(lambda: [1], bytes))

@@ -57,5 +57,5 @@ def test_what_is_no_array_of_rows_is_refused(result: Any) -> None:
 )
 def test_what_goes_element_by_element_does_not_go_with_it(arguments: Any) -> None:
     """Such arguments are refused at once."""
-    with pytest.raises(ValueError, match=r"vectorized|others'"):
+    with pytest.raises(ValueError, match=r"vectorized function"):
         ad.Dataset.range(3).map(lambda x: x, vectorized=True, **arguments)
