@@ -1,4 +1,4 @@
-"""Waiting for an end that comes of itself, unless user code does not let it; then saying who keeps it."""
+"""Waits for an end that comes unless user code prevents it, and then reports that code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asyncdata.runtime.life.loops import LoopThread, describe_tasks
 from asyncdata.runtime.life.threads import Threads
 
 _KILL_S: Final = 15.0
-"""What ending a worker process by force takes at most, beyond the time limit of closing."""
+"""The longest time that killing a worker process takes, beyond the time limit of closing."""
 
 
 def wait_for_end(
@@ -25,18 +25,18 @@ def wait_for_end(
 ) -> None:
     """Returns when a gate is open.
 
-    Workers, threads and reads have time limits of their own, so as long as the stage loop answers all is well.
+    Workers, threads and reads have time limits of their own, so all is well as long as the stage loop answers.
 
     Args:
         ended: The gate.
-        what: Is to end.
-        stage: The loop that sees to it.
-        threads: Of user functions, unless somebody else reports them.
+        what: The thing that ends, for messages.
+        stage: The loop that ends it.
+        threads: The threads of user functions, unless they are reported elsewhere.
         limit_s: How long user code may take.
-        give_up: Called before it is said that there will be no end.
+        give_up: Called before the error is raised.
 
     Raises:
-        CloseTimeoutError: User code is stuck; the message holds its stack.
+        CloseTimeoutError: User code is stuck; the message contains its stack.
     """
     begin_s = time.monotonic()
     while not ended.is_open:
@@ -59,6 +59,6 @@ def wait_for_end(
         if after_s > limit_s + _KILL_S:
             give_up()
             raise CloseTimeoutError(
-                f"{what} has not ended {after_s:.1f} s after it was closed; what still runs:\n"
+                f"{what} has not ended {after_s:.1f} s after it was closed; still running:\n"
                 + describe_tasks(stage.loop, set())
             )

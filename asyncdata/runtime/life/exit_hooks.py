@@ -1,4 +1,4 @@
-"""What the interpreter's end and a fork mean for what is open: it is closed, or let go of."""
+"""Closes open Runtimes at the interpreter's exit, and releases them in a forked child."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
-    """A Runtime, as far as it matters here."""
+    """The part of a Runtime that is needed here."""
 
     def close(self) -> None:
         """Ends everything."""
 
     def drop_inherited(self, nowhere: int) -> None:
-        """In a forked child: points the parent's descriptors to that of the null device."""
+        """In a forked child: points the parent's descriptors to the null device."""
 
 
 _alive: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def enlist(runtime: Closable) -> None:
-    """It is open from now on."""
+    """Registers a Runtime that is now open."""
     _alive.add(runtime)
 
 
 def discharge(runtime: Closable) -> None:
-    """It has closed, or cannot be."""
+    """Removes a Runtime that has closed or cannot be closed."""
     _alive.discard(runtime)
 
 
@@ -50,7 +50,7 @@ def _drop_inherited() -> None:
     try:
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return  # no descriptor to be had: the inherited ones stay open
+        return  # no descriptor available: the inherited ones stay open
     for runtime in runtimes:
         runtime.drop_inherited(nowhere)
     os.close(nowhere)

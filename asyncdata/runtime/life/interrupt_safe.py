@@ -1,9 +1,8 @@
 """`Gate` and `GuardedThread`: an event and a thread that Ctrl-C cannot break.
 
-``threading.Event`` and ``threading.Condition`` enter and leave their locks in steps of Python. KeyboardInterrupt
-between two of them leaves a lock locked for ever, and with it whoever opens or notifies: here that would be an event
-loop, or a thread that says that it has started. A gate has no lock of its own; every waiter waits for one that nobody
-else takes.
+``threading.Event`` and ``threading.Condition`` enter and leave their locks in Python steps. A KeyboardInterrupt between
+two of these steps leaves a lock locked forever and blocks every thread that opens or notifies: here an event loop, or a
+thread that reports its start. A gate has no lock of its own; every waiter waits for a private lock.
 
     wait()  leaves its lock in the list ─▶ looks whether the gate is open ─▶ waits for its lock
     open()  notes that it is open ─▶ unlocks what is in the list
@@ -18,7 +17,7 @@ from collections.abc import Callable
 
 
 class Gate:
-    """Closed at first, opened once, by any thread; others wait for that."""
+    """An event that is set once, by any thread, and for which others wait."""
 
     __slots__ = ("_is_open", "_waiting")
 
@@ -32,7 +31,7 @@ class Gate:
         return self._is_open
 
     def open(self) -> None:
-        """Lets everybody through, from now on; from any thread, waits for nothing."""
+        """Opens the gate for good. Any thread may call it; it waits for nothing."""
         self._is_open = True
         while self._waiting:
             try:
@@ -42,13 +41,13 @@ class Gate:
             lock.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Returns when the gate is open, or when the time is over; says whether it is open."""
+        """Waits until the gate is open or the time is over; returns whether it is open."""
         if self._is_open:
             return True
         lock = threading.Lock()
         lock.acquire()  # and `open` unlocks it
         self._waiting.append(lock)
-        # Whoever opened it before may not have seen the lock.
+        # A thread that opened the gate before may not have seen the lock.
         if not self._is_open:
             lock.acquire(timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
         if not self._is_open:
@@ -60,12 +59,12 @@ class Gate:
 
 
 class GuardedThread:
-    """A daemon thread that the main thread may start and wait for, however it is interrupted.
+    """A daemon thread that the main thread may start and wait for, even if it is interrupted at any point.
 
     Args:
-        target: What it runs.
+        target: The function it runs.
         name: Its name.
-        failed: Called, in another thread, with the error when it cannot be started.
+        failed: Called in another thread with the error if the thread cannot be started.
     """
 
     def __init__(self, target: Callable[[], None], name: str, failed: Callable[[BaseException], None]) -> None:
@@ -77,13 +76,13 @@ class GuardedThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Starts it, and does not wait for that.
+        """Starts the thread without waiting for the start.
 
         Raises:
             RuntimeError: There are too many threads.
         """
-        # To start a thread and to note it are one step, of C: Ctrl-C comes before it or after it. And the thread is
-        # another's, for a moment, since within `Thread.start` it would come in between.
+        # Starting a thread and recording it is one step in C, so Ctrl-C comes before or after it. Another, short-lived
+        # thread calls `Thread.start`, because Ctrl-C could interrupt that method in this thread.
         self._launches.extend(map(_thread.start_new_thread, (self._launch,), ((),)))
 
     def _launch(self) -> None:
@@ -113,7 +112,7 @@ class GuardedThread:
 
     def is_current(self) -> bool:
         """Whether the caller runs in it."""
-        return threading.current_thread() is self._thread  # identifiers are used again
+        return threading.current_thread() is self._thread  # identifiers are reused
 
     def is_alive(self) -> bool:
         """Whether it runs."""

@@ -1,8 +1,7 @@
 """Event loops in threads of their own.
 
-A `LoopThread` runs one loop (uvloop) and owns every task on it through one TaskGroup: tasks are spawned into it, and
-closing it waits for them all before the thread ends. What user code left on the loop (tasks, threads of
-``asyncio.to_thread``) is ended with it.
+A `LoopThread` runs one loop (uvloop) and owns every task on it through one TaskGroup. Closing it waits for all tasks
+before the thread ends, and ends what user code left on the loop (tasks, threads of ``asyncio.to_thread``).
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _LOOP_DESCRIPTORS: Final = 8
 class LoopThread:
     """One thread, one event loop, one TaskGroup.
 
-    The loop is made and closed in its thread, where Ctrl-C cannot come between; whoever starts the thread may be
-    interrupted at any moment, and has but to call `end`.
+    The loop is made and closed in its own thread, which Ctrl-C cannot interrupt. The thread that starts it may be
+    interrupted at any moment and then only has to call `end`.
 
     Args:
         name: The thread's name.
@@ -54,16 +53,16 @@ class LoopThread:
         self._has_ended = False
         self._started = Gate()
         self._after: list[Callable[[], None]] = []
-        # A daemon, so that an iterator which nobody closed cannot keep the interpreter from reaching its exit
-        # handlers; there the Runtime closes it properly.
+        # A daemon, so that an unclosed iterator cannot prevent the interpreter from reaching its exit handlers, where
+        # the Runtime closes it properly.
         self._thread = GuardedThread(self._run, name, self._fail)
 
     def start(self) -> None:
         """Starts the thread; returns when the loop runs.
 
         Raises:
-            OSError: Descriptors have run out.
-            RuntimeError: Threads have.
+            OSError: There are no descriptors left.
+            RuntimeError: There are no threads left.
         """
         self._thread.start()
         self._started.wait()
@@ -112,7 +111,7 @@ class LoopThread:
         self._has_stopped = True
 
     async def _end_foreign_tasks(self) -> None:
-        """Tasks that user code started on the loop and did not wait for."""
+        """The tasks that user code started on the loop and did not await."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -127,19 +126,19 @@ class LoopThread:
         return self._thread.is_alive()
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Starts a task on the loop, from the loop. The coroutine must not raise anything but CancelledError."""
+        """Starts a task; call it on the loop. The coroutine may raise only CancelledError."""
         assert self._group is not None
         return self._group.create_task(coroutine)
 
     def call(self, function: Callable[[], object], refused: Callable[[], object] = lambda: None) -> None:
-        """Calls a function on the loop; from any thread, takes no lock.
+        """Calls a function on the loop. Any thread may call this; it takes no lock.
 
         Args:
             function: Called on the loop.
-            refused: Called instead if the loop is closed before it comes to the function, which a loop that is about
-                to end does without a word: in the loop's thread, or in the caller's.
+            refused: Called instead, in the loop's thread or the caller's, if the loop is closed before it gets to the
+                function. A loop that is about to end drops functions silently.
         """
-        # First into the queue, then a look whether anybody still empties it; the thread does it the other way round.
+        # First enqueue, then check whether the queue is still emptied; the thread does this in the reverse order.
         self._calls.append((function, refused))
         with contextlib.suppress(RuntimeError):  # closed
             self.loop.call_soon_threadsafe(self._make_calls)
@@ -147,7 +146,7 @@ class LoopThread:
             self._refuse_calls()
 
     def _make_calls(self) -> None:
-        # All there are: whoever was interrupted before it woke the loop left one behind.
+        # Runs all of them, because a caller that was interrupted before it woke the loop left one behind.
         while call := self._next_call():
             call[0]()
 
@@ -188,10 +187,10 @@ class LoopThread:
         return result
 
     def perform(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs a coroutine function on the loop, from a thread that Ctrl-C may interrupt; returns when it has ended.
+        """Runs a coroutine function on the loop, from a thread that Ctrl-C may interrupt; waits for its end.
 
         Raises:
-            RuntimeError: The loop was told to stop before.
+            RuntimeError: The loop was stopped before.
         """
         ended = Gate()
         errors: list[BaseException] = []
@@ -205,7 +204,7 @@ class LoopThread:
                 ended.open()
 
         def start() -> None:
-            if self._asked_to_stop:  # whoever waits, if anybody still does, must not wait for ever
+            if self._asked_to_stop:  # a waiter, if there still is one, must not wait forever
                 refuse()
             else:
                 self.spawn(run())
@@ -220,17 +219,17 @@ class LoopThread:
             raise errors.pop()
 
     def after_end(self, callback: Callable[[], None]) -> None:
-        """Registers something to do in the thread when its loop is closed, just before it ends."""
+        """Registers a function to call in the thread just before it ends, when its loop is closed."""
         self._after.append(callback)
 
     def stop(self) -> None:
-        """Lets the loop end once its tasks have; from any thread, any number of times."""
+        """Lets the loop end after its tasks. Any thread may call it, any number of times."""
 
         def set_stop() -> None:
             if self._stop is not None:
                 self._stop.set()
 
-        # Whoever does not see yet that the loop runs has said so before the loop looks.
+        # A caller that does not see yet that the loop runs has set the flag before the loop checks it.
         self._asked_to_stop = True
         if self._started.is_open and self._failure is None:
             self.call(set_stop)
@@ -240,23 +239,26 @@ class LoopThread:
         self._thread.join()
 
     def end(self) -> None:
-        """Stops the loop and waits for its thread, whether it was started, is being started, or has ended."""
+        """Stops the loop and waits for its thread, whether it was started, is starting, or has ended."""
         self.stop()
         self.join()
 
     def answers(self, timeout_s: float) -> bool:
-        """Whether the loop does anything at all within a time: it may be stuck in user code. From another thread."""
+        """Returns whether the loop makes progress within a time, or is stuck in user code.
+
+        Call it in another thread.
+        """
         answered = Gate()
         self.call(answered.open, refused=answered.open)
         return answered.wait(timeout_s)
 
     def stack(self) -> str:
-        """Where the thread is now."""
+        """Returns the thread's current stack."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 -- documented, despite its name
         return "".join(traceback.format_stack(frame, _STACK_LIMIT)) if frame is not None else "  no stack\n"
 
     def descriptors(self) -> set[int]:
-        """The loop's own descriptors and those it watches; for a forked child, which must not touch the loop."""
+        """Returns the loop's descriptors and those it watches, for a forked child, which must not touch the loop."""
         poll: int = self.loop._get_backend_id()  # type: ignore[attr-defined]  # noqa: SLF001 -- uvloop's only way
         found = {poll}
         try:
@@ -268,7 +270,7 @@ class LoopThread:
 
 
 def _require_descriptors() -> None:
-    """Raises OSError where there are too few for a loop: libuv ends the process when it runs out of them half-way."""
+    """Raises OSError if there are too few for a loop, because libuv aborts the process if it runs out of them."""
     opened: list[int] = []
     try:
         for _ in range(_LOOP_DESCRIPTORS):
@@ -280,9 +282,9 @@ def _require_descriptors() -> None:
 
 @contextlib.contextmanager
 def _standard_descriptors_in_use() -> Generator[None]:
-    """Keeps a loop from being given the numbers 0 to 2 in a process that was started without them.
+    """Prevents a loop from getting the descriptors 0 to 2 in a process that was started without them.
 
-    libuv ends the process when it closes a descriptor of its own with such a number.
+    libuv aborts the process when it closes one of its own descriptors with such a number.
     """
     opened: list[int] = []
     try:
@@ -298,7 +300,7 @@ def _standard_descriptors_in_use() -> Generator[None]:
 
 
 async def _settle(coroutine: Coroutine[Any, Any, T], result: concurrent.futures.Future[T]) -> None:
-    """Awaits a coroutine and hands its outcome to another thread, which may have given up waiting."""
+    """Awaits a coroutine and passes its outcome to another thread, which may have stopped waiting."""
     with contextlib.suppress(concurrent.futures.InvalidStateError):
         try:
             value = await coroutine
@@ -312,7 +314,7 @@ async def _settle(coroutine: Coroutine[Any, Any, T], result: concurrent.futures.
 
 
 def describe_tasks(loop: asyncio.AbstractEventLoop, without: set[asyncio.Task[Any]]) -> str:
-    """The tasks of a loop that wait for something, and where: one paragraph each, from any thread."""
+    """Describes the waiting tasks of a loop and where they wait, one paragraph each. Any thread may call it."""
     paragraphs: list[str] = []
     for task in asyncio.all_tasks(loop) - without:
         awaited: Any = task.get_coro()

@@ -1,4 +1,4 @@
-"""A pipeline under way, in this process or in the loader process of an isolated Runtime; what iterators hold on to."""
+"""A running pipeline, in this process or in the loader process of an isolated Runtime. Iterators hold it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from asyncdata.runtime.settings import settings_of
 
 
 class Running:
-    """A pipeline under way, and what must be closed after it. Outlives the iterator by a moment.
+    """A running pipeline, and what must be closed after it. It outlives the iterator by a moment.
 
     Args:
-        runtime: Where it runs.
+        runtime: The Runtime on which it runs.
         owns_runtime: Whether the Runtime was made for it.
     """
 
@@ -34,34 +34,34 @@ class Running:
         self.edge: Edge | Intake
 
     def start(self) -> None:
-        """Begins. Whoever calls it can be interrupted, and has registered `signal` before."""
+        """Starts the pipeline. The caller can be interrupted and has registered `signal` before."""
         raise NotImplementedError
 
     def signal(self) -> None:
-        """Lets everything end; returns at once, from any thread, without a lock."""
+        """Lets everything end; returns at once. Any thread may call it; takes no lock."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Returns when everything has ended."""
+        """Waits until everything has ended."""
         raise NotImplementedError
 
     def stats(self) -> PipelineStats:
-        """How the pipeline stands, or stood at its end."""
+        """Returns the state of the pipeline now, or at its end."""
         raise NotImplementedError
 
     @property
     def loader_pid(self) -> int | None:
-        """The process it runs in, if that is another one."""
+        """The loader process, if it runs in one."""
         return None
 
     async def aclose(self) -> None:
-        """As `close`, without blocking the loop. Cancelled, it goes on all the same."""
+        """Like `close`, but does not block the loop. Cancelling it does not stop the closing."""
         self.edge.close()
         await in_thread(self.close)
 
 
 class RunningHere(Running):
-    """In this process."""
+    """A pipeline in this process."""
 
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
         super().__init__(runtime, owns_runtime=owns_runtime)
@@ -97,7 +97,7 @@ class RunningHere(Running):
         self.edge.close()
         if self.owns_runtime:
             if self.runtime.runs_caller():
-                self.signal()  # what follows is an error, for it cannot wait here
+                self.signal()  # an error follows, because it cannot wait here
             self.runtime.close()
         else:
             self.runtime.wait_for_pipeline(self.gone)
@@ -108,11 +108,11 @@ class RunningHere(Running):
 
 
 class RunningIsolated(Running):
-    """In the loader process of an isolated Runtime."""
+    """A pipeline in the loader process of an isolated Runtime."""
 
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
         super().__init__(runtime, owns_runtime=owns_runtime)
-        rewrite(cargo.plan, cargo.options)  # what is wrong with the plan is said here, as it is without isolation
+        rewrite(cargo.plan, cargo.options)  # errors in the plan are raised here, as without isolation
         self._cargo = cargo
 
     def start(self) -> None:
@@ -161,7 +161,7 @@ class RunningIsolated(Running):
 
 
 def prepare(plan: Node, epoch: int) -> Running:
-    """A plan on the Runtime around the caller, or on one of its own; to be started."""
+    """Returns a pipeline to start, on the caller's Runtime or on a new one."""
     shared = active_runtime()
     options, idle = settings_of(plan, None if shared is None else shared.options)
     seed = secrets.randbits(63) if options.seed is None else options.seed

@@ -1,10 +1,11 @@
-"""`Runtime`: what outlives a single iteration: loops, connections, the arena and its limit, workers, threads.
+"""`Runtime` owns what outlives a single iteration: loops, connections, the arena and its limit, workers, threads.
 
     consumer's thread        stage loop (thread)                      I/O loop (thread)        worker processes
     for batch in ds  ◀──edge── stages, budget, slabs ──two hops a chunk── Fetcher, sockets
                                      └────────────── references ──────────────────────────────▶ decode in place
 
-Iterators borrow it. Everything is started when it is first needed and closed by one call; nothing outlives it.
+Iterators share a Runtime. It starts each part when it is first needed, and one call closes all of them; nothing
+outlives it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Runtime:
     """Loops, connections, memory and workers that several iterations share.
 
     Without one every iterator makes its own. Inside ``with ad.Runtime():`` the next epoch starts no process and opens
-    no connection, and all pipelines together stay inside one memory limit.
+    no connection, and all pipelines together stay within one memory limit.
 
     Example:
         >>> import asyncdata as ad
@@ -66,10 +67,10 @@ class Runtime:
         10
 
     Args:
-        options: In force for every pipeline. A dataset's own options count for how it is run (`deterministic`,
-            `chunk_bytes`, `check_crc`), and for the storage of URL schemes that the Runtime's do not name; memory,
-            workers, threads, retries and time limits are the Runtime's. A warning names options without effect.
-        pipelines: How many may be open at a time (a training and an evaluation set, say); each may use its part of
+        options: Options of every pipeline. A dataset's own options decide how it runs (`deterministic`, `chunk_bytes`,
+            `check_crc`) and the storage of URL schemes that the Runtime's options do not name. Memory, workers,
+            threads, retries and time limits are the Runtime's. A warning names options without effect.
+        pipelines: How many pipelines may be open at a time, such as training and evaluation; each may use its part of
             ``memory_limit_bytes``.
     """
 
@@ -89,7 +90,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._state = "new"
         self._token: contextvars.Token[Runtime | None] | None = None
-        self._closing = [None]  # empty once it is closing
+        self._closing = [None]  # empty when it is closing
         self._closed = Gate()
         self._pool: WorkerPool | None = None
         self._pool_started: asyncio.Task[None] | None = None
@@ -132,14 +133,14 @@ class Runtime:
 
     def _leave(self) -> None:
         if self._token is not None:
-            # Another context than that of the entering (fixtures, generators) keeps a closed Runtime, which is passed
-            # over by `active_runtime`.
+            # If the block was entered in another context (fixtures, generators), that context keeps the closed Runtime;
+            # `active_runtime` skips it.
             with contextlib.suppress(ValueError):
                 _active.reset(self._token)
             self._token = None
 
     def start(self) -> None:
-        """Starts the loops; what else is needed starts when it is."""
+        """Starts the loops; other parts start when they are needed."""
         self.check_process()
         with self._lock:
             if self._state == "open":
@@ -167,7 +168,7 @@ class Runtime:
         self.loader.start()
 
     def _start_loops(self) -> None:
-        # The I/O loop ends when the stage loop has: ending that one ends both.
+        # The I/O loop ends after the stage loop, so ending the stage loop ends both.
         self._io_thread.after_end(self._gone)
         self._stage.after_end(self._io_thread.stop)
         self._stage.start()
@@ -175,7 +176,7 @@ class Runtime:
         self._stage.perform(self._furnish)
 
     async def _furnish(self) -> None:
-        """Makes what has no thread of its own; on the stage loop, where nothing interrupts it."""
+        """Makes the parts without a thread of their own; runs on the stage loop, where nothing interrupts it."""
         space = max(_LEAST_SPACE, _SPACE_FACTOR * self.options.memory_limit_bytes)
         aside = hedge_bytes(self.options)
         self.arena = Arena(-(-space // GRANULE) * GRANULE)
@@ -198,7 +199,7 @@ class Runtime:
         self._stage = LoopThread("asyncdata-stages")
 
     def abandon(self) -> None:
-        """Whoever started it was interrupted and will not close it: it ends by itself. Takes no lock."""
+        """Ends a Runtime whose starter was interrupted and will not close it. Takes no lock."""
         if self._state == "starting":
             if self.loader is None:
                 self._stage.stop()
@@ -208,7 +209,7 @@ class Runtime:
             self.begin_close()
 
     def check_process(self) -> None:
-        """Raises in a process that inherited the Runtime through fork."""
+        """Raises an error in a process that inherited the Runtime through fork."""
         if os.getpid() != self._pid:
             raise ForkedProcessError(
                 "this iterator or Runtime was made before a fork; its threads and workers exist in the parent process "
@@ -217,25 +218,25 @@ class Runtime:
 
     @property
     def stage_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that stages run on."""
+        """The loop on which stages run."""
         return self._stage.loop
 
     def on_stage_thread(self) -> bool:
-        """Whether the caller runs on the stage loop."""
+        """Returns whether the caller runs on the stage loop."""
         return self._stage.is_current()
 
     def close(self) -> None:
-        """Ends everything; returns when it is gone.
+        """Ends everything; returns when nothing is left.
 
         Raises:
-            CloseTimeoutError: User code is stuck in a thread, which is left behind; the message holds its stack.
+            CloseTimeoutError: User code is stuck in a thread, which is left behind; the message contains its stack.
         """
         if os.getpid() != self._pid:
             return
         if self.runs_caller():
             raise RuntimeError("a Runtime cannot be closed from code that it runs")
         with self._lock:
-            if self._state == "starting":  # and whoever started it was interrupted more than once
+            if self._state == "starting":  # and its starter was interrupted more than once
                 self._undo_start()
             if self._state == "new":
                 self._state = "closed"
@@ -245,7 +246,7 @@ class Runtime:
         if self.loader is not None:
             self._close_loader(self.loader)
             return
-        # It reports threads by itself.
+        # The Runtime reports its threads itself.
         wait_for_end(self._closed, "the Runtime", self._stage, None, self._limit_s, lambda: discharge(self))
         if not self._abandoned:
             self._join()
@@ -261,42 +262,42 @@ class Runtime:
             self._closed.open()
 
     def wait_for_pipeline(self, gone: Gate) -> None:
-        """Returns when a pipeline that was told to end has ended.
+        """Waits until a pipeline that was asked to end has ended.
 
         Raises:
-            CloseTimeoutError: User code is stuck; the message holds its stack.
+            CloseTimeoutError: User code is stuck; the message contains its stack.
         """
         if os.getpid() == self._pid and not self.runs_caller():
             wait_for_end(gone, "the pipeline", self._stage, self._threads, self._limit_s, lambda: discharge(self))
 
     async def aclose(self) -> None:
-        """As `close`, for asyncio programs: does not block the loop. Cancelled, it goes on all the same."""
+        """Like `close`, but does not block the loop. Cancelling it does not stop the closing."""
         await in_thread(self.close)
 
     def is_usable(self) -> bool:
-        """Whether pipelines can be started on it, from this process."""
+        """Returns whether this process can start pipelines on it."""
         return self._state in ("new", "starting", "open") and os.getpid() == self._pid
 
     def on_own_loop(self) -> bool:
-        """Whether the caller runs on one of the Runtime's loops."""
+        """Returns whether the caller runs on one of the Runtime's loops."""
         return self.loader is None and (self._stage.is_current() or self._io_thread.is_current())
 
     def runs_caller(self) -> bool:
-        """Whether the caller runs on one of the Runtime's loops, or in one of its threads: it cannot wait then."""
+        """Returns whether the caller runs on one of the Runtime's loops or threads, and so cannot wait for it."""
         threads = self._threads
         return self.on_own_loop() or (threads is not None and threads.is_current())
 
     def begin_close(self) -> None:
         """Starts closing a Runtime that was started, from any thread, and returns at once; idempotent.
 
-        Takes no lock: a finalizer calls it, in whatever code the garbage collector happens to run.
+        Takes no lock, because finalizers call it, inside any code that the garbage collector interrupts.
         """
         if os.getpid() != self._pid:
             return
         if not self._closing:
             return
         self._state = "closing"
-        # Done is noted last: whoever is interrupted in between leaves it to the next one.
+        # `_closing` is cleared last, so that an interrupted call leaves the work to the next one.
         if self.loader is not None:
             self.loader.begin_close()
             self._closing.clear()
@@ -315,7 +316,7 @@ class Runtime:
             async with asyncio.timeout(self._limit_s):
                 await self.io.aclose()
         except TimeoutError:
-            errors.append(CloseTimeoutError("reads, or the connections they use, do not end"))
+            errors.append(CloseTimeoutError("reads or their connections do not end"))
         except BaseException as error:  # noqa: BLE001 -- raised by close()
             errors.append(error)
         finally:
@@ -325,13 +326,13 @@ class Runtime:
                     _LOGGER.warning("while closing: %s", each)
             self.returns.close()
             if self._abandoned:
-                # The thread lives on as long as the task that does not end; whoever closes does not wait for it.
+                # The thread lives as long as the task that does not end; closing does not wait for it.
                 discharge(self)
                 self._closed.open()
             self._stage.stop()
 
     async def _end_pipelines(self, errors: list[BaseException]) -> None:
-        """Cancels the pipelines; then ends workers and threads, which lets go of pipelines that wait for them."""
+        """Cancels the pipelines, then ends workers and threads, which releases pipelines that wait for them."""
         limit_s = self._limit_s
         loop = asyncio.get_running_loop()
         until_s = loop.time() + limit_s
@@ -339,7 +340,7 @@ class Runtime:
         for task in pipelines:
             task.cancel()
         if pipelines:
-            # Long enough for every pipeline that can end at all: closing a user's generator needs the threads.
+            # Long enough for every pipeline that can end, because closing a user's generator needs the threads.
             await asyncio.wait(pipelines, timeout=min(1.0, limit_s / 2))
         if self._pool_started is not None:
             await asyncio.gather(self._pool_started, return_exceptions=True)
@@ -353,21 +354,21 @@ class Runtime:
             own = asyncio.current_task()
             errors.append(
                 CloseTimeoutError(
-                    f"an async function goes on {limit_s:.1f} s after it was cancelled; thread {self._stage.name!r} is "
-                    "left as a daemon with it. What still runs:\n"
+                    f"an async function is still running {limit_s:.1f} s after it was cancelled; thread "
+                    f"{self._stage.name!r} is left behind as a daemon. Still running:\n"
                     + describe_tasks(loop, {own} if own is not None else set())
                 )
             )
 
     def _gone(self) -> None:
-        """The last thread's last act, unless it never was of use."""
+        """Runs as the last step of the last thread, unless the start failed."""
         if self._state == "starting":
             if hasattr(self, "arena"):
                 self.arena.close()
             return
         self.arena.close()
         self.budgets.end()
-        # What views the arena keeps it; the Runtime, which may be kept for long, does not.
+        # Views keep the arena alive; the Runtime, which may be kept for long, does not.
         del self.arena, self.budgets, self.io, self.returns
         self._pool = self._threads = self._pool_started = None
         self._state = "closed"
@@ -381,11 +382,11 @@ class Runtime:
     # --- what pipelines use ------------------------------------------------------------------------------------
 
     def run(self, pipeline: Callable[[], Coroutine[Any, Any, None]], refused: Callable[[], None]) -> None:
-        """Runs a pipeline on the stage loop until it ends or the Runtime is closed; from any thread.
+        """Runs a pipeline on the stage loop until it ends or the Runtime is closed. Any thread may call it.
 
         Args:
-            pipeline: Called on the loop: a coroutine that Ctrl-C kept from getting there would never be awaited.
-            refused: Called instead when the Runtime is closed before the pipeline could start.
+            pipeline: Called on the loop, because Ctrl-C could prevent a coroutine from getting there and being awaited.
+            refused: Called instead if the Runtime is closed before the pipeline could start.
         """
 
         def start() -> None:
@@ -399,7 +400,7 @@ class Runtime:
         self._stage.call(start, refused)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Calls a function on the stage loop soon, if that still runs; from any thread, takes no lock."""
+        """Calls a function on the stage loop soon, if the loop still runs. Any thread may call it; takes no lock."""
         if os.getpid() == self._pid and self._state not in ("new", "starting"):
             self._stage.call(function)
 
@@ -408,22 +409,22 @@ class Runtime:
         return self._stage.submit(coroutine)
 
     def spawn_on_stage(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a task that belongs to the Runtime; on the stage loop."""
+        """Starts a task that belongs to the Runtime. Call it on the stage loop."""
         return self._stage.spawn(coroutine)
 
     @property
     def num_workers(self) -> int:
-        """Worker processes there are, or will be."""
+        """The number of worker processes that exist or will exist."""
         return usable_cpus() if self.options.num_workers == AUTOTUNE else self.options.num_workers
 
     @property
     def num_threads(self) -> int:
-        """Threads for user functions there are, or will be."""
+        """The number of threads for user functions that exist or will exist."""
         return 2 * usable_cpus() if self.options.num_threads == AUTOTUNE else self.options.num_threads
 
     @property
     def pool(self) -> WorkerPool:
-        """The worker processes; made, not started, by the first use."""
+        """The pool of worker processes; the first use makes it but does not start it."""
         if self._pool is None:
             arena, limit_s = self.arena, self.options.close_timeout_s
             self._pool = WorkerPool(
@@ -432,11 +433,11 @@ class Runtime:
         return self._pool
 
     def pool_stats(self) -> PoolStats | None:
-        """Counters of the worker processes; None when there are none yet."""
+        """Returns counters of the worker processes; None if there are none yet."""
         return None if self._pool is None else self._pool.stats()
 
     async def start_pool(self) -> None:
-        """Starts the worker processes once; returns when they are started."""
+        """Starts the worker processes once; returns when they have started."""
         if self._pool_started is None:
             pool = self.pool
             self._pool_error: BaseException | None = None
@@ -454,16 +455,16 @@ class Runtime:
 
     @property
     def threads(self) -> Threads:
-        """Threads for user functions, generators and decompression; started by the first call."""
+        """The threads for user functions, generators and decompression; the first call starts them."""
         if self._threads is None:
             self._threads = Threads(ThreadPool(self.num_threads, close_timeout_s=self._limit_s))
         return self._threads
 
     def drop_inherited(self, nowhere: int) -> None:
-        """In a forked child: lets go of the parent's descriptors, and of the arena unless views hold it.
+        """In a forked child: releases the parent's descriptors, and the arena unless views hold it.
 
-        They are not closed but pointed nowhere, for the objects that own them will close these numbers once more; and
-        the parent's polling, which the child shares, must not hear of it.
+        The descriptors are pointed to the null device, not closed, because the objects that own them will close these
+        numbers once more, and because the parent's polling, which the child shares, must not notice.
         """
         if self._state not in ("open", "closing"):
             return
@@ -479,10 +480,10 @@ class Runtime:
 
 
 def active_runtime() -> Runtime | None:
-    """The Runtime of the innermost ``with`` around the caller, if it can run something for the caller.
+    """Returns the Runtime of the innermost ``with`` around the caller, if it can run pipelines for the caller.
 
-    User code on the Runtime's own loop cannot wait for a pipeline of that loop; and what was inherited through a fork
-    has no threads. Both get a Runtime of their own.
+    User code on the Runtime's own loop cannot wait for a pipeline of that loop, and a Runtime inherited through a fork
+    has no threads. In both cases the caller needs a Runtime of its own.
     """
     runtime = _active.get()
     if runtime is None or not runtime.is_usable() or runtime.on_own_loop():

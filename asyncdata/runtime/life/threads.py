@@ -1,4 +1,4 @@
-"""Blocking calls off the loop: in the Runtime's threads, or in one of their own."""
+"""Blocking calls off the loop: in the Runtime's threads, or in a thread of their own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Offload(Protocol):
-    """Threads that blocking calls run in; see `workers.threads.ThreadPool`."""
+    """Threads for blocking calls; see `workers.threads.ThreadPool`."""
 
     async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """Calls ``fn(*args)`` in a thread and returns what it returns."""
+        """Calls ``fn(*args)`` in a thread and returns its result."""
 
 
 class Threads:
@@ -37,11 +37,11 @@ class Threads:
             return await self._pool.run(fn, *args)
 
     def stacks(self) -> dict[str, str]:
-        """Where threads that are in user code are now, by their names; from any thread."""
+        """Returns the stacks of threads that run user code, by name. Any thread may call it."""
         return self._pool.stacks()
 
     def is_current(self) -> bool:
-        """Whether the caller runs in one of them."""
+        """Returns whether the caller runs in one of them."""
         return self._pool.is_current()
 
     async def aclose(self) -> None:
@@ -50,7 +50,7 @@ class Threads:
 
 
 async def in_thread(function: Callable[[], None]) -> None:
-    """Awaits one blocking call in a thread that has ended when this returns. Cancelled, the call goes on."""
+    """Awaits one blocking call in a thread that has ended when this returns. Cancelling does not stop the call."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
 
