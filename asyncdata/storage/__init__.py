@@ -1,4 +1,4 @@
-"""URL to bytes. Knows nothing of records, arenas or plans; plain asyncio code on the running loop."""
+"""URL to bytes. This package knows nothing about records, arenas or plans; it is plain asyncio on the running loop."""
 
 from __future__ import annotations
 

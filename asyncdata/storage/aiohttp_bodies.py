@@ -1,9 +1,9 @@
-"""Answers by aiohttp, ranged bodies and small ones, watched like those of the range client.
+"""Responses through aiohttp, both ranged bodies and small ones, watched like those of the range client.
 
-aiohttp follows everything HTTP allows; what it does not do is what the rest of the storage layer needs: an attempt
-whose limits of time are its own, whose silence can be told from a late process, and which another one may overtake.
-`LenientWire` adds that from outside. Whoever ends an attempt cancels the task that makes it, as a time limit of
-asyncio does; the wire turns that into the error that was meant.
+aiohttp supports all of HTTP, but not what the rest of the storage layer needs: attempts with their own time limits,
+whose silence can be distinguished from a late process, and which another attempt can overtake. `LenientWire` adds this
+from outside. To end an attempt, it cancels the task that makes the attempt, as asyncio's timeouts do, and converts the
+cancellation into the intended error.
 
 ::
 

@@ -1,7 +1,7 @@
-"""One attempt at a range, as its reader and the Fetcher share it: limits go down, observations come up.
+"""One attempt at a range, shared by its reader and the Fetcher: limits go down, observations come up.
 
-A reader that knows nothing of its wire may ignore it. One that does fills in what it sees; the Fetcher then measures,
-hedges and abandons by it. An attempt is on one loop, and over when the call it was given to returned or raised.
+A reader that does not see its connection may ignore the attempt. Other readers record what they see, and the Fetcher
+measures, hedges and abandons accordingly. An attempt belongs to one loop and ends with the call that received it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which backend serves each URL scheme, and which storage options it takes: one table, which users may add to.
+"""The backend of each URL scheme and the storage options that it accepts: one table, which users may extend.
 
-Wrong options are refused before anything is opened. Values are never part of a message: some are secrets.
+Wrong options raise an error before anything is opened. Error messages never contain values, because some are secrets.
 """
 
 from __future__ import annotations

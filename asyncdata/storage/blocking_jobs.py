@@ -1,6 +1,6 @@
-"""Blocking jobs in a few threads, such that a cancelled caller still leaves no job writing behind its back.
+"""Blocking jobs in a few threads. After a caller was cancelled, no job of it writes any more.
 
-`run_apart` is for what writes nowhere, and may hang for ever in a library that knows no limit of time.
+`run_apart` is for jobs that write nowhere and may hang forever in a library without time limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Ranged bodies by whichever path works: the range client, or aiohttp for proxies and unusual servers.
+"""Ranged bodies through the path that works: the range client, or aiohttp for proxies and unusual servers.
 
-aiohttp costs about three times the CPU, but follows everything HTTP allows: chunked bodies, proxies, servers that
-ignore ranges, heads that are not quite in order. `Fallback` remembers who needed it.
+aiohttp costs about three times the CPU but supports all of HTTP: chunked bodies, proxies, servers that ignore ranges,
+slightly malformed heads. `Fallback` remembers which servers need it.
 """
 
 from __future__ import annotations

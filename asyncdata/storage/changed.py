@@ -1,4 +1,4 @@
-"""The error for an object that is not what was listed, built in one way by every backend."""
+"""The error for an object that differs from its listing; all backends build it here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Options of cloud stores that mean the same to both libraries that may serve them: obstore and fsspec's. Pure.
+"""Options of cloud stores that both libraries for them understand: obstore and fsspec's. Pure.
 
-One spelling (fsspec's) for what everybody sets: endpoint, credentials, region. What only obstore has goes through
-``config`` in obstore's own names. Values are never part of a message: some are secrets.
+Endpoint, credentials and region have one spelling (fsspec's). Options that only obstore has go into ``config`` under
+obstore's own names. Error messages never contain values, because some are secrets.
 """
 
 from __future__ import annotations

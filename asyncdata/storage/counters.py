@@ -1,4 +1,4 @@
-"""What the storage layer did, in numbers. One writer: the I/O loop. Snapshots are frozen."""
+"""Counters of the storage layer. The I/O loop is the only writer. Snapshots are frozen."""
 
 from __future__ import annotations
 

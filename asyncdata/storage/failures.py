@@ -1,8 +1,8 @@
-"""The typed errors of one read attempt, beneath the public tree of ``asyncdata.errors``.
+"""The typed errors of one read attempt, below the public tree in ``asyncdata.errors``.
 
-A transient failure says how far the attempt came (``filled``), so that the next one resumes there, and what ended it
-(``cause``), so that it can be counted. Errors that mean "this server does not speak ranges" are types of their own:
-a backend may answer them with another body path.
+A transient failure has the number of bytes that the attempt received (``filled``), so that the next attempt resumes
+there, and its cause (``cause``), for the counters. Errors that mean "this server does not support ranges" have types of
+their own, so that a backend can try another body path.
 """
 
 from __future__ import annotations

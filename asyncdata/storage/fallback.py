@@ -1,11 +1,11 @@
-"""Which requests go by aiohttp instead of the range client, and why. Pure.
+"""Which requests use aiohttp instead of the range client, and why. Pure.
 
-The range client is strict and fast, aiohttp lenient and about three times dearer. A URL that the server sends without a
-length or without ranges goes by aiohttp from then on; a whole origin does after three such answers in a row, with none
-between them that was in order. So that one bad day does not last forever, every five hundredth request to such an
-origin tries the range client again.
+The range client is strict and fast; aiohttp is lenient and costs about three times as much. A URL that the server sends
+without a length or without ranges uses aiohttp from then on. A whole origin does after three such responses in a row,
+without a regular response between them. Every five hundredth request to such an origin tries the range client again, so
+that one bad day does not last forever.
 
-Who fills: answers the range client could not take. Both tables are bounded; the oldest entry goes first.
+Responses that the range client cannot handle fill the tables. Both are bounded; the oldest entry is dropped first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whole ranges, whatever it takes: retries, resume, order and limits over one attempt at a time.
+"""Whole ranges: retries, resume, order and limits on top of single attempts.
 
 ::
 
@@ -6,10 +6,10 @@
                                    ▲                               │ transient failure, n bytes filled
                                    └──── delay (full jitter) ◀─────┘ resume at byte n
 
-One Fetcher per Runtime, on its I/O loop. It opens a reader when one is first needed for a URL scheme and its options,
-and closes all.
-A cancelled read leaves no trace and nothing that writes into its buffer. Attempts of one read follow one another;
-they never share the buffer. A second attempt at a read that fell silent has memory of its own (see ``hedge``).
+Each Runtime has one Fetcher, on its I/O loop. It opens a reader when a URL scheme with certain options is first needed,
+and closes all readers. A cancelled read leaves no trace and nothing that writes into its buffer. The attempts of one
+read follow one another and never share the buffer. A second attempt at a silent read has memory of its own (see
+``hedge``).
 """
 
 from __future__ import annotations

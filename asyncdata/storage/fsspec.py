@@ -1,8 +1,8 @@
-"""Any other URL, through fsspec: asynchronous filesystems on the running loop, the others in threads.
+"""All other URLs, through fsspec: asynchronous filesystems on the running loop, others in threads.
 
-fsspec has no read into a buffer and no pinned read: a range arrives as bytes, is copied once, and is delivered when a
-look at the object afterwards shows the listed version. Options are fsspec's ``storage_options`` of the filesystem, and
-``verify_version``: False saves that look, one request per range, for objects that are never replaced.
+fsspec has neither reads into a buffer nor pinned reads. A range arrives as bytes and is copied once; it is delivered if
+a check of the object after the read shows the listed version. Options are fsspec's ``storage_options`` of the
+filesystem, and ``verify_version``: False skips this check, one request per range, for objects that are never replaced.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-r"""Glob patterns as data: where to list, and which names to keep. Pure.
+r"""Glob patterns as data: where to list, and which names match. Pure.
 
-A range in braces, ``{0000..0127}``, is not a wildcard but an enumeration: the pattern stands for every name it spells
-out, and each of them must exist. `numbered` spells them out before any backend sees the pattern.
+A range in braces, ``{0000..0127}``, is not a wildcard but an enumeration: the pattern stands for every name that it
+spells out, and each of them must exist. `numbered` expands it before any backend sees the pattern.
 
-Wildcards: ``*`` any run of characters without ``/`` (as a whole segment: at least one), ``?`` one such character,
-``[abc]`` ``[a-z]`` ``[!a]`` one of a set, ``{a,b}`` alternatives (they nest), ``**`` any run across ``/``; as a whole
-segment ``**`` also matches no segment at all. There is no escape character: a backslash is an ordinary one, as in
-object names.
+Wildcards: ``*`` matches any run of characters without ``/`` (as a whole segment: at least one), ``?`` one such
+character, ``[abc]`` ``[a-z]`` ``[!a]`` one of a set, ``{a,b}`` alternatives (they nest), ``**`` any run across ``/``;
+as a whole segment ``**`` also matches no segment at all. There is no escape character: a backslash is an ordinary
+character, as in object names.
 
 ::
 

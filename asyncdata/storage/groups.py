@@ -1,4 +1,4 @@
-"""Many awaitables at a time, and the one error that their failure means."""
+"""Awaits many awaitables at once and raises one error for their failures."""
 
 from __future__ import annotations
 

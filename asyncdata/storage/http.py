@@ -1,11 +1,11 @@
-"""``http://`` and ``https://``: the range client, with aiohttp for what is unusual.
+"""``http://`` and ``https://``: the range client, with aiohttp for unusual servers.
 
 Options (``Options.storage["http"]``, ``["https"]``): ``headers``, ``verify_tls``, ``ca_file``, ``proxy``.
 
-The version is the ETag, or else the date of the last modification; it is compared in the head of every answer, before
-a byte is placed. Redirects are followed and remembered, so that the next range goes straight to where they led.
-User headers are sent to the origin they were meant for, not to where it redirects. A server without ranges is borne
-with: each read then transfers everything up to its end.
+The version is the ETag, or else the date of the last modification. The head of every response is compared with it
+before any byte is stored. Redirects are followed and remembered, so that the next range goes directly to their target.
+User headers are sent only to their own origin, not to redirect targets. Servers without ranges are supported: each read
+then transfers everything up to its end.
 """
 
 from __future__ import annotations

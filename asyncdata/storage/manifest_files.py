@@ -1,13 +1,12 @@
-r"""Manifest files: a listing that is kept, so that a pipeline of many shards starts without listing them again. Pure.
+r"""Manifest files: stored listings, so that a pipeline with many shards starts without listing them again. Pure.
 
-One JSON object per line, in any order of keys::
+A manifest has one JSON object per line, with keys in any order::
 
     {"url": "gs://bucket/train-00000.tfrecord", "size": 104857600, "version": "1767225600000000"}
 
-``size`` (bytes), ``version`` (a generation, an ETag, whatever the scheme's listing tells) and ``crc32c`` (a number) are
-optional: an object of which only the URL is known is opened by its first read. A file is a list: its order is kept,
-and a URL that stands in it twice is two elements. Nothing in it is trusted: a size that is not true ends in an error
-of the read.
+``size`` (bytes), ``version`` (a generation, an ETag, or what the scheme's listing reports) and ``crc32c`` (a number)
+are optional: the first read opens an object of which only the URL is known. A manifest is a list: its order is kept,
+and a URL that occurs twice is two elements. Nothing in it is trusted: a wrong size ends in an error of the read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``memory://``: the contents of fsspec's memory filesystem; the reference that other readers are compared with.
+"""``memory://``: the contents of fsspec's memory filesystem; the reference for testing other readers.
 
-Nothing here waits. What fsspec's ``memory://`` was given by this process, by any means, is readable at once.
+Nothing here waits. Everything that this process has put into fsspec's ``memory://`` is readable at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The CRC-32C of a whole object from those of its ranges, in whatever order these arrive. Pure.
+"""The CRC-32C of a whole object from those of its ranges, whatever the order in which they arrive. Pure.
 
-The checksum of two parts is made of theirs without looking at the bytes again: the first one's is moved over as many
-zero bytes as the second part is long, a linear map of 32 bits, and the second one's is added.
+The checksum of two parts follows from their checksums without the bytes: the first checksum is shifted by as many zero
+bytes as the second part has, which is a linear map of 32 bits, and the second one is added.
 
 ::
 

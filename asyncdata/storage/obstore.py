@@ -1,16 +1,16 @@
-"""``s3://``, ``az://`` and, by choice, ``gs://`` by obstore; the only file that imports it (the extra ``obstore``).
+"""``s3://``, ``az://`` and, on request, ``gs://`` through obstore. Only this file imports it (extra ``obstore``).
 
 ::
 
     range ──get_async──▶ obstore's own bytes ──one copy──▶ the caller's buffer
 
-The version is the ETag, which listings tell as well as answers do; every read carries ``If-Match``. obstore's own
-retries are switched off: attempts are the Fetcher's. A call that ends in any way leaves nothing behind that writes
-into the caller's memory, for the bytes are copied on the loop, after the call.
+The version is the ETag, which both listings and responses contain. Every read sends ``If-Match``. obstore's own retries
+are off, because the Fetcher makes the attempts. A call that has ended, in any way, leaves nothing behind that writes
+into the caller's memory, because the bytes are copied on the loop, after the call.
 
-obstore tells the kind of an error by its type, except that all answers without a type of their own share one; the
-status code then stands in object_store's fixed phrase, which ``typed_error`` alone looks at. Names with empty segments
-(``a//b``) are beyond what object_store can name. obstore's threads belong to the process and outlive every reader.
+obstore reports the kind of an error by its type. All responses without a type of their own share one type; their status
+code is in a fixed phrase of object_store, which only ``typed_error`` inspects. object_store cannot name objects with
+empty segments (``a//b``). obstore's threads belong to the process and outlive every reader.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Which HTTP proxy, if any, a request to an origin goes through. Pure.
+"""Which HTTP proxy, if any, a request to an origin uses. Pure.
 
-An option names one for everything. Otherwise the environment decides, in the way curl and Go's clients agree on:
-``http_proxy``, ``https_proxy`` and ``all_proxy`` by the scheme of the URL, ``no_proxy`` for the exceptions; in capitals
-too, but for ``HTTP_PROXY`` in a CGI program, which a client of that program could set. The environment's proxy is
-never used for ``localhost`` and loopback addresses.
+An option names one for everything. Otherwise the environment decides, as in curl and Go's clients: ``http_proxy``,
+``https_proxy`` and ``all_proxy`` by the scheme of the URL, ``no_proxy`` for exceptions. Capitals work too, except
+``HTTP_PROXY`` in a CGI program, whose clients could set it. The environment's proxy is never used for ``localhost`` and
+loopback addresses.
 
-``no_proxy`` is a list with commas: ``*`` for everything, a domain for itself and all below it (with or without a
-leading dot), an address, a network (``10.0.0.0/8``); each may be followed by ``:port``.
+``no_proxy`` is a comma-separated list: ``*`` for everything, a domain for itself and everything below it (with or
+without a leading dot), an address, or a network (``10.0.0.0/8``); ``:port`` may follow each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pure arithmetic on byte ranges: cut long ones, join near ones. No I/O, no clock.
+"""Pure arithmetic on byte ranges: cuts long ones, joins nearby ones. No I/O, no clock.
 
 A range is half open: ``start`` is its first byte, ``stop`` the one after its last.
 """

@@ -1,7 +1,7 @@
-"""The one interface between asyncdata and a store, and the recipe from which a reader is opened.
+"""The interface between asyncdata and a store, and the specification from which a reader is opened.
 
-A reader makes *one* attempt per call; retries, limits and order of requests are the Fetcher's. It lives on the event
-loop on which it was opened and is closed there.
+A reader makes *one* attempt per call; the Fetcher handles retries, limits and the order of requests. A reader belongs
+to the event loop on which it was opened, and is closed there.
 """
 
 from __future__ import annotations

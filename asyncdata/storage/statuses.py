@@ -1,4 +1,4 @@
-"""HTTP status codes to typed errors: the one table, for every HTTP backend. Pure."""
+"""HTTP status codes to typed errors: one table for all HTTP backends. Pure."""
 
 from __future__ import annotations
 

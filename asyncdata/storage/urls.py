@@ -1,4 +1,4 @@
-"""URLs taken apart, without I/O and without guessing: object names are used as they are written."""
+"""Parses URLs without I/O and without guessing: object names are used as written."""
 
 from __future__ import annotations
 

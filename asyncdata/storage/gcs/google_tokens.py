@@ -1,4 +1,4 @@
-"""Access tokens through google-auth, whose errors become typed ones that carry neither token nor key."""
+"""Access tokens through google-auth. Its errors become typed errors that contain neither token nor key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Carries a glob out: pages of listings, several at a time, and single objects; one page is tried again by itself.
+"""Executes a glob: pages of listings, several in parallel, and single objects. A failed page is retried by itself.
 
-A listing of a hundred pages must not begin anew because one of them failed, so the few tries a page gets are made
-here; what fails nevertheless fails the whole glob, which the Fetcher may then try again.
+A listing of a hundred pages must not restart because one of them failed. Each page therefore gets a few tries here. If
+they fail, the whole glob fails, and the Fetcher may retry it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Divides the listing of one prefix among several listers, while it goes on. Pure: no request is made here.
+"""Divides the listing of one prefix among several listers while it runs. Pure: makes no requests.
 
-GCS lists in the order of names, a thousand a page, and takes two bounds: ``startOffset`` (inclusive) and ``endOffset``
-(exclusive). A *span* is such a half-open interval. What always holds: the spans that are finished and those that are
-not cut the whole space of names into intervals that neither overlap nor leave a gap. A cut only ever divides one span
-in two; where it lies decides how fast a listing is, never what it finds.
+GCS lists names in order, 1,000 per page, and accepts two bounds: ``startOffset`` (inclusive) and ``endOffset``
+(exclusive). A *span* is such a half-open interval. Invariant: the finished and the unfinished spans together partition
+the space of names, without overlaps or gaps. A cut only divides one span in two. Where it is decides how fast a listing
+is, never what it finds.
 
 ::
 
     first page of [a, ∞) ─▶ names a…f, and there are more ─▶ [f, j) goes on │ [j, p) │ [p, ∞) by other listers
     a lister is idle     ─▶ the span with most left is cut again, where its last page says the names go on
 
-A span that is cut while a page of it is under way may be answered with names behind its new end; these are left to
-the other span. Nothing is asked in parallel before a first page has said that there are more.
+If a span is cut while one of its pages is in flight, the page may contain names beyond the new end; they are left to
+the other span. Nothing is requested in parallel before a first page has shown that there are more names.
 """
 
 from __future__ import annotations

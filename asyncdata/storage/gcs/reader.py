@@ -1,4 +1,4 @@
-"""``gs://``: bodies by the range client, listing and metadata by aiohttp, all on the JSON API.
+"""``gs://``: bodies through the range client, listing and metadata through aiohttp, all with the JSON API.
 
 Options (``Options.storage["gs"]``): ``endpoint_url``, ``token`` (``"anon"``, ``"google_default"``, a file's path),
 ``user_project`` (requester pays; ``project`` is accepted and unused), ``verify_tls``, ``ca_file``, ``proxy``.

@@ -1,7 +1,7 @@
-"""Builds requests to the JSON API of Google Cloud Storage and reads its answers. No socket, no clock.
+"""Builds requests to the JSON API of Google Cloud Storage and parses its responses. No socket, no clock.
 
-Objects are read by their stored bytes: ``Accept-Encoding: gzip`` asks the server not to decompress objects that are
-kept compressed, for a decompressed body has no ranges and another size. Reads are pinned by ``generation=``.
+Objects are read in their stored form: ``Accept-Encoding: gzip`` asks the server not to decompress objects that are
+stored compressed, because a decompressed body has no ranges and another size. ``generation=`` pins reads.
 """
 
 from __future__ import annotations

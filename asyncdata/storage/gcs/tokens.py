@@ -1,6 +1,6 @@
-"""Access tokens: got once for all waiters, in a thread, before they expire.
+"""Access tokens. A thread gets one token for all waiters, before the old one expires.
 
-`Tokens.get` is the fast path: a look at a held token. Where they come from is another file, see ``google_tokens``.
+`Tokens.get` is the fast path: it returns the current token. ``google_tokens`` gets new ones.
 """
 
 from __future__ import annotations

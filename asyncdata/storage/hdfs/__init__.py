@@ -1,1 +1,1 @@
-"""``hdfs://`` by hdfs-native, which speaks Hadoop's own protocols without a Java machine."""
+"""``hdfs://`` through hdfs-native, which implements Hadoop's own protocols without Java."""

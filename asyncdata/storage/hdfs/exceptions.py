@@ -1,4 +1,4 @@
-"""What HDFS refuses, by the name of the Java exception: the one table for both protocols. Pure."""
+"""HDFS errors by the name of the Java exception: one table for both protocols. Pure."""
 
 from __future__ import annotations
 

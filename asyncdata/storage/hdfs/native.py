@@ -1,20 +1,20 @@
 """hdfs-native's AsyncClient with time limits and typed errors; the only file that imports it (the extra ``hdfs``).
 
-What always holds: a call that ends in any way leaves nothing behind that writes into a caller's memory, for
+Invariant: a call that has ended, in any way, leaves nothing behind that writes into a caller's memory, because
 hdfs-native returns bytes of its own. It tries the other replicas of a block itself, in the order in which the NameNode
-named them when the file was opened; what it reports is the failure of all. Its errors carry little more than text,
-hence the table of words below, which is the only place that looks at it.
+listed them when the file was opened, and reports an error only if all fail. Its errors contain little more than text.
+The table of phrases below is the only place that inspects this text.
 
-A DataNode that answers nothing is left for the next one after ``dfs.client.socket-timeout``, which belongs to a client.
-Files are read by a client that leaves it after the limits of the options. Once a read was silent for too long, whatever
-is opened within a minute is read by a *brisk* client, which leaves a DataNode so soon that three replicas have their
-turn within the shortest limit that is ever learned: nobody else remembers which DataNode does not answer.
+hdfs-native leaves a DataNode that does not answer after ``dfs.client.socket-timeout``, which is a setting of the
+client. The normal client uses the limits of the options. After a read was silent for too long, files that are opened
+within the next minute use a *brisk* client, which leaves a DataNode so soon that three replicas have their turn within
+the shortest limit that is ever learned. Nothing else remembers which DataNode does not answer.
 
-Two things of hdfs-native need care. Its coroutines run outside of its own timer: where it would wait between two
-rounds over the NameNodes it would panic. It is therefore told to make one round, and the waiting is the Fetcher's.
-And whoever drops the last reference to a client waits for its threads while holding Python's lock, for which a thread
-may be waiting that wants to tell of a cancelled read: both then wait forever. So clients are shared by all readers of
-a process that name the same NameNode and options, and are never dropped.
+Two properties of hdfs-native need care. First, its coroutines run outside of its own timer, so it would panic if it
+waited between two rounds over the NameNodes. It is therefore configured to make one round, and the Fetcher waits.
+Second, dropping the last reference to a client waits for its threads while holding the interpreter lock, and one of
+these threads may wait for this lock to report a cancelled read: a deadlock. Therefore all readers of a process that
+name the same NameNode and options share a client, and clients are never dropped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A range of an HDFS file, one piece after another: each shows that the read is alive.
+"""Reads a range of an HDFS file piece by piece. Each piece shows that the read is alive.
 
-hdfs-native answers a request with all its bytes at once, and tells nothing before. So a range is cut into requests,
-and the time since the last piece is the silence at which limits and second attempts look. What follows a failure
-goes on behind the last piece. How long pieces are follows from how long they take: on a slow link they become short,
-for a limit on silence is none on speed.
+hdfs-native returns all bytes of a request at once and reports nothing before. A range is therefore divided into
+requests, and the time since the last piece is the silence that limits and second attempts check. After a failure the
+read continues behind the last piece. The size of pieces follows from how long they take: pieces are small on a slow
+link, because a limit on silence must not become a limit on speed.
 
 ::
 

@@ -1,12 +1,12 @@
-"""``hdfs://``: positioned reads by hdfs-native, copied once, into the buffer.
+"""``hdfs://``: positioned reads through hdfs-native, copied once, into the buffer.
 
 Options (``Options.storage["hdfs"]``): ``config`` (Hadoop keys and values), ``config_dir`` (by default
 ``HADOOP_CONF_DIR``), ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``. Without Kerberos the user is
-``HADOOP_USER_NAME``, or who runs the program.
+``HADOOP_USER_NAME``, or the user who runs the program.
 
-The version is the time of the last modification and the length. HDFS pins nothing: an open file keeps reading the
-blocks it had. So the version is looked up again after the bytes have come, and only then they count; whoever replaced,
-appended, truncated or deleted the file in between is noticed.
+The version is the time of the last modification and the length. HDFS cannot pin reads: an open file keeps reading its
+old blocks. The reader therefore looks up the version again after the bytes have arrived, and accepts them only if it is
+unchanged. This detects files that were replaced, appended to, truncated or deleted meanwhile.
 
 ::
 

@@ -1,6 +1,6 @@
-"""Globs over a tree of folders that is asked for one folder at a time: only folders that can hold a match are listed.
+"""Globs over a tree of folders that is listed folder by folder; only folders that can contain a match are listed.
 
-Pure but for the two questions it asks. Folders of one level are listed side by side.
+Pure, except for the two queries that it makes. Folders of one level are listed in parallel.
 """
 
 from __future__ import annotations

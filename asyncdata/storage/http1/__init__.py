@@ -1,1 +1,1 @@
-"""The range client: HTTP/1.1 bodies received straight into their final place."""
+"""The range client: HTTP/1.1 bodies received directly into their final place."""

@@ -1,7 +1,7 @@
-"""Where the body of an answer to a ranged GET goes, decided from its head alone. Pure.
+"""Decides from the head of a response to a ranged GET where its body goes. Pure.
 
-A body that is what was asked for goes straight into the caller's buffer. The text of an error is collected aside when
-it is small. Anything else is a typed error before one byte of the body is touched.
+A body that matches the request goes directly into the caller's buffer. A small error text is collected separately.
+Everything else is a typed error before one byte of the body is touched.
 """
 
 from __future__ import annotations

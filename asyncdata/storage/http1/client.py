@@ -1,8 +1,8 @@
-"""Ranged GETs over kept connections; the body goes straight into the caller's buffer.
+"""Ranged GETs over kept connections. Bodies go directly into the caller's buffer.
 
-Knows HTTP, not objects: backends build the target and the headers, and say by ``accept`` which answers are theirs.
-A kept connection that the server closed meanwhile costs nothing but a new connection: the request is sent again at
-once, for it was not answered.
+The client knows HTTP but no objects: backends build the target and the headers, and ``accept`` decides which responses
+are theirs. A kept connection that the server has closed costs only a new connection: the request is sent again at once,
+because the server did not answer it.
 """
 
 from __future__ import annotations

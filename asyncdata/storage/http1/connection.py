@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection that receives a ranged body straight into the caller's buffer.
+"""One HTTP/1.1 connection that receives a ranged body directly into the caller's buffer.
 
 ::
 
@@ -6,13 +6,13 @@
                         │                      COLLECT (error text without length) ──▶ CLOSED
                         └── failure, cancellation, anything unexpected ──▶ CLOSED, never reused
 
-What always holds: `_target` is the only way into the caller's buffer, and it is dropped *before* the waiter learns of
-the outcome. From then on bytes that still arrive go to the head buffer and are ignored. The head buffer always has
-room, for an event loop asks for a buffer once more after a body has ended, and an empty one closes the transport.
+Invariant: `_target` is the only access to the caller's buffer, and it is dropped *before* the waiter learns the
+outcome. Bytes that arrive later go to the head buffer and are ignored. The head buffer always has room, because an
+event loop asks for a buffer once more after a body has ended, and an empty buffer closes the transport.
 
-Small pieces: with a slow stream every segment would wake the loop. SO_RCVLOWAT lets the kernel gather up to 256 KiB
-first. The law that keeps it from hanging: the low-water mark is never above what is still to come of this body, and
-is back at 1 before the next head. A stall above a raised mark is lowered by the watchdog, so that what has arrived is
+Small pieces: on a slow stream every segment would wake the loop, so SO_RCVLOWAT lets the kernel gather up to 256 KiB.
+To prevent a hang, the low-water mark never exceeds the bytes still to come of this body, and is back at 1 before the
+next head. If a stream stalls below a raised mark, the watchdog lowers the mark, so that the received bytes are
 delivered.
 """
 

@@ -1,8 +1,9 @@
-"""Kept connections, per origin, on one loop.
+"""Kept connections by origin, on one loop.
 
-Who fills: ``release``, with connections that ended an exchange clean. Who drains: ``acquire``, last in first out, so
-that a burst's extra connections age at the bottom; the idle limit, by one timer; ``aclose``. When an origin has
-``max_per_origin`` connections, further callers wait in order of arrival. A cancelled ``acquire`` leaves no trace.
+``release`` adds connections whose exchange ended cleanly. They leave through ``acquire``, last in first out, so that
+the extra connections of a burst age at the bottom; through the idle limit, with one timer; and through ``aclose``. If
+an origin has ``max_per_origin`` connections, further callers wait in order of arrival. A cancelled ``acquire`` leaves
+no trace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parses the head of an HTTP/1.1 response. Pure and strict: what is not well formed is refused, never guessed."""
+"""Parses the head of an HTTP/1.1 response. Pure and strict: rejects malformed heads and never guesses."""
 
 from __future__ import annotations
 

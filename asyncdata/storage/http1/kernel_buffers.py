@@ -1,4 +1,4 @@
-"""What the kernel holds for a socket: the look that tells a silent server from a late process."""
+"""Reads how many bytes the kernel holds for a socket, which tells a silent server from a late process."""
 
 from __future__ import annotations
 

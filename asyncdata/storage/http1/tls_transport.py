@@ -1,18 +1,18 @@
-"""TLS without a copy: OpenSSL reads from the socket and decrypts into what the protocol's ``get_buffer`` returns.
+"""TLS without a copy: OpenSSL reads from the socket and decrypts into the protocol's ``get_buffer``.
 
-The event loops' own TLS receives into memory of its own, hands that to OpenSSL through memory, and copies. Here the
-loop only says when the socket is readable::
+The TLS of event loops receives into its own memory, passes that to OpenSSL through another memory, and copies. Here the
+loop only reports when the socket is readable::
 
     readable ─▶ get_buffer ─▶ SSL_read, a record at a time, until full or nothing is left ─▶ buffer_updated ─▶ …
 
-What always holds: after ``abort`` nothing writes into a buffer any more, and ``connection_lost`` follows exactly once,
-from the loop; only then the socket is closed, long after the loop has forgotten its number. One connection takes at
-most `TURN_BYTES` per turn of the loop, so that all others have theirs. What OpenSSL has decrypted already is out of the
-kernel's sight: it is never left there without a turn that fetches it.
+Invariant: after ``abort`` nothing writes into a buffer, and the loop calls ``connection_lost`` exactly once. Only then
+the socket is closed, long after the loop has forgotten its number. One connection takes at most `TURN_BYTES` per turn
+of the loop, so that all others get their turn. The kernel does not see bytes that OpenSSL has already decrypted, so
+whenever there are any, a turn is scheduled that fetches them.
 
-Not an asyncio transport for everything: it is for a ``BufferedProtocol`` that writes little and reads much. Nothing is
-told about full write buffers, and closing sends no ``close_notify``, for requests say themselves where they end. That
-an end *comes* without one, as from many servers, is an end like any other: the protocol knows how much has to come.
+This is not a general asyncio transport: it serves a ``BufferedProtocol`` that writes little and reads much. It does not
+report full write buffers, and closing sends no ``close_notify``, because requests state their own end. An end without
+``close_notify``, as many servers send it, is an ordinary end, because the protocol knows how many bytes must arrive.
 """
 
 from __future__ import annotations

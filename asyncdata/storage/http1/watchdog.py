@@ -1,14 +1,14 @@
-"""Time limits for all exchanges of a pool, or of a session, by one timer.
+"""Time limits for all exchanges of a pool, or of a session, with one timer.
 
-A read starts no timer and no task: the watchdog looks at every busy connection a few times per limit and compares how
-far it is with how far it was. A limit therefore ends an exchange between one and one and a quarter times its length.
-Limits are those of the attempt, or else of the pool. A head has to be complete in time, however it comes. A body that
-never falls silent, but drips, ends by its pace.
+A read starts neither a timer nor a task. The watchdog checks the progress of every busy connection a few times per
+limit. A limit therefore ends an exchange after one to one and a quarter times its length. The limits are those of the
+attempt, or else of the pool. A head must be complete in time, however it arrives. A body that drips without falling
+silent ends by its pace.
 
-A stall is declared only when the kernel holds nothing for the connection: a starved process, whose loop ran late, has
-its bytes waiting in the socket and is not at fault. It has read them by the next look; where there are more at every
-look and nothing comes of them, they are a flood of what is no answer, and that ends as silence does. `overdue` and
-`too_slow` are the pure part.
+The watchdog declares a stall only if the kernel holds no bytes for the connection. In a starved process, whose loop ran
+late, the bytes wait in the socket, and the server is not at fault. The process has read them by the next check. If
+there are more at every check and nothing comes of them, they are a flood of data that is not a response, and the
+exchange ends as with silence. `overdue` and `too_slow` are the pure part.
 """
 
 from __future__ import annotations

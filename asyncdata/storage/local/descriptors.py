@@ -1,7 +1,8 @@
 """A bounded cache of open files, shared by a few threads.
 
-A file is kept under its path *and* the version it had when opened: a path whose file was replaced is opened anew, and
-the old file stays readable for those who listed it. Least recently used files are closed first; one in use never is.
+A file is cached under its path *and* the version that it had when it was opened. If a file was replaced, its path is
+opened again, and the old file stays readable for those who listed it. The least recently used file is closed first; a
+file in use is never closed.
 """
 
 from __future__ import annotations

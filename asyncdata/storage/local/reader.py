@@ -1,7 +1,8 @@
-"""Local files: ``os.preadv`` straight into the buffer, in a few threads.
+"""Local files: ``os.preadv`` directly into the buffer, in a few threads.
 
-A read is pinned to inode, modification time and size, checked on the open file before and after: a file that is
-written to meanwhile is an ``ObjectChangedError``, a file that was replaced stays readable while it is open.
+A read is pinned to inode, modification time and size, which are checked on the open file before and after the read. A
+file that is written to meanwhile raises ``ObjectChangedError``. A file that was replaced stays readable while it is
+open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Globs over a local directory tree: only directories that can hold a match are opened."""
+"""Globs over a local directory tree; opens only directories that can contain a match."""
 
 from __future__ import annotations
 

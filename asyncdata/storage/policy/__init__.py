@@ -1,1 +1,1 @@
-"""What is decided about requests: how many, in which order, how long, and when again. Apart from every backend."""
+"""Decisions about requests: how many, in which order, for how long, and when to retry. Independent of backends."""

@@ -1,7 +1,7 @@
-"""The books of attempts: each is counted, watched, learned from, and given its place in the window.
+"""The bookkeeping of attempts: counts and watches each one, learns from it, and reports it to the window.
 
-``begin`` and ``end`` embrace one attempt that holds a slot of the slots; between them comes ``ended_well`` or
-``failed``. What is learned here sets the limits of the next attempts, their number, and when they are hedged.
+``begin`` and ``end`` enclose one attempt that holds a slot, with ``ended_well`` or ``failed`` between them. What is
+learned here sets the limits and the number of the next attempts, and when they are hedged.
 """
 
 from __future__ import annotations

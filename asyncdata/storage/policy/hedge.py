@@ -1,21 +1,21 @@
-"""Second attempts at reads that fell silent.
+"""Second attempts at reads that have fallen silent.
 
 ::
 
     first attempt   ──request──▶ . . . . . silence . . . . . . . . ✗ overtaken ─▶ copies the bytes, reads the rest
     second attempt                        ──request──▶ its own small buffer ─▶ complete: ahead of the first?
 
-One timer looks at all running attempts; a read starts neither timer nor task. An attempt is hedged when it was silent
-for longer than its tail estimate, when the kernel holds nothing for it either, and when this process was not itself
-late. A second attempt that falls silent too is replaced. It asks for the next bytes only, into memory of its own. If
-it is complete while the first is not yet that far, the first is ended, its buffer let go, and the bytes copied; else
-it is dropped. So never two copies are delivered, and never do two attempts write to one place.
+One timer checks all running attempts; a read starts neither a timer nor a task. An attempt is hedged if it was silent
+longer than its tail estimate, if the kernel holds no bytes for it, and if this process itself was not late. A second
+attempt that falls silent too is replaced. It requests only the next bytes, into memory of its own. If it completes
+before the first attempt has come as far, the first one is ended, its buffer released, and the bytes copied; otherwise
+the second one is dropped. Two copies are therefore never delivered, and two attempts never write to the same place.
 
-While places are to spare, as at the end of an epoch, a second attempt takes nobody's: it comes sooner, and asks for all
-that is missing, as far as its memory goes, so that no third request has to follow.
+While slots are free, as at the end of an epoch, a second attempt displaces no other request. It then starts sooner and
+requests all missing bytes, as far as its memory goes, so that no third request is needed.
 
-That memory is a small share of the memory limit, set aside when the Runtime starts. So nobody waits for it: a second
-attempt asks for as much as is left of the share, and where nothing is left it is not made.
+This memory is a small share of the memory limit, set aside when the Runtime starts, so no attempt waits for it. A
+second attempt requests as many bytes as the rest of the share can hold; if nothing is left, it is not made.
 """
 
 from __future__ import annotations

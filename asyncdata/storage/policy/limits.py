@@ -1,13 +1,13 @@
-"""Time limits from what was observed, by size of the range. Pure: the caller brings the times.
+"""Time limits from observations, by size of the range. Pure: the caller provides the times.
 
     first byte   10 x the 90th percentile of first-byte times
-    idle         twice that, for a body pauses less often than a server thinks
+    idle         twice that, because a body pauses less often than a server thinks
     connect      10 x the 90th percentile of connects
-    pace         a hundredth of the pace nine of ten bodies have, at most 16 KiB/s: a link may become slow for all
+    pace         1/100 of the pace of nine in ten bodies, at most 16 KiB/s, because a link may become slow for all
 
-all of them between ``floor_s`` and the options' own values, which hold until enough was seen. A read is hedged sooner:
-after ``tail_factor`` times the 90th percentile. The 90th is an estimate that rare stalls cannot teach; what was given
-up or overtaken enters as cut short. Large ranges and small ones are told apart by their power of eight.
+All are between ``floor_s`` and the options' own values, which apply until enough was observed. A read is hedged sooner:
+after ``tail_factor`` times the 90th percentile. Rare stalls cannot change the 90th percentile; attempts that were
+abandoned or overtaken enter the estimate as censored. Ranges are classified by size, in powers of eight.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Whether refused requests are the load's doing, and how many requests a server grants. No clock, no socket.
+"""Whether load causes refused requests, and how many requests a server grants. No clock, no socket.
 
-A server that grants so many requests a second serves the same, however many ask: by Little's law the requests it works
-at are what it grants times the time one takes. All above these are refused. With as many in flight as were *served*
-together, the refusals end::
+A server that grants a certain number of requests per second serves the same number, however many are sent. By Little's
+law it works on as many as its rate times the duration of one request, and refuses all others. With as many in flight as
+were *served* together, the refusals end::
 
     usual ──too many──▶ SUSPECTED ──fewer asked, fewer refused──▶ GRANTED: a little more while none is refused,
       ▲                     │                                              a little less as soon as some are
       └──refused as often───┘ (three times: it is not the load; that share is usual from now on)
 
-A server that refuses everything for a while, whatever is asked for, looks like one that grants little. So the window
-from before is tried again by doubling; where that is refused soon, it is the load, and no more such trials are made.
+A server that refuses everything for a while, at any load, looks like one that grants little. The previous window is
+therefore tried again by doubling. If that is soon refused, load is the cause, and no more such trials are made.
 
-The amount granted is followed by a saw-tooth of 2 %, so that it is used and hardly anything is refused. Servers count
-requests over some time, so that what is left over below the limit is used up above it.
+The window follows the granted amount in a saw-tooth of 2 %, so that it is used and hardly anything is refused. Servers
+count requests over some time, so capacity left over below the limit is used up above it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is tried again, and when. Pure: the caller brings the clock and the random number.
+"""What is retried, and when. Pure: the caller provides the clock and the random number.
 
-The law: full jitter. The n-th delay is uniform in [0, min(max_delay, initial * 2^(n-1))]; a server that names a time
-(``Retry-After``) is never asked before it; no try starts after the deadline, and there are never more than
+The law is full jitter: the n-th delay is uniform in [0, min(max_delay, initial * 2^(n-1))]. A server that names a time
+(``Retry-After``) gets no request before it. No attempt starts after the deadline, and there are never more than
 ``max_attempts``.
 """
 

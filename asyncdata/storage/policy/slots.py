@@ -5,12 +5,13 @@
     ask(priority, size) ──▶ granted at once while fewer than `limit` hold a slot and nobody waits
                         └─▶ queued; leave() and resize() grant slots, the most urgent first
 
-Requests in flight are limited, and so are their bytes: the most urgent waits until its bytes fit, and nobody smaller
-passes it. One request alone always goes, however large. The lowest priority value is the most urgent; equals keep their
-order of arrival. ``resize`` is there for a window that follows measurements: shrinking takes nothing away from holders.
+Both the requests in flight and their bytes are limited: the most urgent request waits until its bytes fit, and no
+smaller one passes it. A single request is always granted, however large. The lowest priority value is the most urgent;
+equal ones keep their order of arrival. ``resize`` serves a window that follows measurements: shrinking takes nothing
+from holders.
 
-``enter`` is the asynchronous rim: it asks and waits, on one loop. A cancelled ``enter`` leaves no trace: the slot is
-withdrawn, or, when it had already been granted, handed on. After ``close`` waiting and new entries raise.
+``enter`` is the asynchronous rim: it asks and waits, on one loop. A cancelled ``enter`` leaves no trace: its request is
+withdrawn or, if the slot was already granted, the slot is passed on. After ``close`` waiting and new entries raise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What finished reads tell about a window: a rate with its error, and whether a link fills up. No clock, no socket."""
+"""What finished reads show about a window: a rate with its error, and whether the link fills up. No clock or socket."""
 
 from __future__ import annotations
 

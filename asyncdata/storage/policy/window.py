@@ -1,7 +1,7 @@
-"""How many requests are in flight: found by trying, from what finished reads tell. No clock, no socket.
+"""Finds the number of requests in flight by trial, from finished reads. No clock, no socket.
 
-A link is full when more requests bring no more bytes: each then only takes longer. So the window is moved, the rate at
-both places is compared, and the better one is kept, the smaller of two that are equal::
+If more requests bring no more bytes, the link is full, and each request only takes longer. The controller moves the
+window, compares the rates at both places, and keeps the better one; of two equal ones it keeps the smaller::
 
     START ──a place more for every read, as far as is proven to be of use──┐
                                                                            ▼
@@ -11,17 +11,18 @@ both places is compared, and the better one is kept, the smaller of two that are
                                                         ├──▶ DOWN  a few less ─────────┘
     refusals above what is usual ──▶ GRANTED: what the server grants is followed, see refusals.py
 
-The start does not wait for rates. Reads tell by how long they take how many of them were of use (see ``Durations``):
-the window grows to 1.6 times that, and to 2.4 times where they took no longer than with fewer in flight. Reads that
-take clearly longer say that the link is full. Then the rate is measured, and by Little's law what it needs is tried:
-rate times the time that a read took before. Where that is hardly more than the first guess, the guess itself may have
-been too many: half as many are tried as long as they bring as much. As all moves downwards, each is kept only then.
+The start does not wait for rates. The durations of reads show how many of them were useful (see ``Durations``): the
+window grows to 1.6 times that number, and to 2.4 times if reads took no longer than with fewer in flight. Reads that
+take clearly longer show that the link is full. Then the rate is measured, and the window that it needs by Little's law
+is tried: the rate times the time that a read took before. If this is hardly more than the first guess, the guess itself
+may have been too large: it is halved as long as the rate stays the same. Like all moves downwards, each one is kept
+only in that case.
 
-A move is one slot per finished read, never a burst. What was asked for before a move has ended is left out; then whole
-windows of reads are measured, for reads that began together end together. Reads count only while the window was what
-held them back: a program that asks for less, or pauses, moves nothing, and a window that was being tried is given up
-only when that goes on, for at the end of every epoch places are free. Where the same window brings another rate than
-it used to, the link has changed, and is probed at once.
+A move is one slot per finished read, never a burst. Requests from before the end of a move are ignored; then whole
+windows of reads are measured, because reads that began together end together. Reads count only while the window held
+them back: a program that requests less, or pauses, moves nothing. A window that is being tried is given up only if that
+continues, because slots are free at the end of every epoch. If the same window has another rate than before, the link
+has changed and is probed at once.
 """
 
 from __future__ import annotations

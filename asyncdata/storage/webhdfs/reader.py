@@ -1,14 +1,15 @@
-"""``webhdfs://`` and ``swebhdfs://``: bodies by the range client, listings and states by aiohttp.
+"""``webhdfs://`` and ``swebhdfs://``: bodies through the range client, listings and metadata through aiohttp.
 
 Options (``Options.storage["webhdfs"]``, ``["swebhdfs"]``): ``user`` (``user.name`` of a cluster without Kerberos),
 ``do_as``, ``delegation_token_file`` (a file with the token's text, which replaces both), ``verify_tls``, ``ca_file``.
 
-A range is one question to the NameNode, which redirects to a DataNode that has the block, and one ranged body from
-there. Offset and length stand in the URL, so that what the DataNode calls the whole is the range: of it the client
-asks for all, and takes 200 and 206 alike. A server that sends more is cut off, one that sends less is a short body.
+A range is one request to the NameNode, which redirects to a DataNode that has the block, and one ranged body from
+there. The URL contains offset and length, so what the DataNode considers the whole is the range. The client requests
+all of it, and accepts 200 and 206 alike. If a server sends more, the rest is cut off; if it sends less, the body is too
+short.
 
-The version is the time of the last modification, the length and the inode; it is looked up again after the bytes have
-come, and only then they count.
+The version is the time of the last modification, the length and the inode. The reader looks it up again after the bytes
+have arrived, and accepts them only if it is unchanged.
 """
 
 from __future__ import annotations

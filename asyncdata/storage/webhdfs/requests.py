@@ -1,6 +1,6 @@
-"""Builds requests of the WebHDFS protocol and reads its answers. No socket, no clock.
+"""Builds requests of the WebHDFS protocol and parses its responses. No socket, no clock.
 
-A delegation token stands in the query, where the protocol wants it: such URLs never reach a message.
+A delegation token is in the query, as the protocol demands; such URLs never appear in a message.
 """
 
 from __future__ import annotations
