@@ -1,8 +1,8 @@
-"""Leaves secrets out of texts: what is shown, logged or listed goes through here, URLs and sentences about them alike.
+"""Removes secrets from texts. All texts that are shown, logged or listed pass through here, not only URLs.
 
-A signed URL is a password. User names and passwords stand before the host; of a query's values only those are shown
-whose names say that they are harmless, and of web URLs no fragment is. Texts are made of URLs in many places, so it is
-the text that is looked at, not the place.
+A signed URL is a password. User names and passwords precede the host. Query values are removed unless their names show
+that they are harmless, and web URLs lose their fragments. Texts are made of URLs in many places, so this module
+examines the text itself.
 """
 
 from __future__ import annotations

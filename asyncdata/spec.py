@@ -1,6 +1,6 @@
-"""What elements are made of, as far as a plan can tell: `ArraySpec` and its like, nested like the elements.
+"""The types of elements, as far as a plan knows them: `ArraySpec` and other specs, nested like the elements.
 
-A leaf that cannot be known without running the pipeline (what a plain Python function returns) is None.
+A leaf that cannot be known without running the pipeline, such as the result of a plain Python function, is None.
 """
 
 from __future__ import annotations

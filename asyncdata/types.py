@@ -1,4 +1,4 @@
-"""The aliases and small records that every layer shares; no behaviour lives here."""
+"""Aliases and small records that all layers share; no behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of images, packed by GZIP or ZSTD, each by itself, so that images are still read one by one."""
+"""Bodies of images, each compressed by itself with GZIP or ZSTD, so that images can still be read one by one."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@
     index    JSON: offset, bytes and rows of every image; with them, in a cache, what the elements were made of
     trailer  offset and length of the index, its CRC-32C, magic
 
-A body may be packed (`block_codec`); its length and CRC are those of the packed bytes then, and the header says how
-long it was. The trailer is written last, so a file without one was never finished. Headers name numpy dtypes, shapes
-and nests; nothing is pickled, and a header is never believed: `block_image.check_image` looks whether what it says lies
-inside the body. A namedtuple comes back as a class with the same name and fields.
+A body may be compressed (`block_codec`). Its length and CRC are then those of the compressed bytes, and the header has
+the original length. The trailer is written last, so a file without a trailer was never finished. Headers name numpy
+dtypes, shapes and nests. Nothing is pickled, and a header is never trusted: `block_image.check_image` checks that
+everything it describes is inside the body. A namedtuple comes back as a class with the same name and fields.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Images: elements as one piece of memory, to be kept and to be made into blocks again.
+"""Images: elements as one piece of memory, which can be stored and turned into blocks again.
 
     body    | origin, 32 B per row | arrays | rows (offset, length) of references | payloads, arrays 64-byte aligned |
 
-References count from the body's beginning. Loaded into a slab, an image becomes a block whose reference columns point
-into that slab: nothing but the small tables is copied again. What the columns are is said by specs, plain data that
-can be written as JSON (`block_file`); Python objects that are neither numbers nor strings nor arrays are kept as they
-are, and cannot be written.
+References count from the beginning of the body. An image that is loaded into a slab becomes a block whose reference
+columns point into that slab: only the small tables are copied again. Specs describe the columns; they are plain data
+that can be written as JSON (`block_file`). Python objects that are not numbers, strings or arrays are kept as they are
+and cannot be written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streaming decompression with bounded output: GZIP (any number of members), ZLIB and ZSTD (any number of frames).
 
-A decompressor is fed pieces of the compressed object and asked to fill buffers; it never holds more than a small piece
-of output of its own, so that a file that expands a thousandfold is expanded one buffer at a time::
+A decompressor receives pieces of the compressed object and fills buffers. It never holds more than a small piece of
+output itself, so a file that expands a thousandfold is expanded one buffer at a time::
 
     while piece := next compressed bytes:
         decompressor.feed(piece)
@@ -9,9 +9,9 @@ of output of its own, so that a file that expands a thousandfold is expanded one
             ... buffer[:n] ...
     decompressor.finish()                             # raises if the stream is not at an end
 
-However the compressed bytes are cut, the output is the same. Streams of one format may follow one another; zeros behind
-the last GZIP member are padding; any other bytes there are an error. An object of no bytes at all holds nothing. What a
-damaged GZIP or ZLIB stream holds in front of the damage is given out before the error is raised, to the last byte.
+The output does not depend on how the compressed bytes are divided. Streams of one format may follow one another. Zeros
+behind the last GZIP member are padding; other bytes there are an error. An empty object has no output. From a damaged
+GZIP or ZLIB stream, all output in front of the damage is returned before the error is raised.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""CRC-32C as TFRecord files use it: masked, over payloads one by one and over many 8-byte lengths at once.
+"""CRC-32C as TFRecord files use it: masked, over single payloads and over many 8-byte lengths at once.
 
-Payloads go through the ``crc32c`` package (hardware instructions, any buffer, no copy). Length fields are too short for
-that: the call costs more than the sum. CRC is linear over GF(2), so the CRC of an 8-byte length is the XOR of one table
-entry per byte, and numpy looks up a thousand lengths in one go. Bytes that are zero in every length contribute nothing
-and are not looked up, so lengths below 64 KiB cost two look-ups.
+Payloads use the ``crc32c`` package (hardware instructions, any buffer, no copy). Length fields are too short for it,
+because the call costs more than the checksum. CRC is linear over GF(2), so the CRC of an 8-byte length is the XOR of
+one table entry per byte, and numpy looks up a thousand lengths at once. Bytes that are zero in all lengths contribute
+nothing and are not looked up, so lengths below 64 KiB cost two look-ups.
 
-Masking (rotate right by 15, add a constant) keeps a CRC that is stored beside its data from looking like data.
+Masking (rotate right by 15, add a constant) prevents a CRC that is stored beside its data from looking like data.
 """
 
 from __future__ import annotations

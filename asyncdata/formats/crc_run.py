@@ -1,16 +1,16 @@
-"""The payload checksums of many records in a row, verified together by one pass over their bytes.
+"""Verifies the payload checksums of many consecutive records together, in one pass over their bytes.
 
-Calling a checksum function per record costs more than the checksum of a small one. The CRC of a whole run follows from
-the CRCs of its parts, for appending bytes to a message is linear in its CRC::
+Calling a checksum function costs more than the checksum of a small record. The CRC of a whole run follows from the CRCs
+of its parts, because appending bytes to a message is linear in its CRC::
 
     crc(A B) = shift(crc(A), len(B)) ^ crc(B)        shift(crc, n): as if n zero bytes followed
 
     run    |payload 0|16 bytes|payload 1|16 bytes|payload 2|        16 bytes: a stored checksum, the next header
 
-So the checksum that the run must have is put together, in numpy, from the stored checksums, and compared with that of
-the bytes. One damaged payload always shows: its error is shifted, and shifting loses nothing. Several would have to
-cancel one another out, which is as unlikely as that a checksum of one record holds by chance. Which record it is, the
-run does not say.
+The checksum that the run must have is therefore computed in numpy from the stored checksums, and compared with that of
+the bytes. A single damaged payload is always detected: its error is shifted, and shifting loses nothing. Several errors
+would have to cancel each other, which is as unlikely as one record's checksum matching by chance. The run does not tell
+which record is damaged.
 """
 
 from __future__ import annotations

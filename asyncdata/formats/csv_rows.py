@@ -1,9 +1,9 @@
-"""Rows of CSV: one value per column and row, typed; rows and rules as tf.data's CsvDataset has them.
+"""Rows of CSV: one typed value per column and row, by the rules of tf.data's CsvDataset.
 
     bytes ──Splitter──▶ records and fields ──convert, column by column──▶ arrays and references
 
-A row with a wrong value is wrong by itself: those behind it can be read. Behind a misplaced quote nothing can. Messages
-name line and column, counted from 1 and from 0.
+A wrong value affects only its row: the rows behind it can be read. Nothing behind a misplaced quote can be read.
+Messages name line and column, counted from 1 and from 0.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-r"""Where the records and fields of CSV lie: positions found by numpy, a window of bytes at a time.
+r"""Positions of the records and fields of CSV, found with numpy, one window of bytes at a time.
 
-The rules are those of tf.data's CsvDataset (RFC 4180 and every line end): records end with LF, CR or CRLF; a field may
-be quoted as a whole, delimiters and line ends inside quotes are data, a quote inside is written twice; a quote anywhere
-else is an error. A byte is inside quotes if an odd number of quotes stands in front of it in its record; that holds up
-to the first misplaced quote, behind which nothing is looked at.
+The rules are those of tf.data's CsvDataset (RFC 4180, with all line ends): records end with LF, CR or CRLF; a field may
+be quoted as a whole; delimiters and line ends inside quotes are data; a quote inside is written twice; a quote anywhere
+else is an error. A byte is inside quotes if an odd number of quotes precedes it in its record. This holds up to the
+first misplaced quote; nothing behind it is examined.
 """
 
 from __future__ import annotations

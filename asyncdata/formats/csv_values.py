@@ -1,8 +1,8 @@
-"""Fields of CSV as values: a column of byte ranges becomes an array, or references to the bytes themselves.
+"""Converts fields of CSV to values: a column of byte ranges becomes an array, or references to the bytes themselves.
 
-What is written as expected (digits with a sign, plain decimals) is converted by numpy for all fields at once; a field
-that is not is looked at by itself, under the rules of tf.data: white space around numbers is ignored, floats may be
-``inf``, ``nan`` or hexadecimal, integers must fit.
+numpy converts fields in the usual form (digits with a sign, plain decimals) all at once. Other fields are converted one
+by one, by the rules of tf.data: white space around numbers is ignored, floats may be ``inf``, ``nan`` or hexadecimal,
+integers must fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Records of one length, between a header and a footer that are passed over.
+"""Records of one length, between a header and a footer that are skipped.
 
-As tf.data does it: what lies between header and footer must be a whole number of records. Where the size of the object
-is known this is checked before the first record is given, else (compressed objects) behind the last one.
+As in tf.data, the bytes between header and footer must be a whole number of records. If the size of the object is
+known, this is checked before the first record; otherwise (compressed objects) after the last one.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""`Framer`: the protocol between a format of consecutive records and whoever has its bytes. Sans-I/O.
+"""`Framer`: the protocol between a format of consecutive records and the code that has its bytes. Sans-I/O.
 
-A framer is shown a run of bytes that begins where a record begins, and says where the whole records in it lie::
+A framer gets a run of bytes that begins at a record's first byte, and returns where the whole records in it are::
 
     bytes   |rec 0|rec 1|rec 2|re…          frame() ──▶ starts, values, stop
                                └ stop: what follows is a cut-off tail, shown again when more of it is there
 
-What always holds:
+Invariants:
 
-* However an object is cut, the records are the same. A framer keeps nothing about bytes it did not report as used, but
-  what follows from the place it is told (`Place`), so that reading can begin at any record.
-* A length that the bytes state is used for nothing but comparisons until it was checked against what is left of the
-  object; ``Frames.need`` is the only figure that a caller may allocate by.
+* The records do not depend on how an object is divided. A framer keeps no state about bytes that it did not report as
+  used, except what follows from the `Place` that it is given, so that reading can begin at any record.
+* A length stated by the bytes is only used for comparisons until it was checked against the rest of the object;
+  ``Frames.need`` is the only figure by which a caller may allocate.
 * The records in front of a damaged place are returned together with the error.
-* A framer may shorten a record in place (escaped quotes, carriage returns inside a line): only within the bytes of the
-  records it returns.
+* A framer may shorten a record in place (escaped quotes, carriage returns inside a line), but only within the bytes of
+  the records that it returns.
 """
 
 from __future__ import annotations

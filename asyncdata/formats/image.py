@@ -1,11 +1,11 @@
 """JPEG and PNG to arrays, as a ready-made map function: ``decode_image()``.
 
-Decoding is OpenCV's (extra ``images``), which is imported when the first image is decoded, here and nowhere else. What
-always holds: the header is read before the decoder runs, so that an image that declares more pixels than allowed costs
-nothing; the result is uint8, channels in the order RGB(A), not rotated by EXIF (as ``tf.io.decode_image``); an image
-that is damaged, cut short or of another format is a ``CorruptRecordError`` that says what its bytes look like.
+OpenCV decodes (extra ``images``); it is imported when the first image is decoded, and only here. Invariants: the header
+is read before the decoder runs, so an image that declares too many pixels costs nothing; the result is uint8, with
+channels in the order RGB(A), not rotated by EXIF (as in ``tf.io.decode_image``); a damaged or truncated image, or one
+of another format, raises a ``CorruptRecordError`` that says what its bytes look like.
 
-JPEG pixels equal those of TensorFlow's accurate DCT; TensorFlow's default, fast DCT, differs by a few units.
+JPEG pixels equal those of TensorFlow's accurate DCT. TensorFlow's default, the fast DCT, differs by a few units.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""JSON lines: one JSON text per line, as Python objects. Lines of white space are passed over.
+"""JSON lines: one JSON text per line, as Python objects. Lines of white space are skipped.
 
-Parsing is Python's ``json``; what it takes about each text is far above the cost of finding lines, so that framers of
-this format run in a thread. Texts nested more than `MOST_NESTED` deep are refused: how deep Python's parser and pickle
-get depends on the stack they are called from, on a thread's and a worker's differently.
+Python's ``json`` parses. Parsing costs far more than finding lines, so the framers of this format run in a thread.
+Texts nested more than `MOST_NESTED` deep are rejected, because the depth that Python's parser and pickle support
+depends on the stack, which differs between threads and workers.
 """
 
 from __future__ import annotations

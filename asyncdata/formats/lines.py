@@ -1,9 +1,9 @@
-"""Text lines: what lies between newlines, as bytes, however they are encoded.
+"""Text lines: the bytes between newlines, in any encoding.
 
-As tf.data does it: a line ends with LF, which is not part of it; carriage returns are left out wherever they stand, so
-that files with CRLF read the same; a last line needs no LF, but at least one byte that is no carriage return.
+As in tf.data, LF ends a line and is not part of it. Carriage returns are removed wherever they are, so files with CRLF
+read the same. A last line needs no LF, but at least one byte that is not a carriage return.
 
-Newlines are found by numpy, a window at a time: as much as is expected to hold the lines that were asked for.
+numpy finds the newlines, one window at a time: as many bytes as the requested lines are expected to take.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Parquet: from a footer to the byte ranges that are wanted, and from their bytes to columns. Sans-I/O.
+"""Parquet: from a footer to the byte ranges of the selected columns, and from their bytes to columns. Sans-I/O.
 
-Thrift, pages and encodings are pyarrow's (extra ``parquet``), which is imported when the first footer is read, here and
-nowhere else. What always holds: a range that the footer states is compared with the size of the file before anybody
-reads it; pyarrow sees no byte but those of the ranges that were announced; a row group is decoded a few rows at a time.
+pyarrow (extra ``parquet``) handles Thrift, pages and encodings; it is imported when the first footer is read, and only
+here. Invariants: a range that the footer states is compared with the size of the file before anything reads it; pyarrow
+sees only the bytes of the announced ranges; a row group is decoded a few rows at a time.
 """
 
 from __future__ import annotations

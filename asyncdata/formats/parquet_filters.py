@@ -1,11 +1,12 @@
 """Filters of Parquet: conditions on columns, and which row groups their statistics rule out. No Parquet library.
 
-Filters are alternatives of conditions that must all hold, as pyarrow writes them::
+Filters are alternatives of conditions that must all be true, as in pyarrow::
 
     [("x", ">", 3), ("y", "in", {"a", "b"})]          one alternative
     [[("x", ">", 3)], [("y", "==", "a")]]             two
 
-A row group is ruled out only if no row can pass: what is not known, or cannot be compared, is read.
+A row group is ruled out only if no row can pass. If something is not known or cannot be compared, the row group is
+read.
 """
 
 from __future__ import annotations

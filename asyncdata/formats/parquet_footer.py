@@ -1,7 +1,7 @@
-"""The footer of a Parquet file, read with the care that untrusted bytes need: Thrift's compact protocol, in Python.
+"""Reads the footer of a Parquet file as untrusted bytes: Thrift's compact protocol, in Python.
 
-pyarrow's own view of a footer ends the process when a column chunk in it is inconsistent; what is read here is what
-`parquet` checks before pyarrow sees any of it: which byte ranges belong to which column, and what their statistics say.
+pyarrow's accessors of a footer abort the process if a column chunk is inconsistent. `parquet` therefore checks what
+this module reads before pyarrow sees the footer: the byte ranges of each column, and their statistics.
 """
 
 from __future__ import annotations

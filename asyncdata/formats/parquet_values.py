@@ -9,7 +9,7 @@
 | structs | dict | dict of missing values |
 | anything else | what Arrow makes of it in Python | None |
 
-pyarrow itself is handed in: it is imported in ``parquet`` alone.
+pyarrow is passed in as an argument, because only ``parquet`` imports it.
 """
 
 from __future__ import annotations

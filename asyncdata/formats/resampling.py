@@ -1,9 +1,9 @@
-"""Images resized as ``tf.image.resize`` does it, with half-pixel centres and without antialiasing.
+"""Resizes images as ``tf.image.resize`` does, with half-pixel centres and without antialiasing.
 
     out = rows @ image @ columns.T       rows, columns: a weight per (output, input) position, float32
 
-A kernel is a matrix of weights per axis, remembered for the sizes that occur. Bilinear, the default everywhere, is
-OpenCV's; nearest takes one input position per output position. Values between 0 and 255 differ from TensorFlow's by
+A kernel is a matrix of weights per axis, cached for the sizes that occur. OpenCV computes bilinear, the default
+everywhere. Nearest takes one input position per output position. Values between 0 and 255 differ from TensorFlow's by
 rounding: by less than 0.01, and by 0.2 for `bicubic`, whose weights TensorFlow takes from a table.
 """
 

@@ -1,4 +1,4 @@
-"""What bytes look like that are not of the format they should be of; for error messages."""
+"""What bytes of another format than the expected one look like; for error messages."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Members of a tar file: where the content of each regular file lies, and its name.
+"""Members of a tar file: the name of each regular file and the place of its contents.
 
-Long names of GNU's (type ``L``) and pax headers (name and size of the next member) belong to the member behind them.
-What is no regular file (directories, links, devices, sparse files) is passed over. A block of zeros ends the archive;
-what follows it is not looked at. An archive that ends behind a whole member without that block is whole.
+GNU's long names (type ``L``) and pax headers (name and size of the next member) belong to the member behind them.
+Members that are not regular files (directories, links, devices, sparse files) are skipped. A block of zeros ends the
+archive; nothing behind it is examined. An archive without this block is complete if it ends behind a whole member.
 
-By WebDataset's convention, consecutive members whose names differ only in their extension are one sample: the key of a
-member is its path up to the first dot of its last component, its extension what follows that dot, in small letters.
-Names without a dot are no part of any sample, nor is what is called ``__so__`` or lies in a folder of such a name.
+By WebDataset's convention, consecutive members whose names differ only in their extension are one sample. The key of a
+member is its path up to the first dot of its last component; its extension is the rest after that dot, in lower case.
+Names without a dot belong to no sample, and neither do names such as ``__so__`` and everything in folders of such
+names.
 """
 
 from __future__ import annotations

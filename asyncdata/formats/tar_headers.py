@@ -1,6 +1,6 @@
 """One tar header: 512 bytes of ustar, old GNU or V7, and the records of a pax header.
 
-A header counts only if its checksum holds; every length in it is compared with what can be there before it is used.
+A header counts only if its checksum matches. Every length in it is checked for plausibility before it is used.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""TFRecord framing: where the records lie in a run of bytes, and whether their checksums hold.
+"""TFRecord framing: where the records in a run of bytes are, and whether their checksums match.
 
-A record on disk, all integers little-endian, both CRCs masked CRC-32C::
+A record on disk, with little-endian integers and masked CRC-32C::
 
     | length: 8 bytes | CRC of the 8 length bytes: 4 | payload: length bytes | CRC of the payload: 4 |
 
-:func:`frame` finds whole records and never copies a payload. What always holds:
+:func:`frame` finds whole records and never copies a payload. Invariants:
 
-* A length is used for nothing but a comparison until its checksum was verified; ``RecordRows.need``, the only figure
-  that a caller may allocate by, comes from a verified length that fits the rest of the object.
+* Until its checksum is verified, a length is only used for comparisons. ``RecordRows.need``, the only figure by which a
+  caller may allocate, comes from a verified length that fits the rest of the object.
 * The records in front of a damaged place are returned together with the error.
-* However an object is cut, the rows are the same: a cut-off tail is framed again when more of it is there.
+* The rows do not depend on how an object is divided: an incomplete tail is framed again when more of it has arrived.
 
-The walk is Python (each length leads to the next), but where some records in a row are of one length the following ones
-are taken to be so, too, and looked at together. The length checksums are verified 1024 at a time in numpy. Payload
-checksums are a step of their own, :func:`check_payloads`, so that it can run in another process.
+The walk is Python (each length leads to the next). But if some consecutive records have one length, the following ones
+are assumed to have it too, and are examined together. numpy verifies the length checksums, 1024 at a time. Payload
+checksums are a separate step, :func:`check_payloads`, so that it can run in another process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Zstandard, its streams with bounded output: Python's own module from 3.14 on, before that the extra ``zstd``.
+"""Zstandard streams with bounded output: Python's own module from 3.14 on, before that the extra ``zstd``.
 
-Both are the same code with the same interface; it is imported when the first stream begins, here and nowhere else. A
-frame that asks for a window above 128 MiB is refused by the decoder.
+Both have the same code and the same interface. The module is imported when the first stream begins, and only here. The
+decoder rejects frames that need a window above 128 MiB.
 """
 
 from __future__ import annotations

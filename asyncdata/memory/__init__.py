@@ -1,1 +1,1 @@
-"""Memory that processes share: arena, slabs, the ledger of bytes, and the blocks that refer into them."""
+"""Memory that processes share: the arena, slabs, the ledger of bytes, and the blocks that refer to them."""

@@ -1,21 +1,21 @@
-"""What the ledger keeps its books about: accounts, tickets, and what it answers.
+"""The records of the ledger: accounts, tickets, and decisions.
 
 Every stage (every child of interleave) has an account with a *rank*, its distance from the consumer, and a *kind* that
-says what it takes to get its bytes back:
+says when its bytes are released:
 
-* ``SOURCE``: a reader of one shard. Its bytes leave when the stages below take its rows.
-* ``ASSEMBLER``: a shuffle buffer, a batch being filled, a window, the consumer with the batches it keeps. Its bytes
-  leave only when it gets more input.
-* ``FLOW``: tasks in workers, finished batches. Its bytes leave without a grant to anything farther upstream.
+* ``SOURCE``: a reader of one shard. Its bytes are released when the stages below take its rows.
+* ``ASSEMBLER``: a shuffle buffer, a batch that is being filled, a window, the consumer with the batches it keeps. Its
+  bytes are released only when it gets more input.
+* ``FLOW``: tasks in workers, finished batches. Its bytes are released without a grant to anything farther upstream.
 
-A granted ticket *is* the charge for one slab. Held bytes are of three sorts:
+A granted ticket *is* the charge for one slab. There are three sorts of held bytes:
 
-* *own*: what the account needs next. Drawn from its reserve, and only the excess from what is shared.
-* *extra*: outputs of tasks that are not the soonest. From what is shared, all of it: the reserve stays free for the
-  soonest task, for which the others wait.
-* *ahead*: read-ahead. From what is shared; may be recalled at any time, until it is promoted.
+* *own*: what the account needs next. Taken from its reserve; only the excess comes from the shared part.
+* *extra*: outputs of tasks that are not the next in line. Taken entirely from the shared part, so that the reserve
+  stays free for the next task, for which the others wait.
+* *ahead*: read-ahead. Taken from the shared part; can be recalled at any time until it is promoted.
 
-These are plain records; the laws they obey and every change of them are in ``ledger``.
+These are plain records; ``ledger`` has their laws and makes every change.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
 """What consuming the rows of a block means for the state upstream.
 
-Every block carries an `Advance` next to its rows. It answers two questions for *any* row boundary of the block:
+Every block has an `Advance` next to its rows. It answers two questions for *any* row boundary of the block:
 
-* `state(k)`: how is the pipeline rebuilt so that it continues with row k?  *base + skip*: the newest mark at or
-  before row k, and how many outputs to drop after it. A mark is what a stage wrote down at a fixed position of its
-  output (every so many rows counted from the epoch's beginning, never "at a block's border"), so the answer does not
-  depend on how the rows were cut into blocks.
-* `used(k)`: the provenance of every source row that the first k rows have used up, those a filter dropped included.
-  This is the whole state of a sloppy pipeline: a cursor per shard and the few ids that came early.
+* `state(k)`: how to rebuild the pipeline so that it continues with row k. The answer is *base + skip*: the newest mark
+  at or before row k, and how many outputs to drop after it. A stage writes a mark at fixed positions of its output
+  (every so many rows counted from the epoch's beginning, never at a block's border), so the answer does not depend on
+  how the rows were divided into blocks.
+* `used(k)`: the provenance of every source row that the first k rows have used up, including rows that a filter
+  dropped. This is the whole state of a sloppy pipeline: a cursor per shard and the few ids that came early.
 
 Provenance ("origin") is one packed row of four int64, `ORIGIN_WIDTH`:
 
     shard or source number | record index | sub-index (flat_map, interleave of datasets), 0 without | byte offset
 
-An advance is of one kind. *Ordered*: the rows come in the same order in every run, so that marks say where they are.
-*Unordered*: rows come as they are ready; there are no marks, because "the row after this one" is another one next time,
-and whatever is made of such rows is unordered too.
+An advance has one of two kinds. *Ordered*: the rows come in the same order in every run, so marks describe positions.
+*Unordered*: rows come as they are ready. There are no marks, because "the row after this one" differs from run to run,
+and everything made of such rows is unordered too.
 
-Advances are divisible (`split`), can be joined (`concat`), survive dropped rows (`select`) and grouping (`group`).
-What follows the last row (rows dropped at the end of a block) stays in the advance as its tail, which is used up with
-the row that comes next, in whichever block; a block without rows carries a tail alone.
+Advances can be divided (`split`) and joined (`concat`), and they survive dropped rows (`select`) and grouping
+(`group`). Rows dropped after the last row of a block stay in the advance as its tail, which is used up with the next
+row, in whichever block that is. A block without rows only has a tail.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One sparse, unnamed shared-memory file, mapped whole by the parent and by every worker.
+"""One sparse, unnamed shared-memory file, which the parent and every worker map as a whole.
 
-The offset space is many times larger than the memory that may be used: pages exist only where somebody wrote, and
-`punch` gives them back. The file has no name, so nothing is left behind after any kind of exit; it is handed to worker
-processes as a descriptor. Offsets, not pointers, are what travels between processes.
+The offset space is many times larger than the usable memory. Pages exist only where data was written, and `punch`
+returns them to the kernel. The file has no name, so nothing is left behind after any kind of exit. Worker processes
+receive its descriptor, and processes exchange offsets, not pointers.
 
-This module holds the only operating-system calls that create, map or free shared memory.
+This module has the only operating-system calls that create, map or free shared memory.
 """
 
 from __future__ import annotations

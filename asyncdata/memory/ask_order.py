@@ -1,4 +1,4 @@
-"""Who is served first, and who is asked to give back first."""
+"""The order in which requests for memory are served, and in which read-ahead is recalled."""
 
 from __future__ import annotations
 

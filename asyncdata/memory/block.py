@@ -1,10 +1,10 @@
 """Blocks: what stages exchange.
 
-A block is some consecutive elements of a stage's output, taken apart into columns, one per leaf, with the provenance
-of each element and the advance that consuming them means. The cost of a stage is paid per block, not per element.
+A block holds consecutive elements of a stage's output as columns, one per leaf, with the provenance of each element and
+the advance that consuming them means. The cost of a stage is paid per block, not per element.
 
-Ownership is linear: whoever has a block owns what its rows hold, and either passes it on (whole, `split`, `select`,
-`concat`) or calls `release`. After any of these the original is spent.
+Ownership is linear: the owner of a block owns what its rows hold, and either passes the block on (whole, `split`,
+`select`, `concat`) or calls `release`. After any of these the original must not be used.
 """
 
 from __future__ import annotations

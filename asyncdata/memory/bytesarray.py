@@ -1,4 +1,4 @@
-"""`BytesArray`: a batch of byte strings, or of texts, that is neither truncated nor copied unasked."""
+"""`BytesArray`: a batch of byte strings or texts, which is never truncated and copied only on request."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 * `ArrayColumn`: one ndarray whose first axis is the row.
 * `ObjectColumn`: a list of Python objects.
 
-A column is owned by one block. Rows of a `RefColumn` each hold their slab once: `split`, `pick`, `put` and `concat`
-hand the holds on, `gather` takes new ones for what it returns, `release` gives the column's own back. Nothing else
+One block owns a column. Each row of a `RefColumn` holds its slab once: `split`, `pick`, `put` and `concat` pass the
+holds on, `gather` takes new ones for its result, and `release` returns the column's own. Nothing else changes the
 counts.
 """
 

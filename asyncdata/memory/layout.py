@@ -1,8 +1,8 @@
-"""Where the leaves of a finished batch lie inside its slab.
+"""Where the leaves of a finished batch are inside its slab.
 
-A batch slab holds one part per leaf, each 64-byte aligned: an array of all rows side by side, or, for byte strings
-and texts, a table of (offset, length) whose payloads lie elsewhere. The layout follows from the rows alone, so every
-task that fills rows of one batch computes the same one, and nobody has to tell.
+A batch slab has one part per leaf, each 64-byte aligned: an array of all rows side by side or, for byte strings and
+texts, a table of (offset, length) whose payloads are elsewhere. The layout follows from the rows alone, so all tasks
+that fill rows of one batch compute the same layout without exchanging it.
 """
 
 from __future__ import annotations

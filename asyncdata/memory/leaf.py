@@ -1,11 +1,11 @@
-"""What one leaf of an element is, when it lies in the arena: picklable data, a few bytes per block.
+"""The description of one leaf of an element in the arena: picklable data, a few bytes per block.
 
 | kind     | a row's bytes                                             | the element                                  |
 |----------|-----------------------------------------------------------|----------------------------------------------|
 | `bytes`  | the payload                                               | ``bytes``                                    |
 | `str`    | the payload, UTF-8                                        | ``str``                                      |
 | `array`  | one C-contiguous array of `dtype` and `shape`             | ``numpy.ndarray``, or a scalar if ``()``     |
-| `object` | a pickle (protocol 5) made by a worker of this pipeline   | whatever it was                              |
+| `object` | a pickle (protocol 5) made by a worker of this pipeline   | the original object                          |
 | `table`  | ``int64[n, 2]`` offsets and lengths of n other rows       | `BytesArray`                                 |
 """
 

@@ -1,12 +1,12 @@
-"""Memory lent to the consumer, and how it comes back.
+"""Memory lent to the consumer, and how it returns.
 
-A `Lease` is the buffer beneath the arrays of one delivered batch. numpy keeps the object that exported a buffer alive
-for as long as any array, slice or foreign tensor made from it lives, so the lease ends exactly when the last of them
-does; a finalizer on an array would not do, because numpy shortens chains of views.
+A `Lease` is the buffer beneath the arrays of one delivered batch. numpy keeps the exporter of a buffer alive as long as
+any array, slice or foreign tensor made from it exists, so the lease ends exactly with the last of them. A finalizer on
+an array would not work, because numpy shortens chains of views.
 
-A lease may end in any thread, inside the garbage collector, after the pipeline is gone. It therefore takes no lock. And
-it runs no step of Python: the main thread hears Ctrl-C between two of these, and inside a finalizer KeyboardInterrupt
-is printed and lost, together with what the finalizer had still to do.
+A lease may end in any thread, inside the garbage collector, or after the pipeline is gone. It therefore takes no lock.
+It also runs no Python code: the main thread handles Ctrl-C between two steps of Python code, and inside a finalizer
+Python prints and discards KeyboardInterrupt, together with the rest of the finalizer.
 
     consumer drops last view ─▶ Lease.__del__ ─▶ call_soon_threadsafe (all C) ─▶ (stage loop) rows released
 """

@@ -1,49 +1,51 @@
-"""The byte ledger: who may hold how much of one limit, decided so that a pipeline cannot deadlock.
+"""The byte ledger: decides who may hold how much of one limit, such that a pipeline cannot deadlock.
 
 Pure bookkeeping: no clock, no loop, no memory. A caller asks, moves and gives; it then collects ``decisions()`` and
 acts on them. Not thread-safe: one thread calls it.
 
-Accounts, kinds and the three sorts of bytes (own, extra, ahead) are explained in ``accounts``. With ``backed`` for the
-part of an account's reserve that is in force, an account claims ``max(backed, own) + extra + ahead``; what all claims
-together leave of the limit is *free*.
+``accounts`` explains accounts, kinds and the three sorts of bytes (own, extra, ahead). ``backed`` is the part of an
+account's reserve that is in force. An account claims ``max(backed, own) + extra + ahead``; the part of the limit that
+no account claims is *free*.
 
-**Moves.** The charge follows the rows downstream, and a move never waits: the bytes exist already. If what is free
-does not cover it, the account the bytes come from lends its reserve: ``backed`` falls below ``reserved`` and is made
-good from what is released later, nearest the consumer first. An account opened while memory is short begins the same
-way. A source whose reserve is lent finds its next ask queued: that is the backpressure.
+**Moves.** The charge follows the rows downstream, and a move never waits, because the bytes already exist. If the free
+bytes do not cover it, the account that the bytes come from lends its reserve: ``backed`` falls below ``reserved``, and
+bytes that are released later restore it, nearest the consumer first. An account that is opened while memory is short
+begins in the same way. If a source's reserve is lent, its next ask is queued: this is the backpressure.
 
-**Order.** What is free serves the queue strictly in order: nearest the consumer first, then sources somebody waits
-for, then first come. Nothing is granted past a blocked ask, except what an account's own reserve covers; lent reserves
-nearer to the consumer than an ask are made good before it. Read-ahead is never queued: it is granted while the queue is
-empty and some slack remains, else refused. Outputs of tasks that are not the soonest are granted likewise, and only if
-enough remains for what assemblers are still going to collect, as far as they can tell.
+**Order.** Free bytes serve the queue strictly in order: nearest the consumer first, then sources that a stage waits
+for, then first come. Nothing is granted past a blocked ask, except what an account's own reserve covers. Lent reserves
+nearer to the consumer than an ask are restored before it. Read-ahead is never queued: it is granted while the queue is
+empty and some slack remains, and refused otherwise. Outputs of tasks that are not next in line are granted in the same
+way, and only if enough remains for what assemblers are still going to collect, as far as they know.
 
-**Sources.** A source says with ``wait`` that the stage below waits for its rows with empty hands. It may hold more
-than its reserve as its own (a record larger than a chunk) only while it is waited for; before, such an ask is parked,
-and read-ahead of such a size is not promoted. Sources read sloppily are opened with ``any_order``: any row is welcome.
+**Sources.** With ``wait`` a source says that the stage below has no rows and waits for it. Only while a stage waits for
+it may a source hold more than its reserve as its own (a record larger than a chunk). Before that, such an ask is
+parked, and read-ahead of such a size is not promoted. Sources that are read sloppily are opened with ``any_order``: any
+row is welcome.
 
-**Debt.** What a task made that is larger than was foreseen exists already: ``owe`` charges it whatever is free. Then
-``free`` is negative, and nothing is granted, but what a reserve covers, until the debt is repaid by what is released.
+**Debt.** A task's output that is larger than foreseen already exists: ``owe`` charges it, whatever is free. ``free`` is
+then negative, and only asks that a reserve covers are granted until released bytes have repaid the debt.
 
-**Why it cannot deadlock.** Suppose nothing moves any more, and let Q be the first ask of the queue, n bytes for the
-account q. Read-ahead has been recalled, so no *ahead* is left. An ask covered by a reserve in force is never in the
-queue. So Q is blocked only if ``max(backed_q, own_q + n) + sum over a != q of max(backed_a, own_a) + extra_a`` exceeds
-the limit; and as ``backed <= reserved``, then so does the same sum over ``reserved``. To this sum sources contribute
-their reserves and no more, except for the one that is waited for; assemblers contribute what they really need; flow
-nearer to the consumer than q has gone, as it needs nothing from q, and so have tasks of q before this one: each has its
-memory before it begins, and they are begun in the order in which they are needed. A limit of
+**Why it cannot deadlock.** Suppose that nothing moves any more, and let Q be the first ask of the queue, n bytes for
+the account q. Read-ahead has been recalled, so no *ahead* is left. An ask that a reserve in force covers is never in
+the queue. So Q is blocked only if ``max(backed_q, own_q + n) + sum over a != q of max(backed_a, own_a) + extra_a``
+exceeds the limit; and because ``backed <= reserved``, so does the same sum over ``reserved``. Sources contribute only
+their reserves to this sum, except the one that a stage waits for. Assemblers contribute what they really need. Flow
+nearer to the consumer than q has gone, because it needs nothing from q, and so have the tasks of q before this one:
+each gets its memory before it begins, and tasks begin in the order in which they are needed. A limit of
 
     sum of all reserves + what each assembler needs beyond its reserve + the largest excess of one ask over a reserve
 
-is therefore always enough, if the reserves cover every output of a task and every batch the consumer keeps. Where they
-do not, a task's ask may be Q, and what waits with it is added: inputs and outputs of the tasks that run at a time.
+is therefore always enough, if the reserves cover every output of a task and every batch the consumer keeps. If they do
+not, a task's ask may be Q, and everything that waits with it is added: inputs and outputs of the tasks that run at a
+time.
 
-Below such a limit Q may be blocked for good. The ledger cannot know; whoever runs the stages sees that none of them
-goes on, and that nothing they wait for is under way, and says ``stalled``. Then, as last resorts, flow borrows what is
-unused of the reserves farther upstream (it returns without them), and of several sources that are waited for another
-one is served; else Q fails with ``MemoryLimitError``.
+Below such a limit Q may be blocked for good. The ledger cannot know this. The code that runs the stages sees that none
+of them makes progress, and that nothing they wait for is in progress, and calls ``stalled``. Then, as last resorts,
+flow borrows the unused part of the reserves farther upstream (it returns without them), and if several sources are
+waited for, another one is served; otherwise Q fails with ``MemoryLimitError``.
 
-The laws speak of one pipeline. Where several share a limit and one of them is not consumed for a while, its finished
+The laws apply to one pipeline. If several share a limit and one of them is not consumed for a while, its finished
 batches stay; so give each a ledger of its own with a part of the limit.
 """
 

@@ -1,8 +1,8 @@
-"""Python objects on their way to another process of the pipeline, where classes of ``__main__`` are unknown by name.
+"""Pickles Python objects for another process of the pipeline, in which classes of ``__main__`` are unknown by name.
 
-A worker runs none of the user's script, so a class of it (a namedtuple, a dataclass, an enum) travels by value. It is
-the script's own class again when it comes back: cloudpickle remembers which one it sent. What refers to no such class
-is pickled as always, which is several times faster.
+A worker does not run the user's script, so the script's classes (a namedtuple, a dataclass, an enum) are sent by value.
+When an object comes back, its class is the script's own again, because cloudpickle remembers which class it sent.
+Objects that refer to no such class are pickled as usual, which is several times faster.
 """
 
 from __future__ import annotations

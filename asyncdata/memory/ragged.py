@@ -3,8 +3,8 @@
     values      a b c d e f          row_splits  0 2 2 6
     rows        [a b] [] [c d e f]
 
-Row i is ``values[row_splits[i]:row_splits[i + 1]]``. ``values`` may be a RaggedArray again, for lists of lists. In an
-element it is structure, not a leaf: the flat values and the splits of every level travel as ordinary flat arrays.
+Row i is ``values[row_splits[i]:row_splits[i + 1]]``. ``values`` may again be a RaggedArray, for lists of lists. In an
+element a RaggedArray is structure, not a leaf: the flat values and the splits of every level are ordinary flat arrays.
 """
 
 from __future__ import annotations

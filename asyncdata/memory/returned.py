@@ -1,18 +1,18 @@
-"""What functions return, as elements: the same wherever the function ran.
+"""Converts what functions return to elements, in the same way wherever the function ran.
 
 | returned leaf                                            | element                                              |
 |----------------------------------------------------------|------------------------------------------------------|
 | ``bytes``, ``bytearray``, ``memoryview``, NumPy's        | ``bytes``                                            |
 | ``str``, NumPy's                                         | ``str``                                              |
-| ``bool``, ``int``, ``float``, ``complex``                | the NumPy number: int64 (uint64 where it is too      |
-|                                                          | large for that), float64, bool, complex128           |
+| ``bool``, ``int``, ``float``, ``complex``                | the NumPy number: int64 (uint64 if it is too large   |
+|                                                          | for that), float64, bool, complex128                 |
 | array of numbers, dates or raw bytes                     | the array, as ``numpy.ndarray``; without axes, its   |
 |                                                          | NumPy number                                         |
 | list of numbers, arrays or such lists that is a regular  | that array                                           |
 | array, and not empty                                     |                                                      |
-| anything else, subclasses such as enums among them       | what it is                                           |
+| anything else, including subclasses such as enums        | the object itself                                    |
 
-Integers of more than 64 bits are something else; so is a list that NumPy could only hold rounded.
+Integers of more than 64 bits belong to the last row, and so do lists that NumPy could only store rounded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Slabs: spans of the arena with a count of who still needs them.
+"""Slabs: spans of the arena, each with a count of its users.
 
-A slab is alive while anything holds it: its writer (a read in flight, a worker task), or rows that point into it.
-Rows carry no handle of their own; the count is kept per slab and moved for a whole block at a time: an offset leads
-through the granule table to its slab, one ``bincount`` per block does the rest. When the count reaches zero the span
-goes back to the allocator, still resident and warm, and its bytes back to the account that was charged.
+A slab is alive while anything holds it: its writer (a read in flight, a worker task) or rows that point into it. Rows
+have no handle of their own. The count is kept per slab and changed for a whole block at a time: an offset leads to its
+slab through the granule table, and one ``bincount`` per block does the rest. When the count reaches zero, the span goes
+back to the allocator, still resident and warm, and its bytes go back to the account that was charged.
 
 Not thread-safe: only the stage loop's thread calls this.
 """

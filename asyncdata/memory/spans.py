@@ -1,23 +1,23 @@
-"""Cuts one sparse offset space into spans; pure bookkeeping, no memory is touched here.
+"""Divides one sparse offset space into spans. Pure bookkeeping; touches no memory.
 
-The space is many times larger than what may be resident, so addresses are plentiful and pages are dear::
+The space is many times larger than the resident limit, so addresses are plentiful and pages are expensive::
 
     0                                                                 top                          space_bytes
     |  live  | cached |  live  | hole ....... | cached |     live     | never used, or punched again ...... |
                 ^ free, pages still resident     ^ the oldest of these is punched out when a span does not fit
 
-What always holds:
+Invariants:
 
-* live spans, cached spans and holes never overlap, and together they cover [0, top) exactly;
-* used + cached bytes never exceed the resident limit, unless what is used does by itself: who may take is the ledger's
-  business; evicted ranges are *owed* until they are handed out, to be punched, with the next span or by ``trim``;
-* a range in ``Taken.punch`` lies in no live and in no cached span, except that the span taken with it may reuse it:
-  punch first, use afterwards.
+* Live spans, cached spans and holes never overlap, and together they cover [0, top) exactly.
+* Used plus cached bytes never exceed the resident limit, unless the used bytes do by themselves: the ledger decides who
+  may take memory. Evicted ranges are *owed* until they are returned for punching, with the next span or by ``trim``.
+* A range in ``Taken.punch`` is in no live and in no cached span, except that the span taken with it may reuse it. Punch
+  first, then use the span.
 
 A request is rounded up to a size class (every size up to 16 granules, then 8 sizes per doubling, so at most 12.5 % are
-lost). A free span of the very class is taken last in, first out, for its pages are the warmest. Otherwise a new range
-is cut: above ``top`` while there is space, later from the smallest hole that is large enough, the lowest address first.
-Cached spans are evicted oldest first, and only until the new span fits.
+lost). A free span of the same class is taken last in, first out, because its pages are the warmest. Otherwise a new
+range is cut: above ``top`` while there is space, later from the smallest hole that is large enough, at the lowest
+address. Cached spans are evicted oldest first, and only until the new span fits.
 """
 
 from __future__ import annotations

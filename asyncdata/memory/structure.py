@@ -1,8 +1,8 @@
-"""Nested elements taken apart into leaves, and put together again.
+"""Takes nested elements apart into leaves, and puts them together again.
 
 tuple, namedtuple, dict and registered dataclasses are structure, and so is a `RaggedArray`: its flat values and the
-splits of every level are leaves of their own. Everything else is a leaf. A `Structure` is plain picklable data, so that
-it can describe a batch across processes. Dict keys keep the order of the first element seen.
+splits of every level are separate leaves. Everything else is a leaf. A `Structure` is plain picklable data, so that it
+can describe a batch across processes. Dict keys keep the order of the first element seen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words for an ask that can never be granted: who holds the memory, and which limit would do."""
+"""Errors for requests that can never be granted: who holds the memory, and which limit is sufficient."""
 
 from __future__ import annotations
 

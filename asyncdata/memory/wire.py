@@ -1,11 +1,11 @@
-"""How a block's columns are packed, so that another process can read them.
+"""Packs a block's columns so that another process can read them.
 
     packed:  | column 0 | column 1 | … | origin (32 B per row, where it is wanted) |        each part 64-byte aligned
 
-A few rows travel inside the message, more of them in a span of the arena. What the columns are is said by a pickled
-`Shape`, the same bytes for every block of a stage, so that both sides keep it decoded.
+A few rows are sent inside the message, more of them in a span of the arena. A pickled `Shape` describes the columns. It
+has the same bytes for every block of a stage, so both sides keep it decoded.
 
-References travel as references: a `RefColumn` writes 16 bytes per row whatever its payload. Only Python objects are
+References are sent as references: a `RefColumn` writes 16 bytes per row, whatever its payload. Only Python objects are
 pickled (by this pipeline's own processes).
 """
 

@@ -1,1 +1,1 @@
-"""Doing it: lowering plans to stages, running them on their loops, handing batches to the consumer."""
+"""Execution: lowers plans to stages, runs them on their loops, delivers batches to the consumer."""

@@ -1,10 +1,10 @@
-"""What happens to elements that fail: counted, told to the quarantine list, and skipped, until a quota is used up.
+"""What happens to elements that fail: they are counted, reported to the quarantine list, and skipped, up to a quota.
 
     stage ── Guard (one per step of the plan) ──▶ Skips (one per policy in force) ──▶ Quarantine
 
-Pure counting on the stage loop. What always holds: an element is counted once, by the step it failed in, when its turn
-to be delivered comes, so that in deterministic order the quota ends the pipeline at the same element in every run; and
-no pipeline goes on for ever without delivering anything, for failures in a row are limited in any case.
+Pure counting on the stage loop. Invariants: an element is counted once, by the step in which it failed, when its turn
+to be delivered comes, so that in deterministic order the quota ends the pipeline at the same element in every run. No
+pipeline runs forever without delivering anything, because consecutive failures are always limited.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The quarantine list: one line of JSON for every element that was skipped, appended to a file.
+"""The quarantine list: one line of JSON for every skipped element, appended to a file.
 
     stage loop ── put ──▶ [ at most 4096 lines ] ──▶ thread: one write per line, appended
 
-The pipeline never waits for the file, and never ends because of it once it was opened: lines that cannot be written (a
-full disk, a file system that hangs) are counted and warned of. A line tells where an element was and what kind of error
-it had, never what was in it: of an exception of user code only its type and the line that raised it.
+The pipeline never waits for the file and, once it is open, never ends because of it. Lines that cannot be written (on a
+full disk or a file system that hangs) are counted and reported by a warning. A line says where an element was and what
+kind of error it had, never what it contained: of an exception of user code only its type and the line that raised it.
 """
 
 from __future__ import annotations

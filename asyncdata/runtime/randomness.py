@@ -1,8 +1,8 @@
 """Random numbers as a pure function of (seed, epoch, stage, position).
 
-No generator state is kept anywhere: the draw at a position is the same whoever asks for it, in whatever order, cut
-into whatever blocks. The bits are Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)
-as numpy implements it: four 64-bit words per counter value.
+There is no generator state: the draw at a position is the same whoever requests it, in whatever order, and however the
+input is divided into blocks. The bits are Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+2011) as numpy implements it: four 64-bit words per counter value.
 """
 
 from __future__ import annotations

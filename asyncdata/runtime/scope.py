@@ -1,4 +1,4 @@
-"""What lowering needs to know besides the node: the running pipeline's services, and where in the plan we are."""
+"""What lowering needs besides the node: the running pipeline's services, and the position in the plan."""
 
 from __future__ import annotations
 

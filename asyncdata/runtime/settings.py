@@ -1,8 +1,8 @@
-"""Whose options count: those of the plan's steps, of its branches, and of the Runtime around it.
+"""Which options count: those of the plan's steps, of its branches, or of the Runtime.
 
-Options hold for a whole pipeline, wherever in its plan they are given; of two steps the later one wins. ``storage``
-alone is different: what a branch (an input of ``zip``, an inner dataset of ``interleave``) says holds for its own
-reads. What a Runtime shares among its pipelines is the Runtime's word.
+Options apply to a whole pipeline, wherever in its plan they are given; of two steps the later one wins. Only
+``storage`` is different: a branch's (an input of ``zip``, an inner dataset of ``interleave``) applies to the branch's
+own reads. The Runtime's options decide about everything that its pipelines share.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""`Stage`: a running node of a plan, and what every stage is given.
+"""`Stage`: a running node of a plan, and the context that every stage gets.
 
-Stages pull: the consumer's edge asks the last stage for a block, which asks the one before it, down to the sources.
-Backpressure is therefore the absence of a question, and a chain of cheap stages costs a few function calls per block.
-Stages that work ahead (worker tasks, prefetch, async functions) do so in a task of the pipeline, see `Ahead`.
+Stages pull: the consumer's edge asks the last stage for a block, which asks the one before it, and so on up to the
+sources. Backpressure therefore means that nobody asks, and a chain of cheap stages costs a few function calls per
+block. Stages that work ahead (worker tasks, prefetch, async functions) do so in a task of the pipeline, see `Ahead`.
 
-The laws every stage obeys, checked for each of them in the tests:
+The tests check these laws for every stage:
 
-* *any blocking*: however the input is cut into blocks, the elements, the random draws and the folded state are the
+* *any blocking*: however the input is divided into blocks, the elements, the random draws and the folded state are the
   same;
 * *no waiting for company*: `pull` returns as soon as it has a row, or news for the state;
-* *leases*: what a stage takes from its input it passes on or releases, after the end, an error or a cancellation too.
+* *leases*: a stage passes on or releases what it takes from its input, also after the end, an error or a cancellation.
 """
 
 from __future__ import annotations

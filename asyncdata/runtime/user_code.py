@@ -1,4 +1,4 @@
-"""Calling functions that users wrote, and saying which element they failed on."""
+"""Calls functions that users wrote, and reports the element on which they failed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Bytes across processes: worker processes, threads, and how functions and failures travel."""
+"""Bytes across processes: worker processes, threads, and how functions and failures are transferred."""

@@ -1,4 +1,4 @@
-"""One call of ``WorkerPool.run``: what is to be done, how far it is, and the mailbox through which it hears of it."""
+"""One call of ``WorkerPool.run``: its task, its progress, and the mailbox for its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User functions that do not go with the elements they are called for: says how to write them."""
+"""Explains the `TypeError` of a user function whose signature does not fit the elements, and how to write it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """One end of a socket pair that carries whole messages between two processes, each with at most one descriptor.
 
-Where the system has SOCK_SEQPACKET the kernel keeps the messages apart; elsewhere a SOCK_STREAM carries them with a
-length in front. Either way: messages arrive whole and in order, and the descriptor of a message arrives no later than
-the message. A channel is used by one thread at a time in each direction.
+If the system has SOCK_SEQPACKET, the kernel separates the messages; otherwise a SOCK_STREAM carries them with their
+length in front. In both cases messages arrive whole and in order, and a message's descriptor arrives no later than the
+message. One thread at a time uses a channel in each direction.
 
-On a non-blocking channel ``send`` never blocks and never drops: what the socket does not take is kept, in order, and
-``flush`` goes on when the socket is writable. Who sends bounds what is kept (the pool by its ``depth``).
+On a non-blocking channel ``send`` never blocks and never drops data: bytes that the socket does not take are kept in
+order, and ``flush`` continues when the socket is writable. The sender bounds how much is kept (the pool by its
+``depth``).
 """
 
 from __future__ import annotations

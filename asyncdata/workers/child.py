@@ -1,4 +1,4 @@
-"""What runs inside a worker process: receive a task, run the handler on the arena, send the reply.
+"""The main program of a worker process: receive a task, run the handler on the arena, send the reply.
 
     main thread                                  watchdog thread
     ───────────                                  ───────────────
@@ -6,10 +6,10 @@
     NEED → wait for GRANT → go on                EOF → the parent is gone: exit at once, even inside a task
     REPLY or FAILED
 
-What always holds: a task runs at most once per time it was sent; a task that was withdrawn before it began never runs
-(the lock decides which came first); user code cannot end the loop with an exception of any kind. The process ignores
-SIGINT, dies with the thread that started it where the kernel offers that, and imports nothing but the standard
-library, ``asyncdata.errors`` and the handler's module until the first program arrives.
+Invariants: a task runs at most once per time it was sent; a task that was withdrawn before it began never runs (a lock
+decides which came first); no exception of user code can end the loop. The process ignores SIGINT, dies with the thread
+that started it if the kernel supports that, and imports only the standard library, ``asyncdata.errors`` and the
+handler's module until the first program arrives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which worker gets which call: the least loaded one that has room, in the order of asking.
+"""Which worker gets which call: the least loaded worker with room, in order of arrival.
 
-Plain bookkeeping on one loop, without await or clock; sending is the worker's business. What always holds: a call is in
-the queue, or in exactly one worker's ``flight``, or it has an event to tell; no worker holds more than ``depth`` calls;
-nobody waits while a worker has room, but for one that is long in its first call: what waits behind that is taken back
-and given to others (`relieve`), so that a slow task holds up none but itself.
+Plain bookkeeping on one loop, without await or clock; the worker does the sending. Invariants: a call is in the queue,
+or in exactly one worker's ``flight``, or has an event to report; no worker holds more than ``depth`` calls; no call
+waits while a worker has room. There is one exception: if a worker's first call is slow, the calls behind it are taken
+back and given to other workers (`relieve`), so that a slow task delays only itself.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An exception of user code, carried from a worker process to its parent.
+"""An exception of user code, transferred from a worker process to its parent.
 
-What always holds: the parent gets an exception it can raise, whatever the worker's was. Its type is, in this order,
-the user's own (rebuilt by pickle, also by value for classes of ``__main__``; where the constructor stands in the way,
-rebuilt without it), or a ``UserFunctionError`` that also derives from the nearest standard type, so that
-``except ValueError`` still catches it. The worker's traceback hangs on it as its cause, a note names the user's file
-and line, and nothing is longer than ``LIMIT_BYTES``: longer texts lose their middle and say so, those of exceptions
-that never left their process as well.
+Invariant: the parent gets an exception that it can raise, whatever the worker's exception was. Its type is the user's
+own if possible (rebuilt with pickle, also by value for classes of ``__main__``; if the constructor prevents this,
+rebuilt without it), or else a ``UserFunctionError`` that also derives from the nearest standard type, so that ``except
+ValueError`` still catches it. The worker's traceback is its cause, a note names the user's file and line, and nothing
+is longer than ``LIMIT_BYTES``: longer texts lose their middle and say so, even in exceptions that never left their
+process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The programs that a pool knows, by number; one that is long lies in a file, which is open until it is removed.
+"""The programs that a pool knows, by number. A long program is in a file, which is open until the program is removed.
 
-What always holds: a number is given once.
+Invariant: a number is used once.
 """
 
 from __future__ import annotations

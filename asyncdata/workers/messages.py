@@ -1,12 +1,13 @@
-"""What the parent and its worker processes say to each other: a fixed head and a body of raw bytes.
+"""The messages between the parent and its worker processes: a fixed head and a body of raw bytes.
 
     parent → worker, tasks:    PROGRAM  TASK  GRANT  DENY  FORGET
     worker → parent, tasks:    READY  NEED  REPLY  FAILED
     parent → worker, control:  WITHDRAW  CLOSE
     worker → parent, control:  WITHDRAWN
 
-A message is never longer than ``MAX_MESSAGE_BYTES``. A body that does not fit travels in a nameless file, whose
-descriptor goes with the message; the head then says ``ATTACHED`` and how long the body is. Nothing here is pickled.
+A message is never longer than ``MAX_MESSAGE_BYTES``. A body that does not fit is sent in a nameless file, whose
+descriptor goes with the message; the head then contains ``ATTACHED`` and the length of the body. Nothing here is
+pickled.
 """
 
 from __future__ import annotations

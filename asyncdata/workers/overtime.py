@@ -1,11 +1,11 @@
-"""Ends worker processes that are too long in one call of a user function.
+"""Ends worker processes in which one call of a user function takes too long.
 
     begin(limit) ──▶ timer ──▶ look at every worker's mark ──▶ due: SIGABRT, on which it writes its stacks, then SIGKILL
                        ▲                   └─▶ not due: look again when it would be
                        └──────────────────────────────────────┘
 
-While no call has a limit there is no timer. Where the loop looks much later than it wanted to, the whole program may
-have been stopped, and its workers with it: then nobody is ended, and every call gets its limit anew.
+While no call has a limit, there is no timer. If the loop checks much later than intended, the whole program may have
+been stopped, including its workers. In this case no process is ended, and every call gets its full time again.
 """
 
 from __future__ import annotations

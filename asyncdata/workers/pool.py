@@ -3,17 +3,17 @@
     run() ──▶ waiting (FIFO) ──▶ worker 0: [running, next]      at most ``depth`` tasks per worker
                             └──▶ worker 1: [running, next]      the least loaded worker first
 
-It knows nothing of records or batches. What always holds:
+The pool knows nothing about records or batches. Invariants:
 
-- ``run`` returns or raises only when no worker uses the memory of that call any more: the reply is there, the task was
-  taken back before it began, or the process that ran it is gone.
-- A task whose worker dies runs again in another one, from the start, ``retries`` times; tasks that merely waited in the
-  dead worker move on uncounted. Every dead worker is replaced; while new ones die before they are ready, later each
-  time (see ``workers.starts``), and calls that only wait for one end with an error.
+- ``run`` returns or raises only when no worker uses the memory of the call any more: its reply has arrived, the task
+  was taken back before it began, or the process that ran it is gone.
+- A task whose worker dies runs again in another worker, from the start, ``retries`` times. Tasks that only waited in
+  the dead worker move on without being counted. Every dead worker is replaced; if new ones die before they are ready,
+  the delay grows (see ``workers.starts``), and calls that only wait for a worker end with an error.
 - No task, thread, process or descriptor is left after ``aclose``.
 
-The cost is paid per call: no Task, no pickle, one message each way. Backpressure: callers wait in ``run``; per worker
-never more than ``depth`` tasks are under way.
+The cost is paid per call: no Task, no pickle, one message each way. Callers wait in ``run`` (backpressure), and a
+worker never has more than ``depth`` tasks.
 """
 
 from __future__ import annotations

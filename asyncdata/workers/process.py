@@ -1,8 +1,8 @@
-"""One child process: told when it is gone, signalled without hitting a stranger, reaped without a SIGCHLD handler.
+"""One child process: reports its end, signals no other process by mistake, and is reaped without a SIGCHLD handler.
 
-Linux gives a descriptor for the process (pidfd), which the loop watches like a socket. Elsewhere a thread waits for
-it. Both get along with a host program that handles SIGCHLD, ignores it, or reaps every child itself: the exit status
-is then unknown, the end is not.
+Linux provides a descriptor for the process (pidfd), which the loop watches like a socket. On other systems a thread
+waits for the process. Both work with a host program that handles SIGCHLD, ignores it, or reaps every child itself: then
+the exit status is unknown, but the end is not.
 """
 
 from __future__ import annotations

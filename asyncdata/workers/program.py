@@ -1,15 +1,15 @@
-"""What a worker executes: verify the payloads, run the user's functions, write the results in place.
+"""The program of a worker: verify the payloads, run the user's functions, write the results in place.
 
-A `Program` is pickled once per worker; a task names rows in the arena and gets back where its results lie. The same
-code runs in worker processes and in the threads of the parent.
+A `Program` is pickled once per worker. A task names rows in the arena and returns where its results are. The same code
+runs in worker processes and in the threads of the parent.
 
     task      rows of a block, packed into the message, or into a span of the arena  (`memory.wire`)
     results   one batch slab in which every task of the batch fills its own rows  (`memory.layout`),
               plus a slab of payloads per task where results are byte strings
 
-An exception of a user function, or a payload that is damaged, is not raised: the reply says which rows failed and how,
-so that the parent can name the records. The rows before the first one that failed have their results in any case; with
-``skip`` all others have, too, side by side as if the failed ones had not been there.
+An exception of a user function, or a damaged payload, is not raised: the reply says which rows failed and how, so that
+the parent can name the records. The rows before the first failed one always have results. With ``skip`` all other rows
+have results too, side by side, as if the failed rows did not exist.
 """
 
 from __future__ import annotations

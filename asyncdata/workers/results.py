@@ -1,7 +1,7 @@
-"""Where the results of a task go: in place as long as they are alike, aside once they turn out not to be.
+"""Where the results of a task go: in place as long as they are alike, elsewhere if they turn out to differ.
 
 A task has memory for the slab of the whole batch, which all its tasks share, and for payloads of its own, as much as
-was foreseen. Where that is too little, `Rooms` asks for more.
+was foreseen. If that is too little, `Rooms` asks for more.
 """
 
 from __future__ import annotations

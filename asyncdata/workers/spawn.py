@@ -1,11 +1,11 @@
-"""Starting worker processes: what a new interpreter must be told, and the thread that tells it.
+"""Starts worker processes: the configuration of a new interpreter, and the thread that starts it.
 
-A worker is a fresh interpreter (``exec``, never a bare fork): it needs no import guard in the user's script, and works
+A worker is a fresh interpreter (``exec``, never a bare fork). It needs no import guard in the user's script, and works
 from notebooks and from ``python -``. It gets the parent's ``sys.path``, interpreter options and working directory, one
-BLAS thread unless the environment says otherwise, and the parent's stderr for everything user code prints.
+BLAS thread unless the environment says otherwise, and the parent's stderr for everything that user code prints.
 
-``Popen`` takes milliseconds, so a thread of its own calls it. That thread lives as long as its pool: the kernel ends
-workers when the thread that started them ends, which is also what ends them when the parent is killed.
+``Popen`` takes milliseconds, so a separate thread calls it. This thread lives as long as its pool, because the kernel
+ends workers when the thread that started them ends. This also ends them when the parent is killed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""When missing worker processes are started: at once, or one at a time and later each time while they fail to start.
+"""When to start missing worker processes: at once, or one at a time with growing delays while starts fail.
 
     ready ──▶ every missing worker, now
     failed ─▶ one worker after 0.1 s, 0.2 s, 0.4 s … 5 s, until one is ready
 
-Decisions only: no clock, no process. A start fails when the process cannot be launched, refuses, or dies before it is
-ready; an out-of-memory spell looks like that. After three failures in a row those who wait for a worker get an error.
-Starting goes on all the same, so that the pool works again as soon as the spell is over.
+Decisions only: no clock, no process. A start fails if the process cannot be launched, refuses, or dies before it is
+ready, as happens while memory is exhausted. After three failures in a row, calls that wait for a worker get an error.
+Starts continue nevertheless, so that the pool works again as soon as the problem is over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pool tells about itself, frozen."""
+"""Frozen statistics of a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between the parent and whoever executes a task: small records of fixed fields, packed by struct."""
+"""Records between the parent and the executor of a task: small, with fixed fields, packed by struct."""
 
 from __future__ import annotations
 

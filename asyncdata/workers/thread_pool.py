@@ -2,9 +2,10 @@
 
     run() ──▶ queue (FIFO) ──▶ asyncdata-map-0 … ──▶ finished (deque) ──one wake-up for many──▶ run() goes on
 
-The twin of the worker pool for ``executor="thread"``. What always holds: ``run`` returns or raises only when no thread
-is in that call any more (or says with ``CloseTimeoutError`` that one is); a call that was cancelled before a thread
-took it never runs; threads end with ``aclose``, but those stuck in user code are reported and left as daemons.
+The counterpart of the worker pool for ``executor="thread"``. Invariants: ``run`` returns or raises only when no thread
+is in that call any more (or reports with ``CloseTimeoutError`` that one is); a call that was cancelled before a thread
+took it never runs; threads end with ``aclose``, except those stuck in user code, which are reported and left as
+daemons.
 """
 
 from __future__ import annotations

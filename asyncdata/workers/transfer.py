@@ -1,4 +1,4 @@
-"""Functions on their way to the worker processes: pickled by value, or an error that names what stands in the way."""
+"""Sends functions to the worker processes: pickled by value, or an error that names what cannot be pickled."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Where a worker is: which row its user function has, and until when. The parent can read it at any moment.
+"""Where a worker is: the row of its current call, and its deadline. The parent can read both at any moment.
 
     crash file:   | row | due | …       one page, mapped by the worker, read by the parent
                   | stacks              what faulthandler writes if the process crashes or is aborted
 
-Each number is one aligned word, and `due` is written last, so that a row with a due time is never half written once the
-process has ended. Both sides read the same monotonic clock, which the system keeps for all its processes.
+Each number is one aligned word, and `due` is written last, so that after the end of the process a row with a deadline
+is never half written. Both sides read the same monotonic clock, which the system keeps for all processes.
 """
 
 from __future__ import annotations

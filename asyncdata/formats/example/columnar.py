@@ -1,13 +1,13 @@
-"""Many Examples at once, in numpy, whatever the order of their keys.
+"""Parses many Examples at once, in numpy, whatever the order of their keys.
 
-Three passes. The first finds all entries of all records (``fields``). The second finds out whose they are (``keys``):
-mostly, those of the record before, in the same order; else they are looked up. It notes, by list and record, where the
-value lies and the bytes in front of it. The third reads every list for all records at once. The second and third go in
-runs that fit the cache.
+There are three passes. The first finds all entries of all records (``fields``). The second identifies their keys
+(``keys``): usually they are those of the record before, in the same order; otherwise they are looked up. It notes, by
+list and record, where the value is and the bytes in front of it. The third reads every list for all records at once.
+The second and the third run over parts that fit the cache.
 
-Nothing is taken on trust: what is noted was compared byte for byte, and every length with what encloses it.
-Records with anything unusual in them (fields in another order, lists that are not packed, damage) are left over for
-``scalar``, which also words the errors.
+Nothing is trusted: everything that is noted was compared byte for byte, and every length with the enclosing one.
+Records with anything unusual (fields in another order, lists that are not packed, damage) are left to ``scalar``, which
+also words the errors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a pipeline expects of the features of a ``tf.train.Example``: tf.io's feature classes, as frozen records.
+"""The features that a pipeline expects in a ``tf.train.Example``: tf.io's feature classes, as frozen records.
 
-A feature holds one of three things: a list of byte strings, of float32, or of int64. ``dtype`` may be given as a numpy
-dtype or scalar type, as ``bytes``, ``str``, ``float`` or ``int``, or as one of the names "string", "bytes", "float32",
-"int64"; it is kept as one of those four names' canonical three: "bytes", "float32", "int64".
+A feature holds one of three things: a list of byte strings, of float32, or of int64. ``dtype`` may be a numpy dtype or
+scalar type, ``bytes``, ``str``, ``float`` or ``int``, or one of the names "string", "bytes", "float32", "int64". It is
+stored as "bytes", "float32" or "int64".
 """
 
 from __future__ import annotations

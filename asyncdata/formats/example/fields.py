@@ -1,7 +1,7 @@
-"""Every field of many messages, found by stepping all of them together.
+"""Finds every field of many messages by stepping through all of them together.
 
-The messages hold fields of one tag, 0a, and nothing else: the entries of a map, the strings of a list. A step reads the
-length of one field of each message, and nothing else of it; messages that have ended are left out of further steps::
+The messages contain only fields with the tag 0a: the entries of a map, the strings of a list. A step reads only the
+length of one field of each message. Messages that have ended are left out of further steps::
 
     message 0:   0a 11 ................. 0a 04 .... 0a 02 ..
     message 1:   0a 0e .............. 0a 09 .........

@@ -1,8 +1,8 @@
-"""The keys of entries, compared by the thousand: with those a spec names, or with those of the record before.
+"""Compares the keys of thousands of entries, with those that a spec names or those of the record before.
 
-A key is compared as it lies in an entry (its tag, its length, its bytes), in words of eight bytes. To look keys up,
-factors are drawn until the products' top bits differ for all keys of the spec; so a found key is that one key of the
-spec, or unknown::
+A key is compared in the form that it has in an entry (its tag, its length, its bytes), in words of eight bytes. For the
+look-up, factors are drawn until the top bits of the products differ for all keys of the spec. A key that is found is
+then either that one key of the spec or unknown::
 
     words of the entry, behind the key masked:   0a 05 l a b e l 00
     times the factors, added up, shifted:        21

@@ -1,10 +1,10 @@
 """``tf.train.Example`` to numpy, without TensorFlow and without protobuf: ``parse_example(spec)``.
 
-The values are those of ``tf.io.parse_example`` and ``tf.io.parse_single_example`` on the same bytes: the last entry of
+The values are those of ``tf.io.parse_example`` and ``tf.io.parse_single_example`` for the same bytes: the last entry of
 a key counts, an entry without a value counts as absent, lists may be packed or not, int64 are two's complement varints,
-values are never cast. Where TensorFlow lets a length reach beyond what encloses it, this parser reports a corrupt
-record. What to look for is planned once (``wanted``); it is found in one record (``scalar``) or in many together
-(``columnar``), and made into features (``outputs``).
+and values are never cast. Where TensorFlow lets a length exceed its enclosing message, this parser reports a corrupt
+record. ``wanted`` plans once what to look for. ``scalar`` finds it in one record, ``columnar`` in many together, and
+``outputs`` makes features of it.
 """
 
 from __future__ import annotations

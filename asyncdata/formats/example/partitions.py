@@ -1,7 +1,7 @@
-"""How the values of a `RaggedFeature` are cut into rows: tf.io.RaggedFeature's partitions, and what they do.
+"""How the values of a `RaggedFeature` are cut into rows: the partitions of tf.io.RaggedFeature.
 
 A partition names another key of the record, an int64 list that says where rows begin or end, or a fixed length. Several
-of them nest, outermost first; each cuts what the one behind it made. Cutting is done for a whole batch at once::
+partitions nest, outermost first; each cuts the result of the one behind it. Cutting works on a whole batch at once::
 
     items     a b c d e | f          (two records)
     lengths   2 3       | 1          (RowLengths of each record)

@@ -1,4 +1,4 @@
-"""One ``tf.train.Example`` at a time: where the value of each wanted key lies, and what it is.
+"""Parses one ``tf.train.Example`` at a time: finds the value of each selected key and decodes it.
 
 ::
 
@@ -8,9 +8,9 @@
     Feature   = field 1: bytes list | field 2: float list | field 3: int64 list
     list      = field 1, repeated; numbers packed into one field, or a field each
 
-Tags are one byte: field number * 8 + wire type, the wire type being 2 for everything that has a length. A scan notes
-where the list of each wanted key lies and skips the rest unread; each list is then decoded by its kind. This way reads
-every record that is one, words all errors, and is what reading many together (``columnar``) is tested against.
+Tags are one byte: field number * 8 + wire type, where wire type 2 is used for everything with a length. A scan notes
+where the list of each selected key is and skips the rest unread; each list is then decoded by its kind. This parser
+reads every valid record, words all errors, and is the reference for testing the parser of many records (``columnar``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     FeatureList     = field 1, repeated: Feature, one per step
 
 The values are those of ``tf.io.parse_sequence_example`` and ``tf.io.parse_single_sequence_example``. Records are read
-one by one; the steps of all records of a batch are then put together as the records of a batch of Examples are.
+one by one. The steps of all records of a batch are then put together like the records of a batch of Examples.
 """
 
 from __future__ import annotations

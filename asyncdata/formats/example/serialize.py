@@ -1,10 +1,10 @@
-"""``tf.train.Example`` and ``SequenceExample`` from dicts of values: the writing counterparts of the parsers.
+"""``tf.train.Example`` and ``SequenceExample`` from dicts of values: the counterparts of the parsers.
 
-The bytes are those that protobuf writes for the same message with its keys in this order: numbers packed, map entries
-with key and value always present.
+The bytes are those that protobuf writes for the same message with its keys in this order: numbers are packed, and map
+entries always contain key and value.
 
-In these bytes a length stands before what it counts. So a message becomes a list of pieces whose sizes are known, long
-values among them as they came, and one join at the end writes each of them once.
+In these bytes a length precedes what it counts. A message therefore becomes a list of pieces with known sizes, in which
+long values are not copied, and one join at the end writes each of them once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The few pieces of the protocol buffers' wire format that records need: varints, one by one and many at once.
+"""The parts of the protocol buffers' wire format that records need: varints, one by one and many at once.
 
 A varint holds 7 bits per byte, lowest first; all bytes but the last have their top bit set; an int64 takes at most ten.
-Decoding many at once works on 64-bit words: the eight bytes from a varint's first byte on are masked to its width and
-their 7-bit groups pushed together in three steps; the rare ninth and tenth byte are added where there are any.
+Decoding many at once works on 64-bit words: the first eight bytes of a varint are masked to its width, and their 7-bit
+groups are pushed together in three steps. The rare ninth and tenth bytes are added if there are any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a spec asks for: the lists to look for in a record, and the features that are made of them.
 
-However values are found, one record at a time (``scalar``) or many together (``columnar``), this is what is looked
-for; ``outputs`` makes features of what was found.
+Both parsers, of one record at a time (``scalar``) and of many together (``columnar``), look for these lists;
+``outputs`` makes features of the values.
 """
 
 from __future__ import annotations
