@@ -216,6 +216,10 @@ class PipelineClosedError(PipelineError, RuntimeError):
     """The iterator or Runtime was used after it was closed, or the iterator after it failed."""
 
 
+class StateError(PipelineError, ValueError):
+    """A state does not fit the pipeline or its data, or the pipeline has none that would bring it back exactly."""
+
+
 class ForkedProcessError(PipelineError, RuntimeError):
     """A running iterator or Runtime was inherited through ``fork()``; make a new iterator from the Dataset."""
 

@@ -281,6 +281,8 @@ class Options(OptionRecord):
             process is replaced, its other elements run again, and the element raises ``TaskTimeoutError``, which
             ``errors`` may skip. None: no limit. Functions in threads and inline functions cannot be ended and have no
             limit.
+        state_history: The number of elements for which `PipelineIterator.state_dict` can go back, because trainers
+            read ahead of the element that they use.
         close_timeout_s: How long ``close()`` waits for running user code before it raises ``CloseTimeoutError``.
         errors: What to do with elements that fail, see ``ErrorPolicy``. None: the first failure ends the pipeline.
         retry: See ``RetryOptions``.
@@ -312,6 +314,7 @@ class Options(OptionRecord):
     on_change: Literal["raise", "restart"] = "raise"
     seed: int | None = None
     task_timeout_s: float | None = None
+    state_history: int = 16
     close_timeout_s: float = 10.0
     errors: ErrorPolicy | None = None
     retry: RetryOptions = field(default_factory=RetryOptions)
@@ -333,6 +336,7 @@ class Options(OptionRecord):
         arguments.seed("seed", self.seed)
         if self.task_timeout_s is not None:
             arguments.number("task_timeout_s", self.task_timeout_s, least=0.001, most=1e9)
+        arguments.integer("state_history", self.state_history, least=0)
         arguments.number("close_timeout_s", self.close_timeout_s, above=0)
         if self.errors is not None:
             arguments.instance("errors", self.errors, ErrorPolicy, "an ErrorPolicy or None")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from asyncdata import arguments
@@ -17,10 +17,36 @@ S = TypeVar("S")
 Start = Callable[[], PipelineIterator]
 
 
-def started(node: Node, epochs: Iterator[int], epoch: int | None) -> PipelineIterator:
+class Epochs:
+    """Counts the epochs of one handle.
+
+    Attributes:
+        following: The number of the next one.
+    """
+
+    __slots__ = ("following",)
+
+    def __init__(self) -> None:
+        self.following = 0
+
+    def begin(self) -> int:
+        """The number of an epoch that begins."""
+        number, self.following = self.following, self.following + 1
+        return number
+
+    def go_on(self, number: int) -> None:
+        """The next epoch has this number."""
+        self.following = number
+
+
+def started(node: Node, epochs: Epochs, epoch: int | None, state: Mapping[str, Any] | None) -> PipelineIterator:
     """`Dataset.iterator`."""
+    if state is not None:
+        if epoch is not None:
+            raise ValueError("a state says which epoch it is of: give either epoch or state")
+        return PipelineIterator(node, 0, state, epochs.go_on)
     chosen = arguments.integer_or_none("epoch", epoch, least=0)
-    return PipelineIterator(node, next(epochs) if chosen is None else chosen)
+    return PipelineIterator(node, epochs.begin() if chosen is None else chosen, None, epochs.go_on)
 
 
 def collected(node: Node) -> Iterator[Element] | None:

@@ -7,9 +7,8 @@ If arguments depend on each other, a function in the family's file next to this 
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
@@ -55,7 +54,7 @@ class Dataset:
     def __init__(self, node: Node) -> None:
         """Wraps a node; use the constructors of `Dataset` instead."""
         self._node = node
-        self._epochs = itertools.count()
+        self._epochs = answers.Epochs()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (flattened(self._node),)
@@ -1038,11 +1037,12 @@ class Dataset:
         """
         return Dataset(transformations.with_options(self._node, options))
 
-    def iterator(self, epoch: int | None = None) -> PipelineIterator:
+    def iterator(self, epoch: int | None = None, state: Mapping[str, Any] | None = None) -> PipelineIterator:
         """Starts the pipeline and returns its iterator, for ``with`` or ``async with``.
 
         Args:
             epoch: Number of the epoch; by default the handle's next one.
+            state: Of `PipelineIterator.state_dict`: the iterator continues behind it, in its epoch.
 
         Example:
             >>> import asyncdata as ad
@@ -1050,7 +1050,7 @@ class Dataset:
             ...     int(next(numbers)), int(next(numbers))
             (0, 1)
         """
-        return answers.started(self._node, self._epochs, epoch)
+        return answers.started(self._node, self._epochs, epoch, state)
 
     def as_numpy_iterator(self) -> Iterator[Element]:
         """The same as ``iter``, because elements consist of numpy arrays and scalars anyway.

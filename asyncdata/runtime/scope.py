@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.advance import State
 from asyncdata.observe.snapshot import SkippedStats
 from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.planner.sizes import Shares, divide
@@ -27,6 +28,7 @@ from asyncdata.runtime.stage import Meter, Spawn, StageContext
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
+from asyncdata.runtime.state.resume import BEGIN, Resume
 from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
 
@@ -317,6 +319,8 @@ class Scope:
         storage: What the steps behind this place say about storage.
         storage_else: What counts for an inner dataset where neither they nor the dataset itself say anything: the word
             of the steps before the one that made it.
+        state: What the node is to be brought back to; None: it begins.
+        resume: The same, divided among the node and its inputs, while the node is lowered.
     """
 
     services: Services
@@ -335,6 +339,8 @@ class Scope:
     sharded: str = ""
     storage: Storage = field(default_factory=dict)
     storage_else: Storage = field(default_factory=dict)
+    state: State | None = None
+    resume: Resume = BEGIN
 
     @property
     def access(self) -> Access:
@@ -386,5 +392,11 @@ class Scope:
         return account
 
     def below(self, child: int = 0, **changes: Any) -> Scope:
-        """The scope of an input."""
-        return dataclasses.replace(self, place=f"{self.place}.{child}", rank=self.rank + 1, **changes)
+        """The scope of an input, which is brought back to what this node's state says of it."""
+        states = self.resume.inputs
+        settings = {"state": states[child] if child < len(states) else None, "resume": BEGIN, **changes}
+        return dataclasses.replace(self, place=f"{self.place}.{child}", rank=self.rank + 1, **settings)
+
+    def anew(self) -> Scope:
+        """The scope without the state: an input that is begun later."""
+        return dataclasses.replace(self, resume=BEGIN)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ObjectColumn
 from asyncdata.runtime.error_policy import Guard
@@ -191,6 +192,10 @@ class Stage(ABC):
     def ordered(self) -> bool:
         """Whether rows come in the same order in every run, as far as that is known before they come."""
         return all(stage.ordered for stage in self.inputs)
+
+    def restore(self, mark: Mark) -> None:
+        """Goes on where it wrote a mark, as `runtime.state.resume` gives it; called before the first pull."""
+        raise NotImplementedError(f"{type(self).__name__} writes no marks")
 
     async def aclose(self) -> None:
         """Releases everything; idempotent. Called after the pipeline's tasks have ended."""

@@ -18,15 +18,19 @@ import dataclasses
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
-from asyncdata.errors import CloseTimeoutError, PipelineClosedError
+from asyncdata import arguments
+from asyncdata.errors import CloseTimeoutError, PipelineClosedError, StateError
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.plan.node import Node
+from asyncdata.planner.fingerprint import drawn_seeds, first_unordered
 from asyncdata.runtime.consumer.delivery import Delivery
+from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.life.running import Running, prepare
+from asyncdata.runtime.state.document import SavedState, from_document, to_document
 from asyncdata.types import Element
 from asyncdata.workers.failure import in_a_line
 
@@ -49,10 +53,24 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         epoch: Number of this iteration of the dataset.
     """
 
-    def __init__(self, plan: Node, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(
+        self,
+        plan: Node,
+        epoch: int,
+        state: Mapping[str, Any] | None = None,
+        next_epoch: Callable[[int], None] = lambda _epoch: None,
+    ) -> None:
+        self._plan = plan
+        self._next_epoch = next_epoch
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a handler of signals may ask for stats in the middle of anything
+        self._begin(epoch, None if state is None else from_document(state, plan))
+
+    def _begin(self, epoch: int, saved: SavedState | None) -> None:
+        """Starts a pipeline, at the beginning of an epoch or at a state."""
+        self.epoch = epoch if saved is None else saved.epoch
+        if saved is not None:
+            self._next_epoch(saved.epoch + 1)
         self._delivery: Delivery | None = None
         self._row = 0
         self._elements = 0
@@ -61,7 +79,12 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._ended = False
         self._error: BaseException | None = None
         self._failure = ""
-        running = prepare(plan, epoch)
+        running = prepare(self._plan, epoch, saved)
+        self._positions = Positions(
+            0 if saved is None else saved.position,
+            None if saved is None else saved.state,
+            running.cargo.options.state_history,
+        )
         # First of all: whoever is interrupted from here on need not do anything more.
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
@@ -74,6 +97,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 running.runtime.close()
             raise
         self._running: Running | None = running
+        self._made = running.cargo
 
     def __iter__(self) -> PipelineIterator:
         return self
@@ -129,6 +153,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                     return _NOTHING
                 self._delivery, self._row = delivery, 0
                 self._elements += len(delivery)
+                self._positions.receive(delivery.advance)
             row = self._row
             self._row += 1
             if self._row == len(delivery):
@@ -144,6 +169,137 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _fail(self, error: BaseException) -> None:
         """Ends the iteration with an error."""
         self._ended, self._error, self._failure = True, error, in_a_line(error)
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Elements of the epoch that were delivered, those before a state was loaded included.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> with ad.Dataset.range(3).iterator() as it:
+            ...     number = next(it)
+            >>> it.position
+            1
+        """
+        with self._lock:
+            return self._positions.end - self._rest
+
+    @property
+    def _rest(self) -> int:
+        return 0 if self._delivery is None else len(self._delivery) - self._row
+
+    def commit(self, position: int) -> None:
+        """Says how many elements of the epoch were really used: `state_dict` means the state behind these from now on.
+
+        A trainer that reads ahead commits the `position` that it had when it was given the batch it has used.
+
+        Args:
+            position: Not more than were delivered, and not less than the last time.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> with ad.Dataset.range(10).iterator() as it:
+            ...     ahead = [next(it) for _ in range(3)]
+            ...     it.commit(1)
+            ...     it.state_dict()["position"]
+            1
+        """
+        arguments.integer("position", position, least=0)
+        with self._lock:
+            self._check_position(position)
+            committed = self._positions.committed
+            if committed is not None and position < committed:
+                raise ValueError(f"position {position} was committed after {committed}")
+            self._positions.commit(position)
+
+    def _check_position(self, position: int) -> None:
+        if position > self.position:
+            raise ValueError(f"position {position} is not reached: {self.position} elements were delivered")
+
+    def state_dict(self, at: int | None = None) -> dict[str, Any]:
+        """Where the iteration is: what a new iterator needs to give exactly the elements that are left.
+
+        It describes what was delivered, not what was read ahead, and never stops the pipeline. JSON can hold it. It
+        can be asked for at any time, also of an iterator that is closed.
+
+        Args:
+            at: How many delivered elements it counts, one of the last ``Options(state_history=...)``; by default those
+                that were committed, see `commit`, or else all.
+
+        Raises:
+            StateError: The pipeline passes elements on as they are ready, which no position describes; or the state
+                is of longer ago than states are kept.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> ds = ad.Dataset.range(6).shuffle(6, seed=1).batch(2)
+            >>> with ds.iterator() as it:
+            ...     first = next(it)
+            ...     state = it.state_dict()
+            ...     rest = [batch.tolist() for batch in it]
+            >>> with ds.iterator(state=state) as it:
+            ...     [batch.tolist() for batch in it] == rest
+            True
+        """
+        with self._lock:
+            if at is None:
+                committed = self._positions.committed
+                at = self.position if committed is None else committed
+            else:
+                arguments.integer("at", at, least=0)
+                self._check_position(at)
+            state, ordered = self._positions.at(at)
+            made = self._made
+        if not ordered:
+            raise StateError(self._why_unordered())
+        return to_document(
+            SavedState(
+                epoch=self.epoch,
+                position=at,
+                seed=made.seed,
+                drawn=tuple(drawn_seeds(made.plan)),
+                state=state,
+            ),
+            self._plan,
+        )
+
+    def _why_unordered(self) -> str:
+        options = self._made.options
+        step = first_unordered(self._made.plan, deterministic=options.deterministic) or "a step of an inner dataset"
+        return (
+            f"{step} passes elements on as they are ready: no position describes which of them were delivered. "
+            "deterministic=True keeps the order"
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state: what is running is closed, and the next element is the one behind the state.
+
+        The dataset's next epoch follows the state's.
+
+        Args:
+            state: Of `state_dict`, from this or another process; of the same steps. Parallelism, prefetching, memory
+                and `shard` may differ.
+
+        Raises:
+            StateError: It does not fit; the message names the first difference.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> it = iter(ad.Dataset.range(4))
+            >>> state = it.state_dict()
+            >>> [int(x) for x in it]
+            [0, 1, 2, 3]
+            >>> it.load_state_dict(state)
+            >>> [int(x) for x in it]
+            [0, 1, 2, 3]
+        """
+        saved = from_document(state, self._plan)
+        self.close()
+        self._begin(self.epoch, saved)
+
+    # --- stats -------------------------------------------------------------------------------------------------
 
     def stats(self) -> PipelineStats:
         """What the pipeline did so far, and what limits it; of an iterator that is closed, how it was at the end.
@@ -161,8 +317,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         if running is not None and os.getpid() == self._pid:
             self._stats = running.stats()
         with self._lock:
-            rest = 0 if self._delivery is None else len(self._delivery) - self._row
-            return dataclasses.replace(self._stats, elements=self._elements - rest)
+            return dataclasses.replace(self._stats, elements=self._elements - self._rest)
 
     def __repr__(self) -> str:
         running = self._running

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.advance import State
 from asyncdata.memory.block import Block
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
@@ -50,6 +51,7 @@ class Pipeline:
         options: In force.
         seed: Stands in for seeds that were not given.
         epoch: Number of this iteration.
+        state: What the last step is brought back to; None: it begins.
         edge: Where deliveries go.
         ended: Called on the stage loop when everything is put back.
         remote: The consumer is another process.
@@ -65,6 +67,7 @@ class Pipeline:
         epoch: int,
         edge: Exit,
         ended: Callable[[], None],
+        state: State | None = None,
         remote: bool = False,
     ) -> None:
         self._runtime = runtime
@@ -72,6 +75,7 @@ class Pipeline:
         self._options = options
         self._seed = seed
         self._epoch = epoch
+        self._state = state
         self._edge = edge
         self._ended = ended
         self._remote = remote
@@ -180,6 +184,7 @@ class Pipeline:
             worker_stages=workers,
             ordered=self._options.deterministic,
             errors=services.errors,
+            state=self._state,
         )
 
     async def _pump(self, root: Stage, deliverer: Deliverer) -> None:

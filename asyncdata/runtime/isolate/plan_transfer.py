@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from asyncdata.errors import FunctionTransferError
+from asyncdata.memory.advance import State
 from asyncdata.options import Options
 from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.label import label_of
@@ -25,6 +26,7 @@ class Cargo:
         options: In force.
         seed: Stands in for seeds that were not given.
         epoch: Number of the iteration.
+        state: What the last step is brought back to; None: it begins.
         backends: What serves URL schemes, beside asyncdata itself.
     """
 
@@ -32,6 +34,7 @@ class Cargo:
     options: Options
     seed: int
     epoch: int
+    state: State | None = None
     backends: Mapping[str, BackendSpec] = field(default_factory=registered_backends)
 
 

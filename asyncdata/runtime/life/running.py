@@ -6,9 +6,10 @@ import dataclasses
 import os
 import secrets
 
-from asyncdata.errors import PipelineClosedError
+from asyncdata.errors import PipelineClosedError, StateError
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.plan.node import Node
+from asyncdata.planner.fingerprint import with_drawn_seeds
 from asyncdata.planner.rules import rewrite
 from asyncdata.runtime.consumer.edge import Edge
 from asyncdata.runtime.consumer.pipeline import Pipeline
@@ -18,6 +19,7 @@ from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.runtime import Runtime, active_runtime
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.runtime.settings import settings_of
+from asyncdata.runtime.state.document import SavedState
 
 
 class Running:
@@ -25,11 +27,13 @@ class Running:
 
     Args:
         runtime: The Runtime on which it runs.
+        cargo: The plan, and how it is run.
         owns_runtime: Whether the Runtime was made for it.
     """
 
-    def __init__(self, runtime: Runtime, *, owns_runtime: bool) -> None:
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
         self.runtime = runtime
+        self.cargo = cargo
         self.owns_runtime = owns_runtime
         self.edge: Edge | Intake
 
@@ -64,7 +68,7 @@ class RunningHere(Running):
     """A pipeline in this process."""
 
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
-        super().__init__(runtime, owns_runtime=owns_runtime)
+        super().__init__(runtime, cargo, owns_runtime=owns_runtime)
         self.edge: Edge = Edge(capacity=1)
         self.gone = Gate()
         self._pipeline = Pipeline(
@@ -73,6 +77,7 @@ class RunningHere(Running):
             cargo.options,
             seed=cargo.seed,
             epoch=cargo.epoch,
+            state=cargo.state,
             edge=self.edge,
             ended=self.gone.open,
         )
@@ -111,13 +116,12 @@ class RunningIsolated(Running):
     """A pipeline in the loader process of an isolated Runtime."""
 
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
-        super().__init__(runtime, owns_runtime=owns_runtime)
+        super().__init__(runtime, cargo, owns_runtime=owns_runtime)
         rewrite(cargo.plan, cargo.options)  # errors in the plan are raised here, as without isolation
-        self._cargo = cargo
 
     def start(self) -> None:
         """See `Running`."""
-        fd, size = load_up(self._cargo)
+        fd, size = load_up(self.cargo)
         try:
             self.runtime.start()
             assert self.runtime.loader is not None
@@ -160,13 +164,23 @@ class RunningIsolated(Running):
         return dataclasses.replace(known or PipelineStats(), waits=self.edge.waits, loader_pid=self.loader_pid)
 
 
-def prepare(plan: Node, epoch: int) -> Running:
-    """Returns a pipeline to start, on the caller's Runtime or on a new one."""
+def prepare(plan: Node, epoch: int, saved: SavedState | None = None) -> Running:
+    """Returns a pipeline to start, from a saved state or from its beginning, on the caller's Runtime or on a new one.
+
+    Raises:
+        StateError: The state is of another seed.
+    """
     shared = active_runtime()
     options, idle = settings_of(plan, None if shared is None else shared.options)
-    seed = secrets.randbits(63) if options.seed is None else options.seed
+    state = None
+    if saved is not None:
+        plan, epoch, seed, state = with_drawn_seeds(plan, saved.drawn), saved.epoch, saved.seed, saved.state
+        if options.seed not in (None, seed):
+            raise StateError(f"the state is of another pipeline: seed={options.seed} here, {seed} in the state")
+    else:
+        seed = secrets.randbits(63) if options.seed is None else options.seed
     runtime = shared or Runtime(options, pipelines=1)
     runtime.idle_options.warn(idle)
     kind = RunningIsolated if runtime.options.isolate else RunningHere
-    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch)
+    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, state=state)
     return kind(runtime, cargo, owns_runtime=shared is None)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
+from asyncdata.memory.advance import State
 from asyncdata.plan import combining
 from asyncdata.plan.node import Node
 from asyncdata.planner.sizes import shards_of_inputs
-from asyncdata.runtime.lower.registry import branch, draw_key, lower, lowers
+from asyncdata.runtime.lower.registry import branch, draw_key, lower, lowers, number_of
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices
 from asyncdata.runtime.stages.order.zip import ZipStage
+from asyncdata.runtime.state.resume import Resume, Rule, counted, cursor, own
 
 
 def _side_by_side(node: Node, scope: Scope) -> list[Stage]:
@@ -28,31 +31,46 @@ def _vacate(scope: Scope) -> Callable[[int], None]:
     return lambda number: scope.services.vacate(f"{scope.place}.{number}")
 
 
-@lowers(combining.Zip)
+@lowers(combining.Zip, resumes=counted())
 def _zip(node: combining.Zip, scope: Scope, context: StageContext) -> Stage:
     return ZipStage(context, _side_by_side(node, scope), node.structure)
 
 
-@lowers(combining.Concatenate)
+@lowers(combining.Concatenate, resumes=own)
 def _concatenate(node: combining.Concatenate, scope: Scope, context: StageContext) -> Stage:
+    first = number_of(scope)
+
     def make(number: int) -> Stage:
         scope.services.occupy(f"{scope.place}.{number}")
-        return lower(node.datasets[number], branch(scope, number))
+        state = next(iter(scope.resume.inputs), None) if number == first else None
+        return lower(node.datasets[number], branch(scope, number, state=state))
 
-    return ConcatenateStage(context, make, len(node.datasets), _vacate(scope))
+    return ConcatenateStage(context, make, len(node.datasets), _vacate(scope), first)
 
 
-@lowers(combining.SampleFrom)
+@lowers(combining.SampleFrom, resumes=own)
 def _sample_from(node: combining.SampleFrom, scope: Scope, context: StageContext) -> Stage:
     key = draw_key(node, scope, node.seed, fresh=bool(node.rerandomize))
-    stages = _side_by_side(node, scope)
     count = len(node.datasets)
+    selector: Stage
+    rule: Rule
     if node.weights is not None:
-        return _sample(node, scope, context, RandomChoices(context, key, node.weights), stages)
-    return _sample(node, scope, context, VaryingChoices(context, stages[count], key, count), stages[:count])
+        stages = _side_by_side(node, scope)
+        selector, rule = RandomChoices(context, key, node.weights), cursor
+    else:
+        *states, choices = scope.resume.inputs or [None] * (count + 1)
+        weights = counted()(node, choices or State(None, 0))
+        inputs = (*states, *(weights.inputs or (None,)))
+        *stages, upstream = _side_by_side(node, dataclasses.replace(scope, resume=Resume(inputs=inputs)))
+        selector, rule = VaryingChoices(context, upstream, key, count), counted()
+    if scope.resume.mark is not None:
+        begin = rule(node, scope.resume.inputs[count] or State(None, 0)).mark
+        if begin is not None:
+            selector.restore(begin)
+    return _sample(node, scope, context, selector, stages)
 
 
-@lowers(combining.ChooseFrom)
+@lowers(combining.ChooseFrom, resumes=own)
 def _choose_from(node: combining.ChooseFrom, scope: Scope, context: StageContext) -> Stage:
     *stages, selector = _side_by_side(node, scope)
     return _sample(node, scope, context, selector, stages)

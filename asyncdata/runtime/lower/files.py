@@ -24,6 +24,7 @@ from asyncdata.runtime.stages.sources.framed import FramedStage
 from asyncdata.runtime.stages.sources.parquet_rows import ParquetStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
 from asyncdata.runtime.stages.sources.tar_samples import TarStage
+from asyncdata.runtime.state.resume import own
 from asyncdata.storage.urls import scheme_of
 
 _LEAST_FIRST: Final = 1 << 16
@@ -38,7 +39,7 @@ def _reads(kind: type[_F]) -> Callable[[Make[_F]], Make[_F]]:
     """As `lowers`, for a node that reads the file named by its ``url``: begun again, or ended early, as options say."""
 
     def register(make: Make[_F]) -> Make[_F]:
-        lowers(kind)(functools.partial(_guarded, make))
+        lowers(kind, resumes=own)(functools.partial(_guarded, make))
         return make
 
     return register

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from asyncdata.errors import ObjectNotFoundError
-from asyncdata.memory.advance import Rows
+from asyncdata.memory.advance import Mark, Rows
 from asyncdata.plan import grouping, transformations
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.shards import refuse_overlap
-from asyncdata.runtime.lower.registry import around_inner, lower, lower_inner, lower_into, lowers
+from asyncdata.runtime.lower.registry import around_inner, lower, lower_inner, lower_into, lowers, resumed
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.batch import BatchStage
@@ -29,6 +30,7 @@ from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
 from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryStore
+from asyncdata.runtime.state.resume import again, batches, counted, cursor, selected
 from asyncdata.runtime.user_code import UserFunction, as_int
 
 
@@ -36,37 +38,46 @@ def _rows_into(node: Any, scope: Scope, context: StageContext) -> Stage:
     return lower_into(node.input, scope, context, context.rows)
 
 
-@lowers(transformations.Batch)
+@lowers(transformations.Batch, resumes=batches)
 def _batch(node: transformations.Batch, scope: Scope, context: StageContext) -> Stage:
     return BatchStage(context, _rows_into(node, scope, context), (node.size,), drop_remainder=node.drop_remainder)
 
 
-@lowers(grouping.Unbatch)
+@lowers(grouping.Unbatch, resumes=selected)
 def _unbatch(node: grouping.Unbatch, scope: Scope, context: StageContext) -> Stage:
     return UnbatchStage(context, lower(node.input, scope.below()))
 
 
-@lowers(grouping.Rebatch, label=lambda node: f"rebatch({', '.join(map(str, node.sizes))})")
+def _rows_of(node: grouping.Rebatch, mark: Mark, skip: int) -> int:
+    return sum(node.sizes[batch % len(node.sizes)] for batch in range(mark["batch"], mark["batch"] + skip))
+
+
+@lowers(grouping.Rebatch, label=lambda node: f"rebatch({', '.join(map(str, node.sizes))})", resumes=counted(_rows_of))
 def _rebatch(node: grouping.Rebatch, scope: Scope, context: StageContext) -> Stage:
-    rows = UnbatchStage(context, _rows_into(node, scope, context))
+    rows = resumed(
+        selected,
+        node,
+        scope.resume.inputs,
+        lambda resume: UnbatchStage(context, _rows_into(node, dataclasses.replace(scope, resume=resume), context)),
+    )
     return BatchStage(context, rows, node.sizes, drop_remainder=node.drop_remainder)
 
 
-@lowers(grouping.PaddedBatch)
+@lowers(grouping.PaddedBatch, resumes=batches)
 def _padded_batch(node: grouping.PaddedBatch, scope: Scope, context: StageContext) -> Stage:
     padding = Padding(node.shapes, node.values, node.longest)
     upstream = _rows_into(node, scope, context)
     return UnevenBatchStage(context, upstream, node.size, padding, drop_remainder=node.drop_remainder)
 
 
-@lowers(grouping.RaggedBatch)
+@lowers(grouping.RaggedBatch, resumes=batches)
 def _ragged_batch(node: grouping.RaggedBatch, scope: Scope, context: StageContext) -> Stage:
     ragging = Ragging(node.splits_dtype, node.ranks)
     upstream = _rows_into(node, scope, context)
     return UnevenBatchStage(context, upstream, node.size, ragging, drop_remainder=node.drop_remainder)
 
 
-@lowers(grouping.Window)
+@lowers(grouping.Window, resumes=counted(lambda node, _mark, skip: skip * node.shift))
 def _window(node: grouping.Window, scope: Scope, context: StageContext) -> Stage:
     return WindowStage(
         context,
@@ -89,13 +100,13 @@ class _Wrap:
         return self._make(grouping.Contents(rows=contents))
 
 
-@lowers(grouping.Contents)
+@lowers(grouping.Contents, resumes=cursor)
 def _contents(node: grouping.Contents, scope: Scope, context: StageContext) -> Stage:
     del scope
     return ContentsStage(context, node.rows)
 
 
-@lowers(grouping.GroupByWindow)
+@lowers(grouping.GroupByWindow, resumes=again)
 def _group_by_window(node: grouping.GroupByWindow, scope: Scope, context: StageContext) -> Stage:
     around = around_inner(node, scope)
     wrap = _Wrap(node.make)
@@ -129,7 +140,9 @@ class IntegerOf:
 # --- what is kept --------------------------------------------------------------------------------------------------
 
 
-@lowers(grouping.Cache, label=lambda node: "cache" if node.filename is None else f"cache({node.filename})")
+@lowers(
+    grouping.Cache, label=lambda node: "cache" if node.filename is None else f"cache({node.filename})", resumes=again
+)
 def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
     services = scope.services
     freshness = None
@@ -157,7 +170,7 @@ def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope, freshnes
     return lower(node.input, scope.below(reads=scope.reads if freshness is None else freshness.reads))
 
 
-@lowers(grouping.Snapshot, label=lambda node: f"snapshot({node.path})")
+@lowers(grouping.Snapshot, label=lambda node: f"snapshot({node.path})", resumes=again)
 def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> Stage:
     def make_reader(files: list[str]) -> Stage:
         items = tuple(node.make(grouping.StoredFile(path=file)) for file in files)
@@ -186,7 +199,7 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
     )
 
 
-@lowers(grouping.StoredFile)
+@lowers(grouping.StoredFile, resumes=again)
 def _stored_file(node: grouping.StoredFile, scope: Scope, context: StageContext) -> Stage:
     def missing() -> Stage:
         raise ObjectNotFoundError("a shard of the snapshot is gone", url=node.path, stage=context.label)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Account
+from asyncdata.memory.advance import State
 from asyncdata.options import merged_storage
 from asyncdata.plan.files import FramedFile
 from asyncdata.plan.label import label_of
@@ -21,6 +22,8 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
+from asyncdata.runtime.state.dropped import DropStage
+from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, passed_on, selected
 from asyncdata.spec import BytesSpec
 
 N = TypeVar("N", bound=Node)
@@ -30,14 +33,14 @@ Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
 
 _STEPS_IN_PLACE: Final = (Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
 
-_LOWERINGS: dict[type[Node], tuple[Make[Any], Callable[[Any], str]]] = {}
+_LOWERINGS: dict[type[Node], tuple[Make[Any], Callable[[Any], str], Rule]] = {}
 
 
-def lowers(kind: type[N], label: Callable[[N], str] = label_of) -> Callable[[Make[N]], Make[N]]:
-    """Says how nodes of one kind become stages, and what these are called."""
+def lowers(kind: type[N], label: Callable[[N], str] = label_of, *, resumes: Rule) -> Callable[[Make[N]], Make[N]]:
+    """Says how nodes of one kind become stages, what these are called, and how they are brought back to a state."""
 
     def register(make: Make[N]) -> Make[N]:
-        _LOWERINGS[kind] = make, label
+        _LOWERINGS[kind] = make, label, resumes
         return make
 
     return register
@@ -48,20 +51,34 @@ def lower(node: Node, scope: Scope) -> Stage:
     found = _LOWERINGS.get(type(node))
     if found is None:
         raise PipelineError(f"there is no stage for {node.label}")
-    make, label = found
+    make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
-    stage = make(node, scope, scope.context(label(node), step, getattr(node, "deterministic", None)))
+    context = scope.context(label(node), step, getattr(node, "deterministic", None))
+    if scope.state is not None:
+        # Where elements may be left out, rows of the output are not counted off from rows of the input.
+        loose = resumes is passed_on and scope.errors is not None
+        scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
+    stage = make(node, scope, context)
     if stage.meter is None:
         stage.meter = scope.services.meter(scope.place, label(node))
     else:
         # The stage of its input, which does all there is to do.
         scope.services.meters[scope.place] = stage.meter
-    return stage
+    if scope.resume.mark is not None:
+        stage.restore(scope.resume.mark)
+    return DropStage(context, stage, scope.resume.drop) if scope.resume.drop else stage
+
+
+def resumed(rule: Rule, node: Node, states: Sequence[State | None], make: Callable[[Resume], Stage]) -> Stage:
+    """A stage that is not the last one of its node, and writes no marks, brought back to the first of these states."""
+    resume = rule(node, states[0]) if states and states[0] is not None else BEGIN
+    stage = make(resume)
+    return DropStage(stage.context, stage, resume.drop) if resume.drop else stage
 
 
 def lower_inner(node: Node, scope: Scope) -> Stage:
-    """The stage that runs an inner dataset: a plan that a function made of an element."""
+    """The stage that runs an inner dataset, a plan that a function made of an element, from the scope's state on."""
     services = scope.services
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     return lower(rewrite(node, services.options, sharded=scope.sharded), scope)
@@ -98,14 +115,20 @@ def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: b
     return stage_key(chosen, f"draw {node.draws_before}", (*epoch, *element))
 
 
-def branch(scope: Scope, number: int, shards: int | None = None) -> Scope:
+def number_of(scope: Scope) -> int:
+    """The input that a step of several, which are read one after the other, begins with."""
+    return 0 if scope.resume.mark is None else int(scope.resume.mark["number"])
+
+
+def branch(scope: Scope, number: int, shards: int | None = None, **changes: Any) -> Scope:
     """The scope of one of several inputs; `shards` are those read in turn, when not as many as around the node.
 
     Its place is part of the provenance, so that sources of different branches are told apart, as a negative number,
     which no source and no record has.
     """
     element = (*scope.element, ~number)
-    return scope.below(number, element=element, shards=scope.shards if shards is None else shards, any_order=False)
+    shards = scope.shards if shards is None else shards
+    return scope.below(number, element=element, shards=shards, any_order=False, **changes)
 
 
 def lower_into(node: Node, scope: Scope, context: StageContext, rows: Account) -> Stage:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from asyncdata.memory.advance import Rows
+from asyncdata.memory.advance import Rows, State
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.shards import shard_label
-from asyncdata.runtime.lower.registry import around_inner, draw_key, lower, lower_inner, lower_into, lowers
+from asyncdata.runtime.lower.registry import around_inner, draw_key, lower, lower_inner, lower_into, lowers, number_of
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
@@ -19,6 +19,7 @@ from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, Enum
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
+from asyncdata.runtime.state.resume import Resume, again, counted, own, passed_on, selected
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
@@ -33,22 +34,22 @@ _MAX_PARALLEL_OPENS: Final = 64
 # --- which elements, in which order --------------------------------------------------------------------------------
 
 
-@lowers(transformations.Filter)
+@lowers(transformations.Filter, resumes=selected)
 def _filter(node: transformations.Filter, scope: Scope, context: StageContext) -> Stage:
     return FilterStage(context, lower(node.input, scope.below()), node.predicate)
 
 
-@lowers(transformations.Interleave)
+@lowers(transformations.Interleave, resumes=own)
 def _interleave(node: transformations.Interleave, scope: Scope, context: StageContext) -> Stage:
     function = UserFunction(node.function, context)
     around = around_inner(node, scope)
     any_order = scope.any_order or not context.ordered
 
-    def make_inner(element: Element, origin: Rows) -> Stage:
+    def make_inner(element: Element, origin: Rows, state: State | None = None) -> Stage:
         inner = function(element, origin)
         path = (*scope.element, int(origin[0]), int(origin[1]))
         shards = scope.shards * node.cycle_length
-        return lower_inner(inner, around.below(1, element=path, shards=shards, any_order=any_order))
+        return lower_inner(inner, around.below(1, element=path, shards=shards, any_order=any_order, state=state))
 
     return InterleaveStage(
         context,
@@ -60,45 +61,52 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
     )
 
 
-@lowers(transformations.Shuffle)
+@lowers(transformations.Shuffle, resumes=own)
 def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
     upstream = lower_into(node.input, scope, context, context.kept)
     return ShuffleStage(context, upstream, node.buffer_size, draw_key(node, scope, node.seed, fresh=node.reshuffle))
 
 
-@lowers(transformations.Repeat)
+@lowers(transformations.Repeat, resumes=own)
 def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -> Stage:
+    first = number_of(scope)
+
     def make(epoch: int) -> Stage:
-        return lower(node.input, scope.below(epoch=(*scope.epoch, epoch)))
+        around = scope if epoch == first else scope.anew()
+        return lower(node.input, around.below(epoch=(*scope.epoch, epoch)))
 
-    return ConcatenateStage(context, make, node.count)
+    return ConcatenateStage(context, make, node.count, first=first)
 
 
-@lowers(transformations.Take)
+def _taken(node: transformations.Take, state: State) -> Resume:
+    return (passed_on if node.count < 0 else counted())(node, state)
+
+
+@lowers(transformations.Take, resumes=_taken)
 def _take(node: transformations.Take, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
     return upstream if node.count < 0 else TakeStage(context, upstream, node.count)
 
 
-@lowers(transformations.Skip)
+@lowers(transformations.Skip, resumes=counted())
 def _skip(node: transformations.Skip, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
     # All of them: nothing need be read.
     return TakeStage(context, upstream, 0) if node.count < 0 else SkipStage(context, upstream, node.count)
 
 
-@lowers(sequence.Shard)
+@lowers(sequence.Shard, resumes=counted(lambda node, _mark, skip: skip * node.num_shards))
 def _shard(node: sequence.Shard, scope: Scope, context: StageContext) -> Stage:
     below = scope.below(sharded=shard_label(node) or scope.sharded)
     return ShardStage(context, lower(node.input, below), node.num_shards, node.index)
 
 
-@lowers(sequence.Unique)
+@lowers(sequence.Unique, resumes=again)
 def _unique(node: sequence.Unique, scope: Scope, context: StageContext) -> Stage:
     return UniqueStage(context, lower(node.input, scope.below()), scope.services.options.memory_limit_bytes)
 
 
-@lowers(transformations.Prefetch)
+@lowers(transformations.Prefetch, resumes=passed_on)
 def _prefetch(node: transformations.Prefetch, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
     if node.buffer_size == 0:
@@ -111,27 +119,27 @@ def _prefetch(node: transformations.Prefetch, scope: Scope, context: StageContex
 # --- one element after the other -----------------------------------------------------------------------------------
 
 
-@lowers(sequence.Enumerate)
+@lowers(sequence.Enumerate, resumes=counted())
 def _enumerate(node: sequence.Enumerate, scope: Scope, context: StageContext) -> Stage:
     return EnumerateStage(context, lower(node.input, scope.below()), node.start)
 
 
-@lowers(sequence.TakeWhile)
+@lowers(sequence.TakeWhile, resumes=selected)
 def _take_while(node: sequence.TakeWhile, scope: Scope, context: StageContext) -> Stage:
     return TakeWhileStage(context, lower(node.input, scope.below()), node.predicate)
 
 
-@lowers(sequence.Scan)
+@lowers(sequence.Scan, resumes=own)
 def _scan(node: sequence.Scan, scope: Scope, context: StageContext) -> Stage:
     return ScanStage(context, lower(node.input, scope.below()), node.initial_state, node.function)
 
 
-@lowers(sequence.AssertCardinality)
+@lowers(sequence.AssertCardinality, resumes=counted())
 def _assert_cardinality(node: sequence.AssertCardinality, scope: Scope, context: StageContext) -> Stage:
     return AssertCardinalityStage(context, lower(node.input, scope.below()), node.count)
 
 
-@lowers(sequence.RejectionResample)
+@lowers(sequence.RejectionResample, resumes=own)
 def _rejection_resample(node: sequence.RejectionResample, scope: Scope, context: StageContext) -> Stage:
     key = draw_key(node, scope, node.seed, fresh=True)
     upstream = lower(node.input, scope.below())
@@ -141,13 +149,13 @@ def _rejection_resample(node: sequence.RejectionResample, scope: Scope, context:
 # --- what holds for the steps before -------------------------------------------------------------------------------
 
 
-@lowers(transformations.IgnoreErrors)
+@lowers(transformations.IgnoreErrors, resumes=passed_on)
 def _ignore_errors(node: transformations.IgnoreErrors, scope: Scope, context: StageContext) -> Stage:
     del context
     return lower(node.input, scope.below(errors=scope.services.skips(scope.place, log_warning=node.log_warning)))
 
 
-@lowers(transformations.WithOptions)
+@lowers(transformations.WithOptions, resumes=passed_on)
 def _with_options(node: transformations.WithOptions, scope: Scope, context: StageContext) -> Stage:
     del context
     return lower(node.input, scope.below(storage=merged_storage(scope.storage, node.options.storage)))

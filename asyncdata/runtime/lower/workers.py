@@ -14,7 +14,7 @@ from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name
 from asyncdata.planner.rules import tasks_verify
-from asyncdata.runtime.lower.registry import keys, lower, lowers
+from asyncdata.runtime.lower.registry import keys, lower, lowers, resumed
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collector
@@ -22,10 +22,11 @@ from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.work.worker_map import WorkerStage
+from asyncdata.runtime.state.resume import batches, passed_on, selected
 from asyncdata.workers.program import Program
 
 
-@lowers(transformations.Map)
+@lowers(transformations.Map, resumes=passed_on)
 def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stage:
     function = _with_views(node.function) if node.zero_copy else node.function
     with_rng = keys(scope) if node.rng else None
@@ -75,7 +76,7 @@ def _name(node: transformations.MapBatch) -> str:
     return f"map({names}).batch({node.size})" if names else f"batch({node.size})"
 
 
-@lowers(transformations.MapBatch, label=_name)
+@lowers(transformations.MapBatch, label=_name, resumes=batches)
 def _map_batch(node: transformations.MapBatch, scope: Scope, context: StageContext) -> Stage:
     if scope.errors is not None and node.functions:
         return _map_then_batch(node, scope)
@@ -118,7 +119,15 @@ def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
         """Batches that workers put together of elements as they are."""
         return Program(functions=(), stack=True)
 
-    return _worker_stage(filled, scope, context, node.executor, node.parallelism, stacking, "batch", mapped)
+    def rows(below: Scope) -> Stage:
+        return resumed(
+            selected,
+            node,
+            scope.resume.inputs,
+            lambda resume: mapped(dataclasses.replace(below, resume=resume)),
+        )
+
+    return _worker_stage(filled, scope, context, node.executor, node.parallelism, stacking, "batch", rows)
 
 
 def _worker_stage(

@@ -85,6 +85,9 @@ class Chunks(Protocol):
     def draining(self) -> bool:
         """Whether the last stored bytes have been asked for."""
 
+    def begin(self, position: int) -> None:
+        """The first byte that is wanted is this one; called before anything is read."""
+
     def prepare(self) -> None:
         """Starts reading."""
 
@@ -159,11 +162,15 @@ class ChunkReader:
         self._eager = eager
         self._pending: deque[_Pending] = deque()
         self._rest: Chunk | None = None
-        self._next = 0
+        self._next = self._start = 0
         self._active = False
         self._awaits_room = False
         self._direct = False
         self._closed = False
+
+    def begin(self, position: int) -> None:
+        """See `Chunks`."""
+        self._next = self._start = position
 
     @property
     def draining(self) -> bool:
@@ -174,7 +181,7 @@ class ChunkReader:
         """Asks for the first chunks, if memory is to be had: the object is needed soon. To be called repeatedly."""
         if self._active or self._closed or self._awaits_room:
             return
-        if not self._next and not self._pending:
+        if self._next == self._start and not self._pending:
             self._read_ahead(1)
         if self._eager and self._pending:
             most = self._window()
@@ -223,7 +230,8 @@ class ChunkReader:
             assert head.read.info is not None
             self._source = self.info = head.read.info
             self._opened(self.info)
-            self._next = head.length = head.read.filled
+            head.length = head.read.filled
+            self._next = head.position + head.length
         if not head.length:
             self._budget.slabs.drop(head.slab)
             return None
@@ -290,7 +298,7 @@ class ChunkReader:
         if self._closed or size <= 0 or (self.info is None and self._pending):
             self._budget.slabs.drop(slab)
             return bool(self._pending)
-        self._start(slab, size)
+        self._ask(slab, size)
         return True
 
     def _read_ahead(self, window: int) -> None:
@@ -307,7 +315,7 @@ class ChunkReader:
                     self._awaits_room = True
                     self._budget.on_room(self.refill)
                 return
-            self._start(slab, size)
+            self._ask(slab, size)
 
     def _slab_for(self, size: int) -> int:
         return size + (self.room if self._next else 0)
@@ -317,13 +325,13 @@ class ChunkReader:
 
         Memory of one size is used again by the next.
         """
-        most = self.data_bytes if self._next else self._first_bytes
+        most = self.data_bytes if self._next != self._start else self._first_bytes
         if self.info is None:
             return most
         left = max(0, self.info.size - self._next)
-        return left if left <= most else most if not self._next else -(-left // -(-left // most))
+        return left if left <= most else most if self._next == self._start else -(-left // -(-left // most))
 
-    def _start(self, slab: Slab, size: int) -> None:
+    def _ask(self, slab: Slab, size: int) -> None:
         room = self.room if self._next else 0
         priority = (_SOON, 2 * len(self._pending) + (not self._active) * _BEGINNING, self._order)
         read = self._io.read(self._budget.slabs, slab, room, size, self._source, self._next, priority)

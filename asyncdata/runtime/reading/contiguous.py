@@ -60,6 +60,11 @@ class Contiguous:
         self.offset = 0
         self.last = False
 
+    def begin(self, offset: int) -> None:
+        """The first byte that is wanted is this one, at which a record begins."""
+        self.offset = offset
+        self._chunks.begin(offset)
+
     @property
     def info(self) -> ObjectInfo | None:
         """The stored object, once known."""

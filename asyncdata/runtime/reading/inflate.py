@@ -52,7 +52,12 @@ class InflatedChunks:
         self._output: Slab | None = None
         self._rest: Chunk | None = None
         self._position = 0
+        self._begin = 0
         self._ended = False
+
+    def begin(self, position: int) -> None:
+        """See `Chunks`; what lies in front is decompressed and dropped."""
+        self._begin = position
 
     @property
     def info(self) -> ObjectInfo | None:
@@ -98,7 +103,17 @@ class InflatedChunks:
             return None
         chunk = Chunk(slab, start, filled, self._position, room)
         self._position += filled - start
+        if chunk.position < self._begin:
+            return await self._behind(chunk)
         return chunk
+
+    async def _behind(self, chunk: Chunk) -> Chunk | None:
+        """The part of a chunk that is wanted, or of the next one where none is."""
+        passed = min(self._begin - chunk.position, chunk.stop - chunk.start)
+        if passed < chunk.stop - chunk.start:
+            return Chunk(chunk.slab, chunk.start + passed, chunk.stop, chunk.position + passed, chunk.room)
+        self._budget.slabs.drop(chunk.slab)
+        return await self.next()
 
     async def _feed(self) -> bool:
         self._drop_input()

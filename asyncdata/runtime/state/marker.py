@@ -30,21 +30,31 @@ class Marker:
         input: The state of the stage's input, where it has one.
     """
 
-    __slots__ = ("_every", "input", "rows")
+    __slots__ = ("_begun", "_every", "input", "rows")
 
     def __init__(self, every: int = MARK_EVERY) -> None:
         self._every = every
+        self._begun = True
         self.rows = 0
         self.input = Fold()
 
-    def places(self, rows: int, *, ordered: bool = True) -> range:
+    def begin(self, rows: int, state: State | None = None) -> None:
+        """Goes on behind so many rows of the output, where the input's state is this."""
+        self.rows = rows
+        self.input = Fold(state)
+
+    def places(self, rows: int, *, ordered: bool = True) -> Sequence[int]:
         """The rows of a block of so many rows, which comes next, where marks belong."""
-        return range(-self.rows % self._every, rows, self._every) if ordered else range(0)
+        if not ordered:
+            return ()
+        places = range(-self.rows % self._every, rows, self._every)
+        return places if self._begun or not rows or (places and not places[0]) else (0, *places)
 
     def marks(self, rows: int, write: Callable[[int], Mark], *, ordered: bool = True) -> Marks:
         """The marks of the next block: ``write(row)`` makes each of them."""
         marks = tuple((row, write(row)) for row in self.places(rows, ordered=ordered))
         self.rows += rows
+        self._begun = self._begun or rows > 0
         return marks
 
     def after(
@@ -76,5 +86,6 @@ class Marker:
         return block
 
     def next_input(self) -> None:
-        """The input that comes next is another one."""
+        """The input that comes next is another one; its first row has a mark."""
         self.input = Fold()
+        self._begun = False

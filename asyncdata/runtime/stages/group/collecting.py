@@ -15,7 +15,7 @@ import numpy as np
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Foreseen
-from asyncdata.memory.advance import EMPTY, Marks
+from asyncdata.memory.advance import EMPTY, Mark, Marks
 from asyncdata.memory.block import Block
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext
@@ -68,6 +68,10 @@ class Collector:
         # As often as its input marks elements; at every batch where these are larger.
         self._marker = Marker(every=max(1, MARK_EVERY // max(sizes)))
         self._pause = Pause()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._marker.begin(mark["batch"] + mark["skip"], mark["input"])
 
     async def collect(self, most: int) -> Collected | None:
         """Rows for 1 to `most` batches, which are of one size but for the last one of all; None at the end.
@@ -153,6 +157,10 @@ class CollectingStage(Stage):
             return self._collector.foresee()
         rows = len(collected.block)
         return self._collector.foresee()._replace(rows=rows, nbytes=collected.block.payload_bytes(rows))
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._collector.restore(mark)
 
     @abstractmethod
     async def _make(self, limit: int) -> Block:

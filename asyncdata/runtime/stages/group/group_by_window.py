@@ -210,7 +210,7 @@ class GroupByWindowStage(Stage):
             self._marked = self._out
             origins = {other: self._origins(waiting) for other, waiting in self._groups.items()}
             own = np.concatenate([part.origin for part in parts])
-            self._mark = {"out": self._out, "key": key, "window": own, "groups": origins, "input": state}
+            self._mark = {"at": self._out, "key": key, "window": own, "groups": origins, "input": state}
         self._window = window = _Window(key, Block.concat(parts))
         number, self._windows = self._windows, self._windows + 1
         assert window.contents is not None

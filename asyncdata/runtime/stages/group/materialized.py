@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.slabs import Slabs
@@ -147,6 +147,10 @@ class ContentsStage(Stage):
         self._most = max(1, context.block_bytes * len(contents) // max(contents.copied_bytes, 1))
         self._history: Advance | None = None
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._marker.begin(mark["at"])
 
     async def _pull(self, limit: int) -> Block | None:
         start = self._marker.rows

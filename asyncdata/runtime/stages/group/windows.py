@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.memory.accounts import Foreseen, Ticket
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Rows
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
@@ -76,6 +76,10 @@ class WindowStage(Stage):
         self._most = 1
         self._copies: list[Ticket] = []
         self._rows_account.foresee = self._foresee
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._marker.begin(mark["window"] + mark["skip"], mark["input"])
 
     def _foresee(self) -> Foreseen:
         held = [block for block in (self._private, *self._fresh) if block is not None]

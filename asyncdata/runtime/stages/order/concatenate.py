@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.state.marker import Marker
@@ -20,6 +21,7 @@ class ConcatenateStage(Stage):
         make: Makes the input with this number; called when its time comes.
         count: How many there are; None for ever, until one of them turns out empty, which would otherwise never end.
         ended: Told the number of each input that has ended and is closed.
+        first: The input to begin with.
     """
 
     def __init__(
@@ -28,16 +30,22 @@ class ConcatenateStage(Stage):
         make: Callable[[int], Stage],
         count: int | None,
         ended: Callable[[int], None] | None = None,
+        first: int = 0,
     ) -> None:
         super().__init__(context)
         self._make = make
         self._count = count
         self._told = ended
-        self._number = 0
-        self._current: Stage | None = make(0) if count != 0 else None
+        self._number = first
+        self._current: Stage | None = make(first) if count != 0 else None
         self._next: Stage | None = None
         self._rows = 0
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`; the input is the one that the mark names."""
+        self._rows = 1  # it is not empty
+        self._marker.begin(mark["row"], mark["input"])
 
     @property
     def draining(self) -> bool:
@@ -66,9 +74,15 @@ class ConcatenateStage(Stage):
                 if self._next is None and self._is_more() and self._current.draining:
                     self._next = self._make(self._number + 1)
                     self._next.prepare()
-                return self._marker.mark(block, lambda _, state: {"number": self._number, "input": state})
+                return self._marked(block)
             await self._turn_over(self._current)
         return None
+
+    def _marked(self, block: Block) -> Block:
+        before = self._marker.rows
+        return self._marker.mark(
+            block, lambda row, state: {"number": self._number, "row": before + row, "input": state}
+        )
 
     async def _turn_over(self, ended: Stage) -> None:
         more = self._is_more() and (self._rows > 0 or self._count is not None)

@@ -61,6 +61,10 @@ class Input:
         self._block: Block | None = None
         self._fold = Fold()
 
+    def begin(self, state: State | None) -> None:
+        """The first row comes behind this state."""
+        self._fold = Fold(state)
+
     @property
     def rows(self) -> int:
         """Rows at hand."""

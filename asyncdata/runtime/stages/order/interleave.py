@@ -20,15 +20,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Mark, Marks, Rows, State
+from asyncdata.errors import PipelineError
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
 from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows
+from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.types import Element
 
-MakeInner = Callable[[Element, Rows], Stage]
+MakeInner = Callable[..., Stage]
 
 _SHORT: Final = 1 << 16
 
@@ -38,26 +40,25 @@ by the row, and what has arrived need not be waited for."""
 
 
 class _Waiting(NamedTuple):
-    """An input element whose inner dataset has no slot yet."""
+    """An input element whose inner dataset has no slot yet; the number of its row in the input."""
 
     inner: Stage
-    origin: Rows
-    state: State
+    row: int
 
 
 class _Slot(Input):
     """One place in the cycle, and the inner dataset that has it."""
 
-    def __init__(self, inner: Stage, origin: Rows, most_rows: int, most_bytes: int) -> None:
+    def __init__(self, inner: Stage, row: int, most_rows: int, most_bytes: int) -> None:
         super().__init__(inner)
-        self.origin = origin
+        self.row = row
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._enough = 1
         self.pulling: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
-        # The input's state before it was given in advance of its turn, until its first row leaves.
-        self.early: State | None = None
+        # Given in advance of its turn, until its first row leaves.
+        self.is_early = False
 
     @property
     def has_enough(self) -> bool:
@@ -84,7 +85,8 @@ class InterleaveStage(Stage):
     Args:
         context: What every stage is given. Where elements leave in any order, the rotation is sloppy.
         upstream: Gives the elements that inner datasets are made of.
-        make_inner: Makes an inner dataset's last stage; does not start it.
+        make_inner: ``make_inner(element, origin)`` makes an inner dataset's last stage and does not start it; a third
+            argument is the state it is brought back to.
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
         ahead: Inner datasets prepared beyond those that have a slot.
@@ -108,11 +110,12 @@ class InterleaveStage(Stage):
         self._ordered = self._in_order = context.ordered
         self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = Turn(0, 0)
-        self._elements: deque[tuple[Element, Rows, State]] = deque()
+        self._elements: deque[tuple[Element, Rows, int]] = deque()
         self._waiting: deque[_Waiting] = deque()
         self._input_ended = False
-        self._input_fold = Fold()
-        self._input_state = self._input_fold.state
+        self._history = InputHistory()
+        self._given = 0
+        self._revived: dict[int, tuple[int, State]] = {}
         self._marker = Marker()
         self._tail = NO_ORIGINS
         self._arrived = asyncio.Event()
@@ -120,6 +123,37 @@ class InterleaveStage(Stage):
         self._failure: Exception | None = None
 
     # --- input -------------------------------------------------------------------------------------------------
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`; the first pull makes the inner datasets again that had a slot."""
+        self._turn = Turn(mark["slot"], mark["taken"])
+        self._history.begin(mark["row"], mark["input"])
+        self._given = mark["next"]
+        self._revived = {
+            slot["row"]: (index, slot["state"]) for index, slot in enumerate(mark["slots"]) if slot is not None
+        }
+        self._marker.begin(0)
+
+    async def _revive(self) -> None:
+        """Gives the inner datasets their slots again; elements of datasets that have ended are passed over."""
+        while self._history.rows < self._given:
+            await self._pause()
+            block = await self._upstream.pull(self._given - self._history.rows)
+            if block is None:
+                raise PipelineError(
+                    f"the input has {self._history.rows} elements; when the state was taken it had at least "
+                    f"{self._given}",
+                    stage=self.label,
+                )
+            self._take_input(block)
+        while self._elements:
+            element, origin, row = self._elements.popleft()
+            if row in self._revived:
+                index, state = self._revived.pop(row)
+                inner = self._make_inner(element, origin, state)
+                slot = self._slots[index] = self._slot(inner, row)
+                slot.begin(state)
+                inner.prepare()
 
     async def _fill_slot(self, index: int) -> bool:
         """Gives a free slot the next inner dataset; False when there is none."""
@@ -138,9 +172,12 @@ class InterleaveStage(Stage):
 
     def _give_slot(self, index: int) -> None:
         found = self._waiting.popleft()
-        self._input_state = found.state
+        self._given = found.row + 1
+        self._slots[index] = self._slot(found.inner, found.row)
+
+    def _slot(self, inner: Stage, row: int) -> _Slot:
         cycle = len(self._slots)
-        self._slots[index] = _Slot(found.inner, found.origin, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
+        return _Slot(inner, row, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
 
     @property
     def _may_open_more(self) -> bool:
@@ -173,10 +210,10 @@ class InterleaveStage(Stage):
             while self._missing and self._failure is None:
                 await self._pause()
                 if self._elements:
-                    element, origin, state = self._elements.popleft()
+                    element, origin, row = self._elements.popleft()
                     inner = self._make_inner(element, origin)
                     self._in_order = self._in_order and inner.ordered
-                    self._waiting.append(_Waiting(inner, origin, state))
+                    self._waiting.append(_Waiting(inner, row))
                     wait = False
                 elif self._input_ended:
                     return
@@ -206,10 +243,10 @@ class InterleaveStage(Stage):
             waiting.inner.prepare()
 
     def _take_input(self, block: Block) -> None:
-        states = [self._input_fold.at(block.advance, row + 1) for row in range(len(block))]
-        self._input_fold.feed(block.advance)
+        first = self._history.rows
+        self._history.feed(block.advance)
         try:
-            self._elements.extend(zip(block.elements(), block.origin, states, strict=True))
+            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first)))
         finally:
             block.release()
 
@@ -231,6 +268,8 @@ class InterleaveStage(Stage):
     # --- output ------------------------------------------------------------------------------------------------
 
     async def _pull(self, limit: int) -> Block | None:
+        if self._revived or self._history.rows < self._given:
+            await self._revive()
         while True:
             filled = await self._fill_ordered() if self._ordered else await self._fill_sloppy()
             if not filled:
@@ -278,11 +317,11 @@ class InterleaveStage(Stage):
             if slot is None:
                 if not self._waiting:
                     break
-                given, before = True, self._input_state
+                given = True
                 self._give_slot(index)
                 slot = self._slots[index]
                 assert slot is not None
-                slot.early = before
+                slot.is_early = True
             await slot.pull_at_hand(self._pause)
             if not slot.rows:
                 break
@@ -363,7 +402,7 @@ class InterleaveStage(Stage):
         for index in present:
             slot = slots[index]
             assert slot is not None
-            slot.early = None
+            slot.is_early = False
             heads.append(slot.take(int(counts[index])))
         self._turn = after
         joined = Block.concat(heads)
@@ -389,20 +428,29 @@ class InterleaveStage(Stage):
             slot = int(order[row])
             taken = before.taken if before.slot == slot else 0
             counts = np.bincount(order[:row], minlength=len(self._slots)).tolist()
-            states = [
-                None if s is None else {"origin": s.origin, "state": s.at(count)}
-                for s, count in zip(self._slots, counts, strict=True)
+            # What was given in advance must not show.
+            shown = [
+                None if s is None or (s.is_early and not count and index != slot) else s
+                for index, (s, count) in enumerate(zip(self._slots, counts, strict=True))
             ]
-            input_state = self._input_state
-            for step in range(len(counts) - 1, 0, -1):
-                index = (slot + step) % len(counts)
-                other = self._slots[index]
-                if other is not None and other.early is not None and not counts[index]:
-                    # Given in advance, which must not show.
-                    states[index], input_state = None, other.early
-            return {"slot": slot, "taken": taken, "slots": states, "input": input_state}
+            hidden = [s.row for s in self._slots if s is not None and s not in shown]
+            following = min(hidden, default=self._given)
+            oldest = min((s.row for s in shown if s is not None), default=following)
+            return {
+                "slot": slot,
+                "taken": taken,
+                "slots": [
+                    None if s is None else {"row": s.row, "state": s.at(count)}
+                    for s, count in zip(shown, counts, strict=True)
+                ],
+                "next": following,
+                "row": oldest,
+                "input": self._history.before(oldest),
+            }
 
-        return self._marker.marks(len(order), mark, ordered=self.ordered)
+        marks = self._marker.marks(len(order), mark, ordered=self.ordered)
+        self._history.forget(min((s.row for s in self._slots if s is not None), default=self._given))
+        return marks
 
     async def aclose(self) -> None:
         tasks = [slot.pulling for slot in self._slots if slot is not None and slot.pulling is not None]

@@ -73,14 +73,22 @@ class VaryingChoices(RowwiseStage):
         self._key = key
         self._count = count
         self._at = 0
+        self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._at = mark["at"] + mark["skip"]
+        self._marker.begin(self._at, mark["input"])
 
     def _made(self, block: Block, values: list[Any]) -> Block:
         block.release()
         drawn = fractions(self._key, self._at, len(block))
         chosen = choose(np.array(values), drawn) if values else np.empty(0, np.int64)
+        at = self._at
         self._at += len(block)
+        made = Block(LEAF, (ArrayColumn(chosen),), block.origin, block.advance)
         # Draws go by the position, so the state of the weights' dataset is not enough.
-        return Block(LEAF, (ArrayColumn(chosen),), block.origin, block.advance.with_marks(()))
+        return self._marker.mark(made, lambda row, state: {"at": at + row, "input": state})
 
     def _call(self, element: Element, origin: Rows) -> Numbers:
         del origin
@@ -144,6 +152,15 @@ class SampleStage(Stage):
         self._begun = False
         self._ended = False
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`; an input without a state has ended."""
+        *states, choices = mark["inputs"]
+        self._selector.begin(choices)
+        for source, state in zip(self._inputs, states, strict=True):
+            source.begin(state)
+            source.ended = state is None
+        self._marker.begin(0)
 
     async def _pull(self, limit: int) -> Block | None:
         if not self._begun:
@@ -250,7 +267,7 @@ class SampleStage(Stage):
         def mark(row: int) -> Mark:
             counts = np.bincount(order[:row], minlength=len(self._inputs)).tolist()
             states = [None if s.ended and not s.rows else s.at(n) for s, n in zip(self._inputs, counts, strict=True)]
-            return {"selector": self._selector.at(int(kept[row])), "inputs": states}
+            return {"inputs": [*states, self._selector.at(int(kept[row]))]}
 
         return self._marker.marks(len(order), mark, ordered=self.ordered)
 

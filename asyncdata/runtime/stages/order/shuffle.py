@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Foreseen
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
@@ -26,6 +27,7 @@ from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.randomness import below
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 
 _EVACUATE_EVERY: Final = 128
@@ -64,6 +66,21 @@ def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
     ends[-1:] = True
     ends[:-1] = ~again[1:]
     return source, ordered[ends], order[ends]
+
+
+def _draws(key: tuple[int, int], drawn: int, size: int, count: int) -> Rows:
+    """The places from which a buffer of so many rows that is not filled up any more is emptied."""
+    return below(key, drawn, np.arange(size, size - count, -1, dtype=np.int64))
+
+
+def _pop(places: list[int], draws: Rows) -> Rows:
+    """Takes what was drawn out of a list, whose last entry takes its place each time."""
+    gone = np.empty(len(draws), np.int64)
+    for row, slot in enumerate(draws.tolist()):
+        gone[row] = places[slot]
+        places[slot] = places[-1]
+        places.pop()
+    return gone
 
 
 def with_history(block: Block) -> list[Column]:
@@ -121,7 +138,17 @@ class ShuffleStage(Stage):
         self._draining = False
         self._ended = False
         self._marker = Marker(every=max(MARK_EVERY, buffer_size))
+        self._history = InputHistory()
+        self._numbers: Rows = np.empty(0, np.int64)
+        self._wanted: Rows | None = None
+        self._until = 0
         self._account.foresee = self._foresee
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`: the first pull reads again from the oldest row of the buffer on, and keeps those in it."""
+        self._wanted, self._until = mark["buffer"], mark["next"]
+        self._history.begin(mark["row"], mark["input"])
+        self._marker.begin(mark["drawn"], mark["input"])
 
     def _foresee(self) -> Foreseen:
         parts = [column for block in self._filling for column in block.columns] + self._columns[:-2]
@@ -136,14 +163,43 @@ class ShuffleStage(Stage):
         """When the input has nothing left to begin."""
         return self._ended or super().draining
 
+    async def _refill(self, wanted: Rows) -> None:
+        """The buffer as it was: its rows from the input, each in the slot that it had."""
+        kept = np.sort(wanted)
+        while self._history.rows < self._until:
+            first = self._history.rows
+            block = await self._next_input(min(BLOCK_ROWS, self._until - first))
+            if block is None:
+                break
+            if len(block):
+                self._count(block)
+                here = kept[np.searchsorted(kept, first) : np.searchsorted(kept, self._history.rows)] - first
+                self._filling.append(block.select(here))
+                self._since_evacuation += len(here)
+                await self._evacuate_now_and_then()
+        if len(self) < len(wanted):
+            raise PipelineError(
+                f"the input has {self._history.rows} elements; when the state was taken it had at least {self._until}",
+                stage=self.label,
+            )
+        if self._filling:
+            whole = Block.concat(self._filling)
+            order = np.searchsorted(kept, wanted)
+            self._filling = [whole.reorder(order, whole.advance.reorder(order, ()))]
+        self._fill_up()
+        self._numbers = wanted
+
     async def _pull(self, limit: int) -> Block | None:
+        if self._wanted is not None:
+            await self._refill(self._wanted)
+            self._wanted = None
         while not self._full and not self._ended:
             missing = self._size - len(self)
             block = await self._next_input(min(BLOCK_ROWS, missing)) if missing > 0 else None
             if block is None:
                 self._fill_up()
             elif len(block):
-                self._marker.input.feed(block.advance)
+                self._count(block)
                 self._filling.append(block)
                 self._since_evacuation += len(block)
                 await self._evacuate_now_and_then()
@@ -157,6 +213,11 @@ class ShuffleStage(Stage):
             self._draining = True
             self._places = list(range(len(self)))
         return self._drain(limit)
+
+    def _count(self, block: Block) -> None:
+        """Rows that go into the buffer without pushing others out."""
+        self._marker.input.feed(block.advance)
+        self._history.feed(block.advance)
 
     async def _next_input(self, limit: int) -> Block | None:
         """The next block, whose first row uses up what was used up before it; one without rows is kept back."""
@@ -177,6 +238,7 @@ class ShuffleStage(Stage):
             self._filling = []
             self._structure = whole.structure
             self._columns = [column.owned() for column in with_history(whole)]
+            self._numbers = np.arange(len(whole))
 
     def _swap(self, block: Block) -> Block:
         """Every input row takes the place of an output row."""
@@ -187,13 +249,17 @@ class ShuffleStage(Stage):
         drawn = self._marker.rows
         slots = below(self._key, drawn, np.full(count, size, np.int64))
 
-        def mark(row: int, state: State) -> Mark:
-            contents = self._origins().copy()
-            contents[slots[:row]] = block.origin[:row]
-            return {"drawn": drawn + row, "input": state, "buffer": contents}
+        first = self._history.rows
+        self._history.feed(block.advance)
+
+        def mark(row: int, _: State) -> Mark:
+            contents = self._numbers.copy()
+            contents[slots[:row]] = np.arange(first, first + row)
+            return self._mark(contents, drawn + row, first + row)
 
         marks = self._marker.after(block.advance, count, mark)
         source, written, last = exchange(slots, size)
+        self._numbers[written] = first + last
         out: list[Column] = []
         for index, fresh in enumerate(with_history(block)):
             held, fresh_alike = alike(self._columns[index], fresh)
@@ -209,10 +275,17 @@ class ShuffleStage(Stage):
         self._columns = [*held.columns, *self._columns[-2:]]
         return block.as_objects()
 
-    def _origins(self) -> Rows:
-        column = self._columns[-2]
-        assert isinstance(column, ArrayColumn)
-        return column.array
+    def _mark(self, contents: Rows, drawn: int, following: int) -> Mark:
+        """Which rows of the input are in the buffer, slot by slot, and the input's state in front of the oldest."""
+        oldest = int(contents.min())
+        self._history.forget(oldest)
+        return {
+            "drawn": drawn,
+            "buffer": contents,
+            "next": following,
+            "row": oldest,
+            "input": self._history.before(oldest),
+        }
 
     def _drain(self, limit: int) -> Block | None:
         """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""
@@ -222,21 +295,17 @@ class ShuffleStage(Stage):
             tail, self._tail = self._tail, EMPTY
             return Block.empty(Advance(0, tail.used_rows)) if len(tail.used_rows) else None
         drawn = self._marker.rows
-        draws = below(self._key, drawn, np.arange(len(places), len(places) - count, -1, dtype=np.int64))
+        draws = _draws(self._key, drawn, len(places), count)
         ordered = self._marker.input.ordered
-        marked = self._marker.places(count, ordered=ordered)
-        contents: dict[int, Rows] = {}
-        gone = np.empty(count, np.int64)
-        for row, slot in enumerate(draws.tolist()):
-            if row in marked:
-                contents[row] = self._origins()[places]
-            gone[row] = places[slot]
-            places[slot] = places[-1]
-            places.pop()
-        state = self._marker.input.state
-        marks = self._marker.marks(
-            count, lambda row: {"drawn": drawn + row, "input": state, "buffer": contents[row]}, ordered=ordered
-        )
+        before = places.copy() if self._marker.places(count, ordered=ordered) else []
+
+        def mark(row: int) -> Mark:
+            left = before.copy()
+            _pop(left, draws[:row])
+            return self._mark(self._numbers[left], drawn + row, self._history.rows)
+
+        gone = _pop(places, draws)
+        marks = self._marker.marks(count, mark, ordered=ordered)
         columns = [column.pick(gone) for column in self._columns]
         return from_history(self._structure, columns, marks, ordered=ordered)
 

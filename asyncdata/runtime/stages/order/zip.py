@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncdata.memory.advance import Advance
+from asyncdata.memory.advance import Advance, Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.structure import Structure, graft
 from asyncdata.runtime.stage import Stage, StageContext
@@ -36,6 +36,12 @@ class ZipStage(Stage):
         self._begun = False
         self._ended = False
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        for source, state in zip(self._inputs, mark["inputs"], strict=True):
+            source.begin(state)
+        self._marker.begin(mark["skip"])
 
     async def _pull(self, limit: int) -> Block | None:
         if self._ended:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from asyncdata.errors import PipelineError
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, TupleOf
@@ -20,6 +21,10 @@ class EnumerateStage(Stage):
         self._upstream = upstream
         self._start = start
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._marker.begin(mark["passed"] + mark["skip"], mark["input"])
 
     async def _pull(self, limit: int) -> Block | None:
         block = await self._upstream.pull(limit)
@@ -44,6 +49,11 @@ class ShardStage(Stage):
         self._index = index
         self._seen = 0
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._seen = mark["passed"] + mark["skip"] * self._num_shards
+        self._marker.begin(mark["skip"], mark["input"])
 
     async def _pull(self, limit: int) -> Block | None:
         block = await self._upstream.pull(limit)
@@ -74,18 +84,22 @@ class AssertCardinalityStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._count = count
-        self._passed = 0
+        self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._marker.begin(mark["passed"] + mark["skip"], mark["input"])
 
     async def _pull(self, limit: int) -> Block | None:
-        left = self._count - self._passed if self._count >= 0 else limit
+        passed = self._marker.rows
+        left = self._count - passed if self._count >= 0 else limit
         block = await self._upstream.pull(max(1, min(limit, left)))
         if block is None:
             if left > 0:
                 announced = self._count if self._count >= 0 else "infinitely many"
-                raise PipelineError(f"{announced} elements were announced, there are {self._passed}", stage=self.label)
+                raise PipelineError(f"{announced} elements were announced, there are {passed}", stage=self.label)
             return None
         if left == 0 and len(block):
             block.release()
             raise PipelineError(f"{self._count} elements were announced, there are more", stage=self.label)
-        self._passed += len(block)
-        return block
+        return self._marker.mark(block, lambda row, state: {"passed": passed + row, "input": state})

@@ -85,6 +85,11 @@ class ScanStage(RowwiseStage):
         self._count = 0
         self._states: list[Any] = []
 
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._state = copy.deepcopy(mark["state"])
+        self._marker.begin(0, mark["input"])
+
     def _call(self, element: Element, origin: Rows) -> Any:
         if self._count % MARK_EVERY == 0:
             # A function may change the state in place.
@@ -158,6 +163,13 @@ class RejectionStage(RowwiseStage):
         self._key = key
         self._passed = 0
         self._before: list[Any] = []
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._passed = mark["passed"]
+        if mark["seen"] is not None:
+            self._seen = np.array(mark["seen"], np.float64)
+        self._marker.begin(0, mark["input"])
 
     def _call(self, element: Element, origin: Rows) -> tuple[int, float]:
         number = self._function(element, origin)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncdata.memory.advance import Rows
+from asyncdata.memory.advance import Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
@@ -53,6 +53,10 @@ class TakeStage(Stage):
             block.advance = block.advance.split(left)[0]
         return block
 
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._marker.begin(mark["passed"] + mark["skip"], mark["input"])
+
     @property
     def draining(self) -> bool:
         """Also when nothing is left to take."""
@@ -67,6 +71,11 @@ class SkipStage(Stage):
         self._upstream = upstream
         self._left = count
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`; what there is to skip was skipped in front of the first mark."""
+        self._left = 0
+        self._marker.begin(mark["passed"] + mark["skip"], mark["input"])
 
     async def _pull(self, limit: int) -> Block | None:
         block = await self._upstream.pull(limit)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.memory.advance import Advance, Rows
+from asyncdata.memory.advance import Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.structure import LEAF, Structure, flatten
@@ -30,6 +30,10 @@ class CountedStage(Stage):
         super().__init__(context)
         self._number = context.sources.add(context.path, context.label)
         self._marker = Marker()
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._marker.begin(mark["at"])
 
     @abstractmethod
     def _take(self, start: int, limit: int) -> Taken | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncdata.errors import AsyncdataError
+from asyncdata.errors import AsyncdataError, StateError
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import Rows
+from asyncdata.memory.advance import Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.stage import Stage, StageContext
@@ -53,6 +53,8 @@ class FileStage(Stage):
         self._account = file.account
         self._reserve_bytes = reserve_bytes
         self._number: int | None = None
+        self._from_record = 0
+        self._version: str | None = None
         self._started = False
         self._closed = False
 
@@ -63,18 +65,41 @@ class FileStage(Stage):
     async def _pull(self, limit: int) -> Block | None:
         if self._closed:
             return None
-        block = self._pull_ready(limit)
+        block = self.pull_ready(limit)
         if block is not None:
             return block
         self._begin()
         self._budget.wait(self._account)
         try:
-            return await self._next_block(limit)
+            block = await self._next_block(limit)
+            while self._from_record and block is not None and not len(block := self._behind(block)):
+                block = await self._next_block(limit)
+            return block
         except AsyncdataError as error:
             self._complete(error)
             raise
         finally:
             self._budget.wait(self._account, False)
+
+    def pull_ready(self, limit: int) -> Block | None:
+        """See `Stage`; nothing while what was delivered before is passed over."""
+        return None if self._from_record else super().pull_ready(limit)
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`; a file that cannot be read from anywhere is read from its beginning."""
+        self._from_record, self._version = mark["record"], mark["version"]
+
+    def _behind(self, block: Block) -> Block:
+        """What a block has of the records that were not delivered before."""
+        if not len(block):
+            return block
+        passed = int(np.searchsorted(block.origin[:, 1], self._from_record))
+        if passed < len(block):
+            self._from_record = 0
+        if passed:
+            head, block = block.split(passed)
+            head.release()
+        return block
 
     def _begin(self) -> None:
         """The file is one of those that are read in turn."""
@@ -93,6 +118,13 @@ class FileStage(Stage):
         """The file is open: elements can be named by it."""
         if self._number is None:
             version = info.version if info is not None else None
+            if self._version is not None and version != self._version:
+                raise StateError(
+                    f"the object has changed since the state was taken: version {version} here, {self._version} in "
+                    "the state",
+                    url=self.url,
+                    version=version,
+                )
             self._number = self.context.sources.add(self.context.path, self.url, version, is_file=True)
 
     def _origin(self, first: int, offsets: Rows) -> Rows:
@@ -127,6 +159,10 @@ class GuardedStage(Stage):
         self._guard = guard
         self._size = size
         self._ended = False
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._source.restore(mark)
 
     async def _pull(self, limit: int) -> Block | None:
         if self._ended:

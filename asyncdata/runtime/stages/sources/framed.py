@@ -64,6 +64,13 @@ class FramedStage(FileStage):
         self._counts_lines = False
         self._ended = False
 
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`: reads from the record's first byte on."""
+        super().restore(mark)
+        self._index = mark["record"]
+        self._line = mark.get("line", 1)
+        self._bytes.begin(mark["offset"])
+
     def prepare(self) -> None:
         """Asks for the first chunk as read-ahead."""
         self._bytes.prepare()
@@ -203,7 +210,12 @@ class FramedStage(FileStage):
         """Where reading can begin again: at the byte, with the numbers, of these records."""
 
         def mark(row: int) -> Mark:
-            place = {"record": int(origin[row, 1]), "offset": int(origin[row, 3])}
+            info = self._bytes.info
+            place = {
+                "record": int(origin[row, 1]),
+                "offset": int(origin[row, 3]),
+                "version": None if info is None else info.version,
+            }
             return place if lines is None else {**place, "line": int(lines[row])}
 
         return self._marker.marks(len(origin), mark)

@@ -116,6 +116,12 @@ class ParquetStage(FileStage):
         self._row = 0
         self._packed: Slab | None = None
         self._marker = Marker()
+        self._first_group = 0
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`: reads the row group of the row, and passes over the rows in front."""
+        super().restore(mark)
+        self._first_group = mark["row_group"]
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -213,6 +219,7 @@ class ParquetStage(FileStage):
                 filters=self._filters,
             )
         )
+        self._next_group = sum(group.number < self._first_group for group in self._footer.groups)
 
     def _spans(self, group: RowGroup) -> list[ByteRange]:
         wanted = [ByteRange(start, stop) for start, stop in group.ranges]
@@ -298,7 +305,12 @@ class ParquetStage(FileStage):
 
         def mark(row: int) -> Mark:
             record, offset = int(origin[row, 1]), int(origin[row, 3])
-            return {"record": record, "offset": offset, "row_group": group.number, "row": record - group.first_row}
+            return {
+                "record": record,
+                "offset": offset,
+                "version": None if self._info is None else self._info.version,
+                "row_group": group.number,
+            }
 
         return self._marker.marks(len(origin), mark)
 

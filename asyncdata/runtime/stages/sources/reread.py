@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from asyncdata.errors import ObjectChangedError
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext
 
@@ -45,6 +46,11 @@ class RestartStage(Stage):
         self._to_drop = 0
         self._restarts = 0
         self._closed = False
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        self._inner.restore(mark)
+        self._used_up = mark["record"]
 
     def prepare(self) -> None:
         """Starts reading."""

@@ -94,7 +94,11 @@ class SnapshotStage(Stage):
                 self._make_input() if files is None else self._make_reader([str(self._path / file) for file in files])
             )
             self.inputs = (self._source,)
-        return await (self._pass_on(self._source, limit) if self._writes else self._source.pull(limit))
+        block = await (self._pass_on(self._source, limit) if self._writes else self._source.pull(limit))
+        if block is None:
+            return None
+        passed = self._marker.rows
+        return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state})
 
     async def _pass_on(self, source: Stage, limit: int) -> Block | None:
         if self._error is not None:
@@ -111,8 +115,7 @@ class SnapshotStage(Stage):
         else:
             self._block = None
         # From here on the block is in no attribute where it would be found: nothing waits any more.
-        passed = self._marker.rows
-        return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state})
+        return block
 
     async def _write(self, block: Block, limit: int) -> Block:
         """Writes the first rows of a block to their shards, and gives them on."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.memory.advance import EMPTY, Marks, Rows
+from asyncdata.memory.advance import EMPTY, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
@@ -144,6 +144,11 @@ class WorkerStage(Stage):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        assert self._collector is not None
+        self._collector.restore(mark)
 
     @property
     def ordered(self) -> bool:

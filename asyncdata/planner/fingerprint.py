@@ -1,0 +1,117 @@
+"""What a saved state is of: the steps of a plan and the settings that change elements, as lines of text.
+
+Two plans with the same lines give the same elements in the same order, as far as that can be said without running
+functions, which are known by their names. Parallelism, executors, prefetching and `shard` are left out: a state may be
+loaded where these are different.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Final
+
+import numpy as np
+
+from asyncdata.plan.label import function_name, label_of
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.sequence import Shard
+from asyncdata.plan.transformations import Prefetch, WithOptions
+from asyncdata.redaction import redact
+
+_TRANSPARENT: Final = (Prefetch, Shard, WithOptions)
+_CHANGE_NOTHING: Final = frozenset(
+    {
+        *("parallelism", "deterministic", "executor", "zero_copy", "log_warning", "drawn", "setup"),
+        *("cell", "make", "node_of", "recipe", "codec", "path", "filename"),
+    }
+)
+_LONGEST: Final = 200
+
+
+def fingerprint(node: Node) -> list[str]:
+    """A line per step, sources first; see the module's docstring."""
+    lines: list[str] = []
+    numbers: dict[int, int] = {}
+    for each in reversed(list(walk(node))):
+        if id(each) in numbers:
+            continue
+        inputs = [numbers[id(child)] for child in each.inputs]
+        if isinstance(each, _TRANSPARENT):
+            numbers[id(each)] = inputs[0]
+            continue
+        numbers[id(each)] = len(lines)
+        settings = {name: value for name, value in each.settings.items() if name not in _CHANGE_NOTHING}
+        shown = ", ".join(f"{name}={_shown(value)}" for name, value in settings.items() if value is not None)
+        joined = "" if inputs in ([], [len(lines) - 1]) else f" of steps {', '.join(map(str, inputs))}"
+        lines.append(f"{each.label}({shown}){joined}")
+    return lines
+
+
+def first_unlike(here: Sequence[str], there: Sequence[str]) -> str | None:
+    """The first step that differs, in words, or None.
+
+    Args:
+        here: The lines of this program's plan.
+        there: Those of the state.
+    """
+    for mine, other in zip_longest(here, there):
+        if mine != other:
+            return f"{mine or 'no more steps'} here, {other or 'no more steps'} in the state"
+    return None
+
+
+def drawn_seeds(node: Node) -> list[int]:
+    """The seeds that steps drew when they were made, for an order that stays, the last step's first."""
+    return [each.drawn for each in walk(node) if hasattr(each, "drawn")]
+
+
+def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
+    """The plan with other such seeds, in that order."""
+    rest = list(seeds)
+    made: dict[int, Node] = {}
+    nodes = list(walk(node))
+    changed: dict[int, Node] = {}
+    for each in nodes:
+        if hasattr(each, "drawn") and rest:
+            seed = rest.pop(0)
+            changed.setdefault(id(each), dataclasses.replace(each, drawn=seed))  # type: ignore[call-arg]
+    for each in reversed(nodes):
+        if id(each) not in made:
+            new = changed.get(id(each), each)
+            inputs = tuple(made[id(child)] for child in each.inputs)
+            unlike = any(one is not other for one, other in zip(inputs, each.inputs, strict=True))
+            made[id(each)] = new.with_inputs(inputs) if unlike else new
+    return made[id(node)]
+
+
+def first_unordered(node: Node, *, deterministic: bool) -> str | None:
+    """The first step that passes elements on as they are ready, as a label; None if every step keeps the order.
+
+    Args:
+        node: The last step, as it is run.
+        deterministic: What holds where a step does not say.
+    """
+    for each in reversed(list(walk(node))):
+        said = getattr(each, "deterministic", True)
+        parallel = getattr(each, "parallelism", None) is not None
+        if hasattr(each, "deterministic") and parallel and not (deterministic if said is None else said):
+            return label_of(each)
+    return None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        text = repr(redact(value))
+    elif isinstance(value, np.ndarray):
+        text = f"{value.dtype}{list(value.shape)}"
+    elif isinstance(value, tuple | list):
+        text = f"[{', '.join(map(_shown, value[:16]))}{', …' if len(value) > 16 else ''}]"
+    elif value is None or isinstance(value, bool | int | float | np.generic):
+        text = str(value)
+    elif callable(value):
+        text = function_name(value)
+    else:
+        text = type(value).__qualname__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,86 @@
+"""`Positions`: the states of the elements that the consumer was given last."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from typing import NamedTuple
+
+from asyncdata.errors import StateError
+from asyncdata.memory.advance import Advance, Fold, State
+
+
+class _Span(NamedTuple):
+    """Elements that were received together.
+
+    Attributes:
+        first: Number of the first of them.
+        fold: What was folded in front of them.
+        advance: What consuming them means.
+    """
+
+    first: int
+    fold: Fold
+    advance: Advance
+
+
+class Positions:
+    """Keeps references only; a state is made when it is asked for.
+
+    Args:
+        position: Elements that were delivered before, in this epoch.
+        state: Behind these.
+        kept: How many elements back states are known.
+    """
+
+    def __init__(self, position: int, state: State | None, kept: int) -> None:
+        self._fold = Fold(state)
+        self._begin = self._end = position
+        self._kept = kept
+        self._spans: deque[_Span] = deque()
+        self._committed: int | None = None
+
+    def receive(self, advance: Advance) -> None:
+        """The next elements were received, of which none was handed out yet."""
+        span = _Span(self._end, self._fold, advance)
+        self._spans.append(span)
+        self._fold = copy.copy(self._fold)
+        self._fold.feed(advance)
+        self._end += advance.rows
+        oldest = span.first - self._kept
+        if self._committed is not None:
+            oldest = min(oldest, self._committed)
+        while len(self._spans) > 1 and self._spans[1].first <= oldest:
+            self._begin = self._spans[1].first
+            self._spans.popleft()
+
+    @property
+    def end(self) -> int:
+        """Elements received so far."""
+        return self._end
+
+    @property
+    def committed(self) -> int | None:
+        """What `commit` said last."""
+        return self._committed
+
+    def commit(self, position: int) -> None:
+        """So many elements were used; states of earlier positions will not be asked for."""
+        self._committed = position
+
+    def at(self, position: int) -> tuple[State, bool]:
+        """The state behind so many elements, and whether all of them came in an order that is the same in every run.
+
+        Raises:
+            StateError: It is not known any more.
+        """
+        if position < self._begin:
+            raise StateError(
+                f"the state after {position} elements is not kept any more, only those after {self._begin} and more: "
+                "Options(state_history=...) keeps more of them, and commit() keeps the last one that was used"
+            )
+        for span in reversed(self._spans):
+            if span.first <= position:
+                row = position - span.first
+                return span.fold.at(span.advance, row), span.fold.ordered and (not row or span.advance.ordered)
+        return self._fold.state, self._fold.ordered

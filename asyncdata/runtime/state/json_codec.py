@@ -1,0 +1,131 @@
+"""States as data that JSON can hold, and back. Nothing that is read here is executed.
+
+What JSON knows stands for itself. Everything else is an object with the key ``"~"``, which says what it is: arrays of
+integers are stored as differences and compressed, because the numbers of a buffer's rows lie close together.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.errors import StateError
+from asyncdata.memory.advance import State
+
+_KIND: Final = "~"
+_NUMBER_KINDS: Final = "biufcSUmM?"
+_MOST_BYTES: Final = 1 << 31
+_DEEPEST: Final = 400
+
+
+def to_json(value: Any) -> Any:  # noqa: PLR0911 -- a kind each
+    """A state, or a part of one.
+
+    Raises:
+        StateError: It holds something that cannot be stored, such as an object of a class of the user's.
+    """
+    if isinstance(value, State):
+        return {_KIND: "state", "mark": to_json(value.mark), "skip": int(value.skip)}
+    if value is None or isinstance(value, bool | str) or type(value) is int:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
+    if type(value) is bytes:
+        return {_KIND: "bytes", "data": base64.b64encode(value).decode()}
+    if type(value) is dict:
+        if all(type(key) is str for key in value) and _KIND not in value:
+            return {key: to_json(item) for key, item in value.items()}
+        return {_KIND: "dict", "items": [[to_json(key), to_json(item)] for key, item in value.items()]}
+    if type(value) is list:
+        return [to_json(item) for item in value]
+    if type(value) is tuple:
+        return {_KIND: "tuple", "items": [to_json(item) for item in value]}
+    if isinstance(value, np.generic):
+        return {**_array_to_json(np.asarray(value)), _KIND: "scalar"}
+    if type(value) is np.ndarray and value.dtype.kind in _NUMBER_KINDS:
+        return _array_to_json(value)
+    raise StateError(
+        f"an object of {type(value).__module__}.{type(value).__qualname__} is part of the state, and cannot be saved; "
+        "numbers, texts, bytes, arrays, and lists, tuples and dicts of these can"
+    )
+
+
+def from_json(value: Any, depth: int = 0) -> Any:
+    """What `to_json` was given.
+
+    Raises:
+        StateError: It is not what `to_json` makes.
+    """
+    if depth > _DEEPEST:
+        raise StateError("the state is damaged: it is nested too deeply")
+    if isinstance(value, list):
+        return [from_json(item, depth + 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _KIND not in value:
+        return {key: from_json(item, depth + 1) for key, item in value.items()}
+    try:
+        return _object(value, depth + 1)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"the state is damaged: {type(error).__name__}: {error}") from error
+
+
+def _object(value: dict[str, Any], depth: int) -> Any:
+    kind = value[_KIND]
+    if kind == "state":
+        skip = value["skip"]
+        if type(skip) is not int or skip < 0:
+            raise ValueError(f"{skip!r} elements to skip")
+        return State(from_json(value["mark"], depth), skip)
+    if kind == "float":
+        return float(value["value"])
+    if kind == "bytes":
+        return base64.b64decode(value["data"], validate=True)
+    if kind == "tuple":
+        return tuple(from_json(item, depth) for item in value["items"])
+    if kind == "dict":
+        return {from_json(key, depth): from_json(item, depth) for key, item in value["items"]}
+    if kind == "array":
+        return _array(value)
+    if kind == "scalar":
+        return _array(value)[()]
+    raise ValueError(f"nothing is called {kind!r}")
+
+
+def _array_to_json(array: npt.NDArray[Any]) -> dict[str, Any]:
+    differences = array.ndim == 1 and array.dtype == np.int64
+    stored = np.diff(array, prepend=0) if differences else np.ascontiguousarray(array)
+    width = "<i8"
+    if differences and len(stored) and int(stored.min()) > -(1 << 31) and int(stored.max()) < 1 << 31:
+        width = "<i4"
+    data = (stored.astype(width) if differences else stored).tobytes()
+    made = {_KIND: "array", "dtype": array.dtype.str, "shape": list(array.shape)}
+    if differences:
+        made["differences"] = width
+    return {**made, "data": base64.b64encode(zlib.compress(data)).decode()}
+
+
+def _array(value: dict[str, Any]) -> npt.NDArray[Any]:
+    dtype = np.dtype(str(value["dtype"]))
+    shape = tuple(value["shape"])
+    if dtype.kind not in _NUMBER_KINDS or not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise ValueError(f"an array of {dtype} and shape {shape}")
+    width = np.dtype(str(value.get("differences", dtype.str)))
+    nbytes = math.prod(shape) * width.itemsize
+    if nbytes > _MOST_BYTES:
+        raise ValueError(f"an array of {nbytes} bytes")
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.b64decode(value["data"], validate=True), nbytes + 1)
+    if len(data) != nbytes:
+        raise ValueError(f"an array of {nbytes} bytes has {len(data)}")
+    array = np.frombuffer(data, width)
+    if "differences" in value:
+        return np.cumsum(array, dtype=np.int64)
+    return array.reshape(shape).copy()

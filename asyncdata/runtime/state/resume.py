@@ -1,0 +1,98 @@
+"""How a step of a plan is brought back to a state: what it begins at, what its inputs begin at, what it drops.
+
+A state is *base + skip* (see `asyncdata.memory.advance`). A step that writes marks begins at its own; a step that
+writes none passes the marks of its input on, and with them the state. The outputs to be dropped are dropped by the
+lowest step that can: where rows of the output are counted off from rows of the input, the input drops them, before
+anything is decoded.
+
+    shuffle     begins at its mark; drops `skip` outputs itself
+    map         writes no marks, a row for a row:  the state is its input's
+    filter      writes no marks, drops rows:       the base is its input's, the skip its own
+    batch(4)    begins at its mark; drops 4 x `skip` rows of its input
+
+All of this is pure; the stages' part is `Stage.restore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from asyncdata.memory.advance import Mark, State
+
+
+class Resume(NamedTuple):
+    """What one step does to come to a state.
+
+    Attributes:
+        mark: What its stage begins at, see `Stage.restore`; None: at the beginning.
+        inputs: What its inputs begin at, by number; those that are not named begin at their beginning.
+        drop: Outputs to drop then.
+    """
+
+    mark: Mark = None
+    inputs: Sequence[State | None] = ()
+    drop: int = 0
+
+
+BEGIN: Final = Resume()
+"""There is no state: everything begins."""
+
+Rule: TypeAlias = Callable[[Any, State], Resume]
+"""``rule(node, state)``."""
+
+
+def again(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
+    """From the beginning, where marks tell no more than how many rows were before them, or there are none."""
+    return Resume(drop=(state.mark["at"] if state.mark else 0) + state.skip)
+
+
+def cursor(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
+    """A source that can begin anywhere."""
+    return Resume({"at": (state.mark["at"] if state.mark else 0) + state.skip})
+
+
+def own(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
+    """At its mark; it must see every input behind it."""
+    if state.mark is None:
+        return Resume(drop=state.skip)
+    inputs = state.mark["inputs"] if "inputs" in state.mark else (state.mark.get("input"),)
+    return Resume(state.mark, inputs, state.skip)
+
+
+def passed_on(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
+    """A row for a row, without marks."""
+    return Resume(inputs=(state,))
+
+
+def selected(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
+    """Without marks, and rows that do not correspond to rows of the input."""
+    return Resume(inputs=(State(state.mark, 0),), drop=state.skip)
+
+
+def batches(node: Any, state: State) -> Resume:
+    """Batches of `size` elements each."""
+    return _of_size(node, state)
+
+
+def counted(rows: Callable[[Any, Mark, int], int] = lambda _node, _mark, skip: skip) -> Rule:
+    """At its mark, where so many outputs behind it are so many rows of each input.
+
+    Args:
+        rows: ``rows(node, mark, skip)`` says how many.
+    """
+
+    def rule(node: Any, state: State) -> Resume:
+        if state.mark is None:
+            return Resume(drop=state.skip)
+        more = rows(node, state.mark, state.skip)
+        mark = {**state.mark, "skip": state.skip}
+        several = "inputs" in mark
+        inputs = [State(mark, skip + more) for mark, skip in (mark["inputs"] if several else [mark["input"]])]
+        mark["inputs" if several else "input"] = inputs if several else inputs[0]
+        return Resume(mark, inputs)
+
+    return rule
+
+
+_of_size: Final = counted(lambda node, _mark, skip: skip * node.size)
