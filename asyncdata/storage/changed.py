@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncdata.errors import ObjectChangedError
+from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
 
@@ -47,3 +48,12 @@ def object_deleted(info: ObjectInfo, *, start: int | None) -> ObjectChangedError
     return ObjectChangedError(
         f"the object was deleted after {version}was listed", url=info.url, version=info.version, offset=start
     )
+
+
+def same_content(url: str, version: str | None, other: str | None) -> bool:
+    """Whether two versions are of one content; of a local file the inode may differ, because a copy is as good."""
+    if version is None or other is None or version == other:
+        return True
+    if scheme_of(url) != "file":
+        return False
+    return version.partition("-")[2] == other.partition("-")[2]

@@ -289,6 +289,11 @@ class ChunkReader:
 
     async def _read_needed(self) -> bool:
         """Asks for the next chunk from the source's own reserve; False behind the last one."""
+        if self.info is None and self._start:
+            # Only the first byte of an object can be asked for without knowing what it is.
+            assert isinstance(self._source, str)
+            self._source = self.info = await self._io.stat(self._source)
+            self._opened(self.info)
         size = self._next_length()
         if size == 0:
             return False
@@ -305,7 +310,7 @@ class ChunkReader:
         if self._direct:
             return
         while len(self._pending) < window and (size := self._next_length()):
-            if self.info is None and self._pending:
+            if self.info is None and (self._pending or self._start):
                 return
             slab = self._budget.take_ahead(
                 self._account, self._slab_for(size), urgency=len(self._pending) + 1, reader=self

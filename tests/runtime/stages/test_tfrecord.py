@@ -43,6 +43,10 @@ class CutChunks:
         self.info = ObjectInfo(url=URL, size=len(data), version="1")
         self.draining = False
 
+    def begin(self, position: int) -> None:
+        """Leaves out what lies in front."""
+        self._at = position
+
     def prepare(self) -> None:
         """Nothing to prepare."""
 

@@ -146,7 +146,7 @@ class ShuffleStage(Stage):
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`: the first pull reads again from the oldest row of the buffer on, and keeps those in it."""
-        self._wanted, self._until = mark["buffer"], mark["next"]
+        self._wanted, self._until = mark["buffer"].copy(), mark["next"]
         self._history.begin(mark["row"], mark["input"])
         self._marker.begin(mark["drawn"], mark["input"])
 

@@ -14,6 +14,7 @@ from asyncdata.memory.advance import Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.storage.changed import same_content
 from asyncdata.types import ObjectInfo
 
 
@@ -118,7 +119,7 @@ class FileStage(Stage):
         """The file is open: elements can be named by it."""
         if self._number is None:
             version = info.version if info is not None else None
-            if self._version is not None and version != self._version:
+            if self._version is not None and not same_content(self.url, version, self._version):
                 raise StateError(
                     f"the object has changed since the state was taken: version {version} here, {self._version} in "
                     "the state",

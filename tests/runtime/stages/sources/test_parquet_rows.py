@@ -138,7 +138,7 @@ def test_rows_that_are_left_out_are_used_up() -> None:
     trace = whole(LAWS["filtered"])
     assert [origin[1] for origin in trace.origins] == [1, 2, 3, 8, 30]
     assert trace.used_up == [*range(9), *range(27, 36)]
-    assert trace.states[0][0] == {"record": 1, "offset": trace.origins[0][3], "row_group": 0, "row": 1}
+    assert trace.states[0][0] == {"record": 1, "offset": trace.origins[0][3], "version": "1", "row_group": 0}
 
 
 def sent(server: FakeGCS) -> int:
