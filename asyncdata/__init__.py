@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from asyncdata.errors import PipelineError as PipelineError
     from asyncdata.errors import QuarantineError as QuarantineError
     from asyncdata.errors import StaleDataError as StaleDataError
+    from asyncdata.errors import StateError as StateError
     from asyncdata.errors import StorageError as StorageError
     from asyncdata.errors import SystemResourceError as SystemResourceError
     from asyncdata.errors import TaskTimeoutError as TaskTimeoutError
@@ -119,6 +120,7 @@ _HOMES = {
         "PipelineError",
         "QuarantineError",
         "StaleDataError",
+        "StateError",
         "StorageError",
         "SystemResourceError",
         "TaskTimeoutError",

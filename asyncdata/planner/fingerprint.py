@@ -76,7 +76,8 @@ def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
     for each in nodes:
         if hasattr(each, "drawn") and rest:
             seed = rest.pop(0)
-            changed.setdefault(id(each), dataclasses.replace(each, drawn=seed))  # type: ignore[call-arg]
+            again = dataclasses.replace(each, drawn=seed)  # type: ignore[call-arg]  # nodes that have it
+            changed.setdefault(id(each), again)
     for each in reversed(nodes):
         if id(each) not in made:
             new = changed.get(id(each), each)

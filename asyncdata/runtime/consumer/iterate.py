@@ -73,7 +73,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             self._next_epoch(saved.epoch + 1)
         self._delivery: Delivery | None = None
         self._row = 0
-        self._elements = 0
+        self._handed = 0
         self._stats = PipelineStats()
         self._closed = False
         self._ended = False
@@ -152,10 +152,10 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 if delivery is None:
                     return _NOTHING
                 self._delivery, self._row = delivery, 0
-                self._elements += len(delivery)
                 self._positions.receive(delivery.advance)
             row = self._row
             self._row += 1
+            self._handed += 1
             if self._row == len(delivery):
                 self._delivery = None
         try:
@@ -163,6 +163,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         except BaseException as error:  # noqa: BLE001 -- likewise: an element that cannot be made is not passed over
             with self._lock:
                 self._delivery = None
+                self._handed -= 1
                 self._fail(error)
             return _NOTHING
 
@@ -184,11 +185,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             1
         """
         with self._lock:
-            return self._positions.end - self._rest
-
-    @property
-    def _rest(self) -> int:
-        return 0 if self._delivery is None else len(self._delivery) - self._row
+            return self._positions.first + self._handed
 
     def commit(self, position: int) -> None:
         """Says how many elements of the epoch were really used: `state_dict` means the state behind these from now on.
@@ -317,7 +314,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         if running is not None and os.getpid() == self._pid:
             self._stats = running.stats()
         with self._lock:
-            return dataclasses.replace(self._stats, elements=self._elements - self._rest)
+            return dataclasses.replace(self._stats, elements=self._handed)
 
     def __repr__(self) -> str:
         running = self._running

@@ -31,11 +31,14 @@ class Positions:
         position: Elements that were delivered before, in this epoch.
         state: Behind these.
         kept: How many elements back states are known.
+
+    Attributes:
+        first: Elements that were delivered before.
     """
 
     def __init__(self, position: int, state: State | None, kept: int) -> None:
         self._fold = Fold(state)
-        self._begin = self._end = position
+        self.first = self._begin = self._end = position
         self._kept = kept
         self._spans: deque[_Span] = deque()
         self._committed: int | None = None
@@ -53,11 +56,6 @@ class Positions:
         while len(self._spans) > 1 and self._spans[1].first <= oldest:
             self._begin = self._spans[1].first
             self._spans.popleft()
-
-    @property
-    def end(self) -> int:
-        """Elements received so far."""
-        return self._end
 
     @property
     def committed(self) -> int | None:
