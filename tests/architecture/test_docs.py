@@ -81,7 +81,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", [page for page in PAGES if script_of(page.read_text(encoding="utf-8"))], ids=name_of)
 def test_a_page_runs(page: Path, folder: Path) -> None:
     """The Python blocks of a page, read from top to bottom, run without an error, and leave nothing running."""
-    path = folder / f"{page.stem}.py"
+    path = folder / f"page_{page.stem}.py"  # a page may be called as a module of Python is
     path.write_text(script_of(page.read_text(encoding="utf-8")), encoding="utf-8")
     if not SOAK and name_of(page) not in ALONE:
         runpy.run_path(str(path), run_name="__main__")

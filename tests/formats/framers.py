@@ -33,14 +33,24 @@ def decoder(make: Callable[[], Framer], *, size: int | None = None, block: int =
     return decode
 
 
-def check_any_chunking(make: Callable[[], Framer], data: bytes, expected: list[bytes], *, rounds: int = 20) -> None:
-    """The law of any chunking, with every size of block that matters, and with the object's size known and not."""
+def check_any_chunking(
+    make: Callable[[], Framer], data: bytes, expected: list[bytes], *, rounds: int = 20, full: int = 2000
+) -> None:
+    """The law of any chunking, with every size of block that matters, and with the object's size known and not.
+
+    Args:
+        make: Makes the framer.
+        data: What it is shown.
+        expected: The records.
+        rounds: Random ways of cutting.
+        full: The same in the long run.
+    """
     for size in (None, len(data)):
         for block in (1, 1024):
             decode = decoder(make, size=size, block=block)
             check_every_cut(decode, data, expected)
             check_piece_sizes(decode, data, expected, [1, 2, 7])
-            check_random_cuts(decode, data, expected, seed=block, rounds=samples(rounds, 2000))
+            check_random_cuts(decode, data, expected, seed=block, rounds=samples(rounds, full))
 
 
 def outcome(make: Callable[[], Framer], data: bytes, *, size: int | None = None) -> tuple[list[Any], DataError | None]:

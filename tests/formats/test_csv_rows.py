@@ -189,7 +189,7 @@ def test_rows_and_errors_are_those_of_tf_data(
     assert (error is not None) == fails
     expected = [repr(row).encode() for row in found]
     if error is None:
-        check_any_chunking(make, data, expected, rounds=1)
+        check_any_chunking(make, data, expected, rounds=1, full=200)
     else:
         for size in (1, 2, 3):
             cut = run(decoder(make, block=size), pieces_of(data, size))
@@ -232,7 +232,7 @@ def test_what_python_writes_is_read_back() -> None:
         writer.writerows(rows)
         expected = [repr(tuple(field.encode() for field in row)).encode() for row in rows]
         make = framer([b"", b"", b""], {})
-        check_any_chunking(make, text.getvalue().encode(), expected, rounds=2)
+        check_any_chunking(make, text.getvalue().encode(), expected, rounds=2, full=10)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
