@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,3 +158,202 @@ def test_files_are_read_on(name: str, compression: str | None, tmp_path: Path) -
     check(dataset, dataset, places, samples(4, 40))
     shuffled = dataset.shuffle(300, seed=3).batch(50)
     check(shuffled, shuffled, places, samples(4, 40))
+
+
+# --- the iterator's side ---------------------------------------------------------------------------------------------
+
+
+def test_trainers_that_read_ahead() -> None:
+    """States of earlier elements are known for a while; what was committed stays, and closing changes nothing."""
+    dataset = D.range(100).shuffle(10, seed=1).batch(2).with_options(ad.Options(state_history=4))
+    with dataset.iterator() as it:
+        batches = [next(it) for _ in range(10)]
+        assert it.position == 10
+        with it_of(dataset, it.state_dict(at=7)) as other:
+            assert [text(next(other)) for _ in range(3)] == list(map(text, batches[7:]))
+        it.commit(6)
+        for _ in range(30):
+            next(it)
+        assert it.state_dict()["position"] == 6
+    with it_of(dataset, it.state_dict()) as other:
+        assert [text(next(other)) for _ in range(4)] == list(map(text, batches[6:]))
+    with pytest.raises(ValueError, match="not reached"):
+        it.commit(99)
+    with pytest.raises(ValueError, match="committed after"):
+        it.commit(5)
+
+
+def it_of(dataset: ad.Dataset, state: Any) -> ad.PipelineIterator:
+    """From a state on, through JSON."""
+    return dataset.iterator(state=json.loads(json.dumps(state)))
+
+
+def test_epochs_go_on_behind_a_state() -> None:
+    """The end comes once, then the next epoch; orders are those of the uninterrupted run."""
+    dataset = D.range(20).shuffle(20).with_options(ad.Options(seed=5))
+    epochs = [list(map(int, dataset)) for _ in range(3)]
+    assert epochs[0] != epochs[1]
+    again = D.range(20).shuffle(20).with_options(ad.Options(seed=5))
+    with again.iterator() as it:
+        for _ in range(20):
+            next(it)
+        state = it.state_dict()
+    fresh = D.range(20).shuffle(20).with_options(ad.Options(seed=5))
+    it = fresh.iterator(state=state)
+    assert list(it) == []
+    assert [list(map(int, fresh)) for _ in range(2)] == epochs[1:]
+    it = iter(fresh)
+    it.load_state_dict(state)
+    assert (it.epoch, it.position, list(it)) == (0, 20, [])
+    assert list(map(int, fresh)) == epochs[1]
+
+
+async def test_async_iterators_have_states() -> None:
+    """And load them between two elements."""
+    dataset = D.range(30).shuffle(7, seed=1)
+    async with dataset.iterator() as it:
+        elements = [int(element) async for element in it]
+    it = dataset.iterator(epoch=0)
+    for _ in range(4):
+        await anext(it)
+    state = it.state_dict()
+    for _ in range(3):
+        await anext(it)
+    it.load_state_dict(state)
+    assert [int(element) async for element in it] == elements[4:]
+
+
+def test_an_order_that_was_drawn_is_in_the_state() -> None:
+    """A Dataset that is written anew draws other seeds; it gives the order of the state all the same."""
+
+    def written() -> ad.Dataset:
+        return D.range(50).shuffle(50, reshuffle_each_iteration=False).concatenate(D.range(9).shuffle(3))
+
+    with written().iterator() as it:
+        first = [int(next(it)) for _ in range(20)]
+        state = it.state_dict()
+        rest = list(map(int, it))
+    with it_of(written(), state) as it:
+        assert list(map(int, it)) == rest
+    assert sorted(first + rest) == sorted([*range(50), *range(9)])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (D.range(10).shuffle(500).batch(2), r"buffer_size=500.* here, shuffle\(buffer_size=1000"),
+        (D.range(11).shuffle(1000).batch(2), "stop=11"),
+        (D.range(10).shuffle(1000), r"no more steps here, batch\(size=2"),
+        (D.range(10).shuffle(1000).map(len).batch(2), r"map\(function=len"),
+        (D.range(10).shuffle(1000).batch(2).with_options(ad.Options(seed=8)), "seed=8 here"),
+    ],
+)
+def test_a_state_of_another_pipeline_is_refused(other: ad.Dataset, message: str) -> None:
+    """The first difference is named."""
+    with D.range(10).shuffle(1000).batch(2).iterator() as it:
+        state = it.state_dict()
+    with pytest.raises(ad.StateError, match=message):
+        other.iterator(state=state)
+
+
+def test_a_state_of_a_later_version_is_refused() -> None:
+    """So is what is none, or damaged."""
+    dataset = D.range(10)
+    with dataset.iterator() as it:
+        state = it.state_dict()
+    with pytest.raises(ad.StateError, match="version 7"):
+        dataset.iterator(state={**state, "asyncdata_state": 7})
+    for damaged in ({}, {"a": 1}, {**state, "state": 3}, {**state, "epoch": "1"}, {**state, "drawn": [1]}):
+        with pytest.raises(ad.StateError):
+            dataset.iterator(state=damaged)
+    del state["seed"]
+    with pytest.raises(ad.StateError, match="'seed' is missing"):
+        dataset.iterator(state=state)
+
+
+def test_elements_that_come_as_they_are_ready_have_no_state() -> None:
+    """The step is named, and what keeps the order."""
+    dataset = D.range(50).map(abs, num_parallel_calls=2, deterministic=False)
+    with dataset.iterator() as it:
+        assert it.state_dict()["position"] == 0
+        next(it)
+        with pytest.raises(ad.StateError, match=r"map\(abs\) passes.*deterministic=True"):
+            it.state_dict()
+
+
+def test_an_object_that_has_changed_is_refused(tmp_path: Path) -> None:
+    """One that was copied is not; one that was read to its end, or not begun, does not matter."""
+    paths = [tmp_path / f"{i}.tfrecord" for i in range(3)]
+
+    def write(i: int, text: bytes) -> None:
+        with ad.TFRecordWriter(paths[i]) as writer:
+            writer.write_many([text + b"%d" % n for n in range(2000)])
+
+    for i in range(3):
+        write(i, b"a")
+    dataset = ad.TFRecordDataset([str(path) for path in paths])
+    with dataset.iterator() as it:
+        for _ in range(3500):
+            next(it)
+        state = it.state_dict()
+        rest = list(it)
+    write(0, b"other")
+    copy = paths[1].with_suffix(".copy")
+    copy.write_bytes(paths[1].read_bytes())
+    status = paths[1].stat()
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    copy.replace(paths[1])
+    with it_of(dataset, state) as it:
+        assert list(it) == rest
+    write(1, b"more")
+    with pytest.raises(ad.StateError, match="changed since the state was taken") as caught:
+        list(it_of(dataset, state))
+    assert caught.value.url == str(paths[1])
+
+
+FRESH = """
+import json, sys
+import asyncdata as ad
+
+dataset = (
+    ad.Dataset.list_files(sys.argv[1], shuffle=True)
+    .interleave(ad.TFRecordDataset, cycle_length=3)
+    .shuffle(50)
+    .map(lambda record, rng: (record, int(rng.integers(1000))), num_parallel_calls=2, rng=True)
+    .batch(7)
+    .repeat(2)
+)
+if __name__ == "__main__":
+    state = json.load(sys.stdin)
+    count = state.pop("count")
+    with dataset.iterator(state=state.get("state")) as it:
+        taken = [repr(next(it)) for _ in range(count)]
+        print(json.dumps({"taken": taken, "state": it.state_dict(), "rest": list(map(repr, it))}))
+"""
+
+
+def test_a_fresh_process_goes_on(tmp_path: Path) -> None:
+    """From three states of one pipeline: random numbers, orders and epochs are the same."""
+    for i in range(5):
+        with ad.TFRecordWriter(tmp_path / f"{i}.rec") as writer:
+            writer.write_many([b"%d-%d" % (i, n) for n in range(40 + i)])
+    script = tmp_path / "fresh.py"
+    script.write_text(FRESH, encoding="utf-8")
+
+    def ask(count: int, state: Any) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, str(script), f"{tmp_path}/*.rec"],
+            input=json.dumps({"count": count, "state": state}),
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(Path(ad.__file__).parents[1])},
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    first = ask(3, None)
+    expected = first["rest"]
+    for count in (0, 20, 35):
+        found = ask(count, first["state"])
+        assert found["taken"] + found["rest"] == expected

@@ -1,0 +1,70 @@
+"""`Positions`: states of the elements that were received last."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from asyncdata.errors import StateError
+from asyncdata.memory.advance import NO_ORIGINS, Advance, State
+from asyncdata.runtime.consumer.positions import Positions
+
+
+def advances(seed: int, rows: int) -> list[Advance]:
+    """Rows 0 … rows-1, cut at random, with a mark in front of every fifth."""
+    rnd = random.Random(seed)
+    made: list[Advance] = []
+    at = 0
+    while at < rows:
+        count = min(rnd.randint(1, 7), rows - at)
+        marks = tuple((row, {"at": at + row}) for row in range(count) if (at + row) % 5 == 0)
+        made.append(Advance(count, NO_ORIGINS, None, marks))
+        at += count
+    return made
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kept", [0, 3, 100])
+def test_states_of_the_last_elements(seed: int, kept: int) -> None:
+    """They are those of one element at a time; older ones are known for as many elements as are kept."""
+    positions = Positions(0, None, kept)
+    received = 0
+    for advance in advances(seed, 60):
+        positions.receive(advance)
+        for position in range(max(0, received - kept), received + advance.rows + 1):
+            state, ordered = positions.at(position)
+            assert ordered
+            mark = (position - 1) // 5 * 5
+            assert state == (State({"at": mark}, position - mark) if position else State(None, 0))
+        received += advance.rows
+    assert positions.at(60)[0] == State({"at": 55}, 5)
+
+
+def test_what_is_not_kept_is_an_error() -> None:
+    """The message says what keeps it."""
+    positions = Positions(10, State({"at": 10}, 0), 2)
+    for _ in range(20):
+        positions.receive(Advance(1, NO_ORIGINS))
+    assert positions.at(28)[0] == State({"at": 10}, 18)
+    with pytest.raises(StateError, match="state_history"):
+        positions.at(12)
+
+
+def test_what_was_committed_is_kept() -> None:
+    """However many elements come after it."""
+    positions = Positions(0, None, 0)
+    positions.receive(Advance(3, NO_ORIGINS))
+    positions.commit(2)
+    for _ in range(50):
+        positions.receive(Advance(1, NO_ORIGINS))
+    assert positions.committed == 2
+    assert positions.at(2)[0] == State(None, 2)
+
+
+def test_an_unordered_part_is_told() -> None:
+    """Behind it nothing is ordered, in front of it everything."""
+    positions = Positions(0, None, 100)
+    positions.receive(Advance(3, NO_ORIGINS))
+    positions.receive(Advance(3, NO_ORIGINS, ordered=False))
+    assert [positions.at(position)[1] for position in range(7)] == [True] * 4 + [False] * 3

@@ -1,0 +1,121 @@
+"""States as JSON: what goes in comes out, and nothing else is believed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from asyncdata.errors import StateError
+from asyncdata.memory.advance import State
+from asyncdata.runtime.state.json_codec import from_json, to_json
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st_numpy.arrays(st.sampled_from(["<i8", "<f4", "u1", "?", "<U3", "S2"]), st_numpy.array_shapes(max_dims=2))
+    | st_numpy.arrays("<i8", st.integers(0, 50))
+)
+VALUES = st.recursive(
+    PLAIN,
+    lambda part: (
+        st.lists(part, max_size=3)
+        | st.tuples(part, part)
+        | st.dictionaries(st.text(max_size=2) | st.integers(), part, max_size=3)
+        | st.builds(State, part, st.integers(0, 1 << 40))
+    ),
+    max_leaves=8,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are of the same types and equal."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(same, one.values(), other.values()))
+    return bool(one == other)
+
+
+@given(VALUES)
+def test_what_is_saved_comes_back(value: Any) -> None:
+    """Also through the text."""
+    assert same(from_json(json.loads(json.dumps(to_json(value)))), value)
+
+
+@given(st.integers(0, 100), st.integers(-(1 << 62), 1 << 62))
+def test_rows_of_a_buffer_take_a_few_bytes_each(count: int, first: int) -> None:
+    """They lie close together."""
+    rows = first + np.arange(count) * 3
+    text = json.dumps(to_json(rows))
+    assert len(text) < 150 + 8 * count
+    assert np.array_equal(from_json(json.loads(text)), rows)
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()]), lambda: None, 1j])
+def test_other_objects_are_refused(value: Any) -> None:
+    """The message names the type."""
+    with pytest.raises(StateError, match="cannot be saved"):
+        to_json({"part": [value]})
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"~": "nothing"},
+        {"~": "state"},
+        {"~": "state", "mark": None, "skip": -1},
+        {"~": "state", "mark": None, "skip": True},
+        {"~": "bytes", "data": "%%"},
+        {"~": "array", "dtype": "<i8", "shape": [2], "data": "AAAA"},
+        {"~": "array", "dtype": "|O", "shape": [1], "data": ""},
+        {"~": "array", "dtype": "<i8", "shape": [1 << 40], "data": ""},
+        {"~": "array", "dtype": "<i8", "shape": [-1], "data": ""},
+        {"~": "array", "dtype": [["a", "<i8"]], "shape": [1], "data": ""},
+        {"~": "dict", "items": [[[1], 2]]},
+        {"~": "tuple", "items": 3},
+    ],
+)
+def test_damaged_states_are_errors(damaged: Any) -> None:
+    """Of one kind; nothing is executed and nothing large is allocated."""
+    with pytest.raises(StateError):
+        from_json(damaged)
+
+
+def test_deep_nests_are_an_error() -> None:
+    """Not the interpreter's."""
+    value: Any = 1
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(StateError, match="nested"):
+        from_json(value)
+
+
+WORDS = st.sampled_from(["state", "array", "tuple", "dict", "bytes", "scalar", "float"])
+KEYS = st.sampled_from(["~", "mark", "skip", "data", "dtype", "shape", "items", "value"])
+RUBBISH = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3) | WORDS,
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(KEYS, part, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(RUBBISH)
+def test_rubbish_is_read_or_refused(value: Any) -> None:
+    """With one kind of error."""
+    with contextlib.suppress(StateError):
+        from_json(value)
