@@ -419,6 +419,16 @@ class Ledger:
         """Whether somebody waits for bytes."""
         return bool(self._queue.entries)
 
+    @property
+    def first_ask(self) -> Ticket | None:
+        """Who is served next; None if nobody waits."""
+        return self._queue.first if self._queue.entries else None
+
+    @property
+    def is_recalling(self) -> bool:
+        """Whether there is read-ahead, which comes back by itself when it is needed elsewhere."""
+        return len(self._ahead) > 0
+
     def stalled(self) -> None:
         """Nothing will be released by itself any more: the first ask is granted by the last resorts, or fails."""
         self._settle()

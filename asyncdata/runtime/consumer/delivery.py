@@ -143,7 +143,7 @@ class Deliverer:
 
     Args:
         budget: Whose slabs they are.
-        account: The consumer's; charged with every slab that a delivery holds.
+        account: The consumer's; charged with every slab that only deliveries hold.
         returns: How ended leases come back.
         share_bytes: Slabs the consumer may hold before it gets private copies; what it still holds of earlier
             iterators is a part of them.
@@ -295,8 +295,8 @@ class Deliverer:
 
     def _lend(self, slabs: list[int]) -> npt.NDArray[np.uint8]:
         lent = self._budget.slabs.by_index(slabs)
-        for slab in self._kept.lend(lent):
-            self._budget.move(slab, self._account)
+        self._kept.lend(lent)
+        self._budget.charge_consumer(lent, self._account)
 
         def release() -> None:
             self._kept.take_back(lent)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from asyncdata.errors import MemoryLimitError, SystemResourceError
 from asyncdata.memory.accounts import Account, Kind, LedgerSnapshot, Ticket, TicketState
 from asyncdata.memory.arena import GRANULE, Arena
+from asyncdata.memory.columns import Column
 from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.spans import SpanAllocator
@@ -31,6 +33,13 @@ class ReadAhead(Protocol):
 
     def recall(self, slab: Slab) -> None:
         """Gives this slab back soon; it was read ahead, and is needed elsewhere."""
+
+
+class Holder(Protocol):
+    """A stage that keeps rows while it waits."""
+
+    def movable(self) -> Iterable[Column]:
+        """Columns whose rows may be moved now: nobody has noted where they lie, and nobody else shares their arrays."""
 
 
 class _Waiter:
@@ -56,18 +65,19 @@ class LentSlabs:
     and of those before it.
 
     Attributes:
+        account: Of the consumer that there is now.
         counts: By the slab's index.
         nbytes: Bytes of slabs that consumers hold.
     """
 
     def __init__(self) -> None:
+        self.account: Account | None = None
         self.counts: dict[int, int] = {}
         self.nbytes = 0
 
-    def lend(self, slabs: Sequence[Slab]) -> list[Slab]:
-        """Lends each slab once more; returns those that no consumer held before."""
+    def lend(self, slabs: Sequence[Slab]) -> None:
+        """Lends each slab once more."""
         counts = self.counts
-        fresh = []
         for slab in slabs:
             index = slab.index
             if index in counts:
@@ -75,8 +85,6 @@ class LentSlabs:
             else:
                 counts[index] = 1
                 self.nbytes += slab.nbytes
-                fresh.append(slab)
-        return fresh
 
     def take_back(self, slabs: Sequence[Slab]) -> None:
         """A consumer has let go of what `lend` gave it."""
@@ -100,6 +108,11 @@ class Budget:
         start: Where in the arena slabs may lie.
         stop: Behind that; the whole rest of the arena unless given.
         parts: Pipelines among which the user's limit is divided.
+
+    Attributes:
+        holders: Stages that collect rows; each enters itself.
+        moved: Grows whenever rows of theirs were moved while they waited.
+        relieve: Called when the pipeline has stalled, before an ask fails: may put what the holders have together.
     """
 
     def __init__(
@@ -114,6 +127,9 @@ class Budget:
         self._allocator = SpanAllocator(space, limit_bytes, GRANULE, start=start)
         self.slabs = Slabs(arena, self._allocator, self._freed)
         self.kept = LentSlabs()
+        self.holders: WeakKeyDictionary[Holder, None] = WeakKeyDictionary()
+        self.moved = 0
+        self.relieve: Callable[[], None] = _nothing
         self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
         self._room: list[Callable[[], None]] = []
 
@@ -263,8 +279,19 @@ class Budget:
 
         What else is left of a pipeline before, as reads that are being stopped, is not its own and ends by itself.
         """
+        self.kept.account = account
         for slab in self.slabs.by_index(list(self.kept.counts)):
             self.move(slab, account)
+
+    def charge_consumer(self, slabs: Iterable[Slab], account: Account) -> None:
+        """Charges the consumer with those slabs that nobody but consumers holds any more.
+
+        The charge follows the last row: what a stage upstream pins as well is that stage's own. So the consumer's
+        reserve is there for what only the consumer holds, whatever a buffer has in the same slabs.
+        """
+        for slab in slabs:
+            if self.slabs.holds(slab) == self.kept.counts[slab.index]:
+                self.move(slab, account)
 
     def hurry(self, slab: Slab) -> None:
         """What was taken for a later task is needed next."""
@@ -283,6 +310,7 @@ class Budget:
         """The arena is given up; leases that are still out hold the mapping themselves."""
         self._readers.clear()
         self._room.clear()
+        self.relieve = _nothing
         self.slabs.close()
 
     def _freed(self, slab: Slab) -> None:
@@ -316,7 +344,11 @@ class Budget:
         elif rounds < _QUIET_ROUNDS:
             asyncio.get_running_loop().call_soon(self._confirm, changes, rounds + 1)
         else:
-            self.ledger.stalled()
+            ask = self.ledger.first_ask
+            if not self.ledger.is_recalling:
+                self.relieve()
+            if self.ledger.first_ask is ask:
+                self.ledger.stalled()
             self._looking = False
             if self.ledger.has_decisions:
                 self._act()
@@ -336,3 +368,7 @@ class Budget:
                 callbacks, self._room = self._room, []
                 for callback in callbacks:
                     callback()
+
+
+def _nothing() -> None:
+    """Nobody can give anything back."""

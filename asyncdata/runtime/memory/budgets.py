@@ -14,6 +14,7 @@ from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.memory.compaction import Compaction
 
 _LEFT_OVER: Final = 8
 
@@ -74,6 +75,7 @@ class Budgets:
         region = self._arena.nbytes // self._parts // GRANULE * GRANULE
         limit = self._limit // self._parts
         budget = Budget(self._arena, limit, start=index * region, stop=(index + 1) * region, parts=self._parts)
+        budget.relieve = Compaction(budget)
         if self._aside:
             # Nearer the consumer than everybody: nobody borrows what it reserves.
             budget.open("second attempts at reads", rank=-1, kind=Kind.FLOW, reserved_bytes=self._aside)

@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
+from asyncdata.memory.arena import GRANULE
 from asyncdata.memory.columns import RefColumn
 from asyncdata.memory.leaf import CHECKSUM_BYTES
+from asyncdata.memory.wire import ALIGN
 from asyncdata.runtime.memory.budget import Budget
 
 _SHORT: Final = 1 / 2
@@ -25,7 +26,14 @@ _THIN: Final = ((_SHORT, 3 / 4), (1 / 4, 1 / 8))
 copying is worth."""
 _MOST_BYTES: Final = 4 << 20
 _MOST_MOVES: Final = 8
-"""Of so many bytes, where memory is short; one otherwise."""
+"""Slabs that are filled at a look, where memory is short; one otherwise."""
+_TOGETHER_PART: Final = 64
+_LEAST_TOGETHER: Final = 8 * GRANULE
+
+
+def most_together(limit: int) -> int:
+    """Bytes of rows that share a slab, unless they are one row's: few enough that a row pins little beside itself."""
+    return max(_LEAST_TOGETHER, min(_MOST_BYTES, limit // _TOGETHER_PART))
 
 
 class Evacuator:
@@ -56,7 +64,7 @@ class Evacuator:
     def _evacuate(self, column: RefColumn, part: float) -> bool:
         slabs = self._budget.slabs
         owners = slabs.of_rows(column.rows[:, 0])
-        sizes = _spaces(column)
+        sizes = spaces(column)
         live = np.bincount(owners, weights=sizes)
         rows_here = np.bincount(owners)
         thin = [
@@ -68,34 +76,42 @@ class Evacuator:
         ]
         # Whole slabs, those first that are freed for the least; half as many where so much is not to be had.
         thin.sort(key=lambda index: float(live[index]))
-        count = max(1, int(np.searchsorted(np.cumsum(live[thin]), _MOST_BYTES, side="right")))
+        most = most_together(self._budget.limit)
+        count = max(1, int(np.searchsorted(np.cumsum(live[thin]), most, side="right")))
         while thin and count:
             chosen = np.flatnonzero(np.isin(owners, thin[:count]))
-            if self._move(column, chosen, sizes[chosen]):
+            nbytes = int(sizes[chosen].sum())
+            if self._budget.charge(nbytes) >= sum(slabs.slab(index).nbytes for index in thin[:count]):
+                return False
+            slab = self._budget.take_now(self._account, nbytes)
+            if slab is not None:
+                move_rows(column, chosen, sizes[chosen], slab.offset)
+                slabs.drop(slab)
+                self.copied_bytes += nbytes
                 return True
             count //= 2
         return False
 
-    def _move(self, column: RefColumn, chosen: Rows, sizes: npt.NDArray[np.int64]) -> bool:
-        slabs = self._budget.slabs
-        ends = np.cumsum(sizes)
-        slab = self._budget.take_now(self._account, int(ends[-1]))
-        if slab is None:
-            return False
-        arena = slabs.arena.array
-        old = column.rows[chosen, 0].copy()
-        new = slab.offset + ends - sizes
-        for source, target, size in zip(old.tolist(), new.tolist(), sizes.tolist(), strict=True):
-            arena[target : target + size] = arena[source : source + size]
-        column.rows[chosen, 0] = new
-        slabs.hold_rows(new)
-        slabs.drop_rows(old)
-        slabs.drop(slab)
-        self.copied_bytes += int(ends[-1])
-        return True
+
+def move_rows(column: RefColumn, chosen: Rows, sizes: Rows, at: int) -> int:
+    """Copies some rows, of these `spaces`, to where there is room for them; returns where more may begin."""
+    slabs = column.slabs
+    arena = slabs.arena.array
+    ends = np.cumsum(sizes) + at
+    old = column.rows[chosen, 0]
+    new = ends - sizes
+    for source, target, size in zip(old.tolist(), new.tolist(), sizes.tolist(), strict=True):
+        arena[target : target + size] = arena[source : source + size]
+    column.rows[chosen, 0] = new
+    slabs.hold_rows(new)
+    slabs.drop_rows(old)
+    return int(ends[-1])
 
 
-def _spaces(column: RefColumn) -> npt.NDArray[np.int64]:
-    """Bytes each row occupies, a checksum behind it included."""
-    unchecked = column.leaf is not None and column.leaf.unchecked
-    return np.maximum(column.rows[:, 1] + CHECKSUM_BYTES * unchecked, 1)
+def spaces(column: RefColumn) -> Rows:
+    """Bytes that each row occupies where rows are packed: a checksum behind it, or the gap in front of the next one."""
+    leaf = column.leaf
+    if leaf is None or leaf.kind == "array":
+        steps: Rows = -(-np.maximum(column.rows[:, 1], 1) // ALIGN) * ALIGN
+        return steps
+    return np.maximum(column.rows[:, 1] + CHECKSUM_BYTES * leaf.unchecked, 1)

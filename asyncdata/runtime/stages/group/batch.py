@@ -93,7 +93,11 @@ class BatchStage(CollectingStage):
         # One byte more than the payloads, so that an empty one at the end begins inside the slab too.
         extra = sum(copied) + 1 if copied else 0
         self._most = max(1, min(BLOCK_ROWS, _SLAB_TARGET // (step + extra // count)))
+        moved = self._budget.moved
         slab = self._slab = await self._budget.take(self._account, count * step + extra)
+        if self._budget.moved != moved:
+            stacks = _stacks(block, count * size, size)
+            stored = [stack for stack in stacks if not isinstance(stack, Texts)]
         free = slab.offset + count * step
         for given, offset in zip(stored, layout.offsets, strict=True):
             part = _part(slabs.arena.array, slab.offset + offset, step, count, given.leaf)

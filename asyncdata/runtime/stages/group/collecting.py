@@ -8,7 +8,7 @@ The rows wait as references, charged to the stage.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Foreseen
 from asyncdata.memory.advance import EMPTY, Mark, Marks
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
@@ -118,6 +119,10 @@ class Collector:
         nbytes = sum(part.payload_bytes(len(part)) for part in self._parts)
         return Foreseen(max(self._sizes), self._rows, nbytes, max(self._sizes))
 
+    def movable(self) -> list[Column]:
+        """See `runtime.memory.budget.Holder`."""
+        return [column for part in self._parts for column in part.columns]
+
     def release(self) -> None:
         """Gives back what has been collected."""
         self.rest().release()
@@ -150,6 +155,15 @@ class CollectingStage(Stage):
         self._slab: Slab | None = None
         self._most = 1
         self._rows_account.foresee = self._foresee
+        self._budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """See `runtime.memory.budget.Holder`: those of batches that are being made, too, until there is a slab."""
+        columns = self._collector.movable()
+        for collected in (self._waiting, self._now):
+            if collected is not None and self._slab is None:
+                columns += collected.block.columns
+        return columns
 
     def _foresee(self) -> Foreseen:
         collected = self._now or self._waiting

@@ -13,7 +13,7 @@ up behind the window's last element.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -129,6 +129,11 @@ class GroupByWindowStage(Stage):
         self._mark: Mark = None
         self._since_evacuation = 0
         self._rows_account.foresee = self._foresee
+        context.budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """See `runtime.memory.budget.Holder`: not those of the window that is read now."""
+        return [column for group in self._groups.values() for part in group.parts for column in part.columns]
 
     def _foresee(self) -> Foreseen:
         parts = [part for group in self._groups.values() for part in group.parts]

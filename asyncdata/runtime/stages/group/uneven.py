@@ -10,6 +10,7 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -183,6 +184,13 @@ class UnevenBatchStage(CollectingStage):
         self.context.sources.locate(error, self.label, block.origin[start + row])
         raise error
 
+    def _plan_again(self) -> tuple[list[Plan], list[tuple[Column, ...]]]:
+        """The same for rows that were moved while memory was waited for."""
+        assert self._now is not None
+        block, stops, _ = self._now
+        found = [self._lay_out(block, start, stop) for start, stop in pairwise((0, *stops))]
+        return [plan for plan, _ in found], [columns for _, columns in found]
+
     # --- writing -----------------------------------------------------------------------------------------------
 
     async def _write(self, plans: list[Plan], inputs: list[tuple[Column, ...]]) -> tuple[Column, ...]:
@@ -190,7 +198,10 @@ class UnevenBatchStage(CollectingStage):
         total = sum(plan.nbytes for plan in plans)
         slab = None
         if total:
+            moved = self._budget.moved
             slab = self._slab = await self._budget.take(self._account, total)
+            if self._budget.moved != moved:
+                plans, inputs = self._plan_again()
         at = 0 if slab is None else slab.offset
         places: list[list[int]] = []
         for plan in plans:

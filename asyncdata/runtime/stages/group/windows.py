@@ -12,7 +12,7 @@ share are copied out of the arena once. A pull makes windows of a part of the me
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -76,6 +76,11 @@ class WindowStage(Stage):
         self._most = 1
         self._copies: list[Ticket] = []
         self._rows_account.foresee = self._foresee
+        self._budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """See `runtime.memory.budget.Holder`."""
+        return [column for block in self._fresh for column in block.columns]
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column
 from asyncdata.runtime.memory.landing import LandingAhead, NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 
@@ -69,6 +71,11 @@ class PrefetchStage(Stage):
         self._crowded = False
         self._rows = 0
         self._ahead: Ahead[Block] = Ahead(context, self._fill)
+        context.budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """See `runtime.memory.budget.Holder`."""
+        return [column for block in self._ahead.items for column in block.columns]
 
     async def _fill(self) -> None:
         while True:

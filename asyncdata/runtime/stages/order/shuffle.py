@@ -13,6 +13,7 @@ the input used up behind its last row leaves with the last row of the output.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
@@ -143,6 +144,15 @@ class ShuffleStage(Stage):
         self._wanted: Rows | None = None
         self._until = 0
         self._account.foresee = self._foresee
+        self._budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """See `runtime.memory.budget.Holder`."""
+        if self._draining:
+            left = np.array(self._places, np.int64)
+            self._columns = [column.pick(left) for column in self._columns]
+            self._places = list(range(len(left)))
+        return [column for block in self._filling for column in block.columns] + self._columns[:-2]
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`: the first pull reads again from the oldest row of the buffer on, and keeps those in it."""

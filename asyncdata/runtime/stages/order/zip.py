@@ -8,12 +8,13 @@ completed. These elements are used up and go nowhere. An error behind the end is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from asyncdata.memory.advance import Advance, Mark
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column
 from asyncdata.memory.structure import Structure, graft
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import Input, side_by_side
@@ -36,6 +37,11 @@ class ZipStage(Stage):
         self._begun = False
         self._ended = False
         self._marker = Marker()
+        context.budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """See `runtime.memory.budget.Holder`."""
+        return [column for source in self._inputs if source.rows for column in source.peek().columns]
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""

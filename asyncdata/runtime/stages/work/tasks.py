@@ -147,6 +147,10 @@ class Job:
             for slab in self._slabs():
                 self._budget.hurry(slab)
 
+    def movable(self) -> tuple[Column, ...]:
+        """Its rows, until a task is told where they lie, and may return parts of them; see `budget.Holder`."""
+        return () if any(part.task is not None for part in self.parts) else self.block.columns
+
     def cut(self, rows_per_task: int) -> None:
         """Makes tasks of so many rows; `done` is set when all of them have ended."""
         count = len(self.block)

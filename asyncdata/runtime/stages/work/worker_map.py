@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ import numpy as np
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import EMPTY, Mark, Marks, Rows
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column
 from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
@@ -137,6 +138,14 @@ class WorkerStage(Stage):
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._out: Block | None = None
+        self._budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """See `runtime.memory.budget.Holder`."""
+        columns = [] if self._collector is None else self._collector.movable()
+        for job in self._jobs:
+            columns += job.movable()
+        return columns
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task of the pipeline that this stage ends when it is closed."""

@@ -1,0 +1,159 @@
+"""Puts together what stages collect, when a pipeline has stalled: so that sizes alone decide whether it fails.
+
+A slab lives as long as one row points into it. How many rows each still has depends on what came together: on how
+elements were cut into blocks, on when a buffer was tidied, on which element the consumer got last. All that is timing.
+So before an ask fails, every row that may be moved is packed densely, the thinnest slabs first, as far as it takes.
+
+    stalled ─▶ rows of thin slabs ─▶ a new slab, full of them ─▶ the thin ones are free ─▶ the ask is granted, or fails
+
+**Why there is room.** While a pipeline is stalled nobody else takes memory. What a slab of copies is charged for a
+moment may be anything that is unused, also reserves: at least what the consumer, who waits with one delivery in hand,
+leaves of its own, a sixteenth of the limit, and what is set aside for second attempts at reads. As more is given back
+than was taken, every reserve is in force again at the end of the step.
+
+**What is left.** A slab of collected rows is full but for less than a granule and the row that did not fit, or it is
+held by somebody who is in the middle of using it: a task, a window that is being reduced. Slabs that only the consumer
+holds besides count against its own reserve, once the rows of others have left them. So what collecting takes follows
+from the rows that are collected, and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.columns import RefColumn
+from asyncdata.memory.slabs import Slab
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.memory.evacuate import most_together, move_rows, spaces
+
+_SPARE: Final = 32
+"""One part in so many of the limit is made free where that is cheap, so that the next stall is not at once."""
+_THIN: Final = 3 / 4
+"""It is cheap to empty slabs that are live to less than that."""
+
+
+class _Group(NamedTuple):
+    """Slabs whose rows go into one new slab, and how much of them is live."""
+
+    slabs: list[Slab]
+    live: int
+    thin: bool
+
+
+class Compaction:
+    """See the module's docstring.
+
+    Args:
+        budget: Whose holders and slabs they are.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._columns: list[RefColumn] = []
+        self._starts: Rows = np.empty(0, np.int64)
+        self._spaces: Rows = np.empty(0, np.int64)
+        self._order: Rows = np.empty(0, np.int64)
+        self._owners: Rows = np.empty(0, np.int64)
+
+    def __call__(self) -> None:
+        """Moves rows until the first ask can be granted, or nothing more would come of it."""
+        budget, kept = self._budget, self._budget.kept
+        if kept.account is not None:
+            budget.charge_consumer(budget.slabs.by_index(list(kept.counts)), kept.account)
+        self._columns = [
+            column
+            for holder in list(budget.holders)
+            for column in holder.movable()
+            if isinstance(column, RefColumn) and len(column) and (column.leaf is None or column.leaf.kind != "table")
+        ]
+        if self._columns:
+            self._look_at_rows()
+            ask = budget.ledger.first_ask
+            for account, group in self._groups():
+                enough = not group.thin or budget.ledger.free >= budget.limit // _SPARE
+                if enough and budget.ledger.first_ask is not ask:
+                    break
+                self._move(account, group)
+        self._columns = []
+
+    def _look_at_rows(self) -> None:
+        """All rows in one table, in the order of their slabs."""
+        columns = self._columns
+        owners = self._budget.slabs.of_rows(np.concatenate([column.rows[:, 0] for column in columns]))
+        self._spaces = np.concatenate([spaces(column) for column in columns])
+        self._starts = np.cumsum([0, *map(len, columns)])
+        self._order = np.argsort(owners, kind="stable")
+        self._owners = owners[self._order].astype(np.int64)
+
+    def _groups(self) -> Iterator[tuple[Account, _Group]]:
+        """What goes together, of each account, the thinnest slabs first."""
+        slabs = self._budget.slabs
+        live = np.bincount(self._owners, weights=self._spaces[self._order])
+        counts = np.bincount(self._owners)
+        chosen = [
+            (live[index] / slabs.slab(index).nbytes, index)
+            for index in np.flatnonzero(counts).tolist()
+            if self._may_empty(slabs.slab(index), int(counts[index]))
+        ]
+        most = most_together(self._budget.limit)
+        open_groups: dict[Account, _Group] = {}
+        for density, index in sorted(chosen):
+            slab, nbytes = slabs.slab(index), int(live[index])
+            account: Account = slab.account.account
+            group = open_groups.get(account)
+            if group is not None and group.live + nbytes > most:
+                yield account, group
+                group = None
+            before = [] if group is None else group.slabs
+            open_groups[account] = _Group(
+                [*before, slab], nbytes + (0 if group is None else group.live), density < _THIN
+            )
+        yield from open_groups.items()
+
+    def _may_empty(self, slab: Slab, rows: int) -> bool:
+        """Whether its charge ends with these rows: it is given back then, or is the consumer's."""
+        budget = self._budget
+        if slab.account.account.kind is not Kind.ASSEMBLER:
+            return False
+        lent = budget.kept.counts.get(slab.index, 0)
+        if budget.slabs.holds(slab) != rows + lent:
+            return False
+        consumer = budget.kept.account
+        return not lent or (consumer is not None and consumer.own + slab.nbytes <= consumer.backed)
+
+    def _move(self, account: Account, group: _Group) -> None:
+        """Moves the rows of some slabs to a new one, if that is smaller than they are."""
+        budget, slabs = self._budget, self._budget.slabs
+        cost = budget.charge(max(group.live, 1))
+        if cost >= sum(slab.nbytes for slab in group.slabs) or cost > budget.limit - budget.ledger.used:
+            return
+        consumer = budget.kept.account
+        lent = [slab for slab in group.slabs if slab.index in budget.kept.counts]
+        if lent and consumer is not None and consumer.own + sum(slab.nbytes for slab in lent) > consumer.backed:
+            return  # others found room there before
+        try:
+            target = budget.owe(account, max(group.live, 1))
+        except MemoryLimitError:
+            return
+        at = target.offset
+        chosen = np.sort(np.concatenate([self._places(slab) for slab in group.slabs]))
+        cuts = np.searchsorted(chosen, self._starts)
+        for number, column in enumerate(self._columns):
+            places = chosen[cuts[number] : cuts[number + 1]]
+            if len(places):
+                at = move_rows(column, places - self._starts[number], self._spaces[places], at)
+        slabs.drop(target)
+        budget.moved += 1
+        if consumer is not None:
+            budget.charge_consumer(lent, consumer)
+
+    def _places(self, slab: Slab) -> Rows:
+        """Which rows lie in a slab."""
+        begin, end = np.searchsorted(self._owners, [slab.index, slab.index + 1])
+        return self._order[begin:end]

@@ -1,0 +1,178 @@
+"""Before an ask fails, what stages collect is put together: what it takes then follows from its rows alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+
+from asyncdata.errors import MemoryLimitError
+from asyncdata.memory.accounts import Account, Kind
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.arena import GRANULE, Arena
+from asyncdata.memory.columns import Column, RefColumn
+from asyncdata.memory.leaf import BYTES
+from asyncdata.memory.slabs import Slab
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.memory.compaction import Compaction
+from tests.samples import samples
+
+LIMIT = 256 * GRANULE
+RESERVE = LIMIT // 8
+
+
+class Buffer:
+    """A stage that collects rows, and remembers what they are."""
+
+    def __init__(self, budget: Budget, account: Account) -> None:
+        self.budget = budget
+        self.account = account
+        self.rows: list[tuple[int, int]] = []
+        self.contents: list[bytes] = []
+        self.column = RefColumn(budget.slabs, np.empty((0, 2), np.int64), BYTES)
+        budget.holders[self] = None
+
+    def movable(self) -> Iterable[Column]:
+        """Whatever it has."""
+        return [self.column]
+
+    def keep(self, offset: int, content: bytes) -> None:
+        """One more row, which is held."""
+        self.rows.append((offset, len(content)))
+        self.contents.append(content)
+        self.budget.slabs.hold_rows(np.array([offset], np.int64))
+
+    def settle(self) -> None:
+        """No more rows come."""
+        self.column = RefColumn(self.budget.slabs, np.array(self.rows, np.int64).reshape(-1, 2), BYTES)
+
+    def check(self) -> None:
+        """The rows are what they were."""
+        view = self.budget.slabs.arena.view
+        assert [bytes(view[at : at + size]) for at, size in self.column.rows.tolist()] == self.contents
+
+
+class Bench:
+    """Some buffers, a consumer with a reserve, and somebody who asks for more."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.budget = Budget(arena, LIMIT)
+        self.budget.relieve = Compaction(self.budget)
+        self.consumer = self.budget.open("consumer", rank=0, kind=Kind.ASSEMBLER, reserved_bytes=RESERVE)
+        self.budget.adopt(self.consumer)
+        accounts = [self.budget.open(f"buffer {rank}", rank=rank, kind=Kind.ASSEMBLER) for rank in (1, 2)]
+        self.buffers = [Buffer(self.budget, account) for account in accounts]
+        self.asking = self.budget.open("asking", rank=3, kind=Kind.ASSEMBLER)
+
+    async def fill(self, draw: random.Random, nbytes: int, share: float) -> None:
+        """Slabs of some rows each, a share of which is kept, by either buffer, until so many bytes are taken."""
+        slabs = self.budget.slabs
+        while self.budget.ledger.used + 8 * GRANULE <= nbytes:
+            account = draw.choice(self.buffers).account
+            slab = await self.budget.take(account, draw.randint(1, 8) * GRANULE)
+            at = slab.offset
+            while (size := draw.choice([draw.randint(1, 200), draw.randint(1, 2 * GRANULE)])) <= (
+                slab.offset + slab.nbytes - at
+            ):
+                if draw.random() < share:
+                    content = draw.randbytes(size)
+                    slabs.arena.view[at : at + size] = content
+                    draw.choice(self.buffers).keep(at, content)
+                at += size
+            slabs.drop(slab)
+        for buffer in self.buffers:
+            buffer.settle()
+
+    def lend(self, draw: random.Random, nbytes: int) -> list[Slab]:
+        """The consumer holds some slabs as well."""
+        lent: list[Slab] = []
+        for slab in draw.sample(self.budget.slabs.alive(), len(self.budget.slabs.alive())):
+            if sum(one.nbytes for one in lent) + slab.nbytes <= nbytes:
+                self.budget.slabs.hold(slab)
+                lent.append(slab)
+        self.budget.kept.lend(lent)
+        self.budget.charge_consumer(lent, self.consumer)
+        return lent
+
+    @property
+    def live(self) -> int:
+        """Bytes of all rows that the buffers keep."""
+        return sum(len(content) for buffer in self.buffers for content in buffer.contents)
+
+    def put_back(self, *held: Slab) -> None:
+        """Nothing is left."""
+        for buffer in self.buffers:
+            buffer.check()
+            buffer.column.release()
+        self.budget.slabs.drop_each(held)
+        assert self.budget.ledger.used == 0
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    arena = Arena(16 * LIMIT)
+    yield Bench(arena)
+    arena.close()
+
+
+@pytest.mark.parametrize("seed", range(samples(20, 1000)))
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.6])
+async def test_an_ask_is_granted_if_it_fits_beside_the_rows(bench: Bench, share: float, seed: int) -> None:
+    """However thin the slabs are in which they came, and whatever a consumer within its reserve holds of them."""
+    draw = random.Random(seed)
+    budget = bench.budget
+    await bench.fill(draw, LIMIT - RESERVE, share)
+    lent = bench.lend(draw, draw.choice([0, RESERVE // 2]))
+    # The rows packed: each slab but the last of an account is full, but for a row that did not fit.
+    fits = LIMIT - RESERVE - bench.live * 9 // 7 - 4 * GRANULE
+    sizes = [count * GRANULE for count in range(1, LIMIT // GRANULE)]
+    slab = await budget.take(bench.asking, max(size for size in sizes if budget.charge(size) <= max(fits, GRANULE)))
+    assert budget.ledger.peak <= LIMIT
+    assert bench.consumer.own <= RESERVE
+    budget.kept.take_back(lent)
+    bench.put_back(slab, *lent)
+
+
+@pytest.mark.parametrize("seed", range(samples(5, 200)))
+async def test_an_ask_that_does_not_fit_fails_and_everything_is_as_it_was(bench: Bench, seed: int) -> None:
+    """With the rows alone the limit would be exceeded."""
+    draw = random.Random(seed)
+    await bench.fill(draw, LIMIT - RESERVE, 0.6)
+    with pytest.raises(MemoryLimitError):
+        await bench.budget.take(bench.asking, LIMIT - RESERVE - bench.live // GRANULE * GRANULE)
+    assert bench.budget.ledger.peak <= LIMIT
+    bench.put_back()
+
+
+async def test_rows_in_slabs_that_somebody_uses_stay_where_they_are(bench: Bench) -> None:
+    """A task was told where they lie, a window is read: copying them would free nothing."""
+    await bench.fill(random.Random(1), LIMIT - RESERVE, 0.3)
+    held = bench.budget.slabs.alive()
+    for slab in held:
+        bench.budget.slabs.hold(slab)
+    places: list[Rows] = [buffer.column.rows.copy() for buffer in bench.buffers]
+    with pytest.raises(MemoryLimitError):
+        await bench.budget.take(bench.asking, 8 * GRANULE)
+    for buffer, rows in zip(bench.buffers, places, strict=True):
+        assert (buffer.column.rows == rows).all()
+    assert not bench.budget.moved
+    bench.put_back(*held)
+
+
+async def test_a_lent_slab_is_the_consumers_only_when_nobody_else_holds_it(bench: Bench) -> None:
+    """What a buffer pins is charged to the buffer, so that the consumer's reserve stays free for what it alone has."""
+    await bench.fill(random.Random(2), 64 * GRANULE, 0.5)
+    used = [buffer.account.used for buffer in bench.buffers]
+    lent = bench.lend(random.Random(2), RESERVE)
+    assert bench.consumer.used == 0
+    assert [buffer.account.used for buffer in bench.buffers] == used
+    for buffer in bench.buffers:
+        buffer.check()
+        buffer.column.release()
+    bench.budget.charge_consumer(lent, bench.consumer)
+    assert bench.consumer.used == bench.budget.ledger.used == sum(slab.nbytes for slab in lent)
+    bench.budget.kept.take_back(lent)
+    bench.budget.slabs.drop_each(lent)
+    assert bench.budget.ledger.used == 0
