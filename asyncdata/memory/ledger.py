@@ -41,9 +41,10 @@ not, a task's ask may be Q, and everything that waits with it is added: inputs a
 time.
 
 Below such a limit Q may be blocked for good. The ledger cannot know this. The code that runs the stages sees that none
-of them makes progress, and that nothing they wait for is in progress, and calls ``stalled``. Then, as last resorts,
-flow borrows the unused part of the reserves farther upstream (it returns without them), and if several sources are
-waited for, another one is served; otherwise Q fails with ``MemoryLimitError``.
+of them makes progress, and that nothing they wait for is in progress. It packs what assemblers hold, because they need
+what their rows take and not what the rows happen to pin, and calls ``stalled``. Then, as last resorts, flow borrows the
+unused part of the reserves farther upstream (it returns without them), and if several sources are waited for, another
+one is served; otherwise Q fails with ``MemoryLimitError``.
 
 The laws apply to one pipeline. If several share a limit and one of them is not consumed for a while, its finished
 batches stay; so give each a ledger of its own with a part of the limit.

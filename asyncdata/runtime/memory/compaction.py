@@ -1,20 +1,19 @@
-"""Puts together what stages collect, when a pipeline has stalled: so that sizes alone decide whether it fails.
+"""Packs the rows that stages collect when a pipeline has stalled, so that only sizes decide whether it fails.
 
-A slab lives as long as one row points into it. How many rows each still has depends on what came together: on how
-elements were cut into blocks, on when a buffer was tidied, on which element the consumer got last. All that is timing.
-So before an ask fails, every row that may be moved is packed densely, the thinnest slabs first, as far as it takes.
+A slab exists as long as one row points into it. How many rows a slab still has depends on which rows arrived together,
+on when a buffer was tidied, and on which element the consumer got last. All of this is timing. Before a request fails,
+every row that may be moved is therefore packed densely, beginning with the thinnest slabs:
 
-    stalled ─▶ rows of thin slabs ─▶ a new slab, full of them ─▶ the thin ones are free ─▶ the ask is granted, or fails
+    stalled ─▶ rows of thin slabs ─▶ a new slab, full of them ─▶ thin slabs are free ─▶ the request is granted, or fails
 
-**Why there is room.** While a pipeline is stalled nobody else takes memory. What a slab of copies is charged for a
-moment may be anything that is unused, also reserves: at least what the consumer, who waits with one delivery in hand,
-leaves of its own, a sixteenth of the limit, and what is set aside for second attempts at reads. As more is given back
-than was taken, every reserve is in force again at the end of the step.
+**Why there is room.** While a pipeline is stalled, nobody else takes memory. The copies may therefore use any unused
+memory for a moment, including reserves. At least a sixteenth of the limit is unused, because the consumer reserves an
+eighth and waits with one delivery in hand, which is at most a sixteenth. Each step gives back more than it takes, so
+all reserves are in force again at its end.
 
-**What is left.** A slab of collected rows is full but for less than a granule and the row that did not fit, or it is
-held by somebody who is in the middle of using it: a task, a window that is being reduced. Slabs that only the consumer
-holds besides count against its own reserve, once the rows of others have left them. So what collecting takes follows
-from the rows that are collected, and from nothing else.
+**What is left.** A slab of collected rows is full, except for less than a granule and the row that did not fit, or it
+is in use: by a task, or by a window that is being reduced. Slabs that only the consumer still holds count against its
+own reserve. So the memory of a stage that collects depends on the rows that it collects, and on nothing else.
 """
 
 from __future__ import annotations
@@ -139,8 +138,8 @@ class Compaction:
             return  # others found room there before
         try:
             target = budget.owe(account, max(group.live, 1))
-        except MemoryLimitError:
-            return
+        except (MemoryLimitError, OSError):
+            return  # the ask fails for want of it, and says so
         at = target.offset
         chosen = np.sort(np.concatenate([self._places(slab) for slab in group.slabs]))
         cuts = np.searchsorted(chosen, self._starts)
