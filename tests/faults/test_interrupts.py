@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -27,11 +27,13 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.testing import check, settle, snapshot
+from asyncdata.runtime.consumer import edge, iterate
+from asyncdata.testing import ProcessSnapshot, check, settle, snapshot
 from tests.faults.programs import program
-from tests.patience import LIMIT_S
+from tests.patience import LIMIT_S, wait_until
 
 _ENTRY: Final = -1
+_READING: Final = (iterate.__file__, edge.__file__)
 _Place = tuple[CodeType, int]
 """A function, and the offset of a step in it, or its beginning."""
 
@@ -146,6 +148,43 @@ def test_an_interrupt_at_any_step_leaves_nothing(
         assert not check(before), (place, when)
 
 
+def test_an_interrupt_inside_next_closes_before_it_is_raised(samples: Callable[[int, int], int]) -> None:
+    """A traceback that somebody keeps, as notebooks do, keeps nothing running; no element is passed over unsaid."""
+    with _pipeline().iterator() as iterator:
+        tracer = _Tracer()
+        _run(functools.partial(_take_three, iterator), tracer)
+    # In front of the first step of `__next__` nothing was taken, and there is nobody yet who could close.
+    places = [
+        (place, n)
+        for place, count in tracer.seen.items()
+        for n in {1, count}
+        if place[0].co_filename in _READING
+        and (place[0].co_qualname, place[1]) != ("PipelineIterator.__next__", _ENTRY)
+    ]
+    assert len(places) > 20
+    for place, when in random.Random(samples(8, 9)).sample(places, min(len(places), samples(20, 10_000))):
+        before = snapshot()
+        iterator = _pipeline().iterator()
+        try:
+            _run(functools.partial(_take_three, iterator), _Tracer(place, when))
+        except KeyboardInterrupt as kept:
+            # What the traceback refers to may be views of memory; it is nothing that runs.
+            wait_until(functools.partial(_is_still, before), functools.partial(str, (place, when)))
+            with pytest.raises(ad.PipelineClosedError):
+                next(iterator)
+            del kept
+        iterator.close()
+
+
+def _take_three(batches: Iterator[Any]) -> None:
+    for _ in range(3):
+        next(batches)
+
+
+def _is_still(before: ProcessSnapshot) -> bool:
+    return not {leak.kind for leak in check(before)} & {"thread", "task", "process"}
+
+
 @pytest.mark.parametrize("executor", ["inline", "thread"])
 def test_an_interrupt_while_a_batch_goes_is_raised_behind_it(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python prints and forgets what is raised in a finalizer; the end of a batch is none that could be interrupted."""
@@ -170,10 +209,14 @@ def test_an_interrupt_while_a_batch_goes_is_raised_behind_it(executor: str, monk
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, int], int]) -> None:
-    """A program that starts and closes pipelines all the time ends at the first one."""
+    """A program that starts and closes pipelines all the time ends at the first one.
+
+    The first pipeline imports modules: Python prints and forgets an interrupt that hits its clean-up behind an import.
+    """
     delays = random.Random(3)
     for _ in range(samples(3, 100)):
         with program(f"""
+            list(pipeline("{executor}", 8))
             try:
                 say("ready")
                 while True:

@@ -106,21 +106,22 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         return self
 
     def __next__(self) -> Element:
-        while True:
+        try:
             element = self._take()
-            if element is not _NOTHING:
-                return element
-            if self._ended:
-                with self._kept_error():
-                    self.close()
-                raise self._outcome(StopIteration())
-            running = self._usable()
-            try:
-                running.edge.wait()
-            except BaseException as error:
+            while element is _NOTHING and not self._ended:
+                self._usable().edge.wait()
+                element = self._take()
+        except BaseException as error:
+            # Of a signal's handler: wherever it was raised, a traceback that is kept must not keep the pipeline open.
+            if not self._closed and os.getpid() == self._pid:
                 self._failure = in_a_line(error)
                 self.close()
-                raise
+            raise
+        if element is not _NOTHING:
+            return element
+        with self._kept_error():
+            self.close()
+        raise self._outcome(StopIteration())
 
     async def __anext__(self) -> Element:
         while True:
@@ -139,31 +140,29 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         running = self._running
         if running is not None and os.getpid() != self._pid:
             running.runtime.check_process()
-        with self._lock:
-            delivery = self._delivery
-            if delivery is None:
-                if running is None or self._closed or self._ended:
-                    return _NOTHING
-                try:
-                    self._ended, delivery = _split(running.edge.pop())
-                except BaseException as error:  # noqa: BLE001 -- raised once everything is put back
-                    delivery = None
-                    self._fail(error)
-                if delivery is None:
-                    return _NOTHING
-                self._delivery, self._row = delivery, 0
-                self._positions.receive(delivery.advance)
-            row = self._row
-            self._row += 1
-            self._handed += 1
-            if self._row == len(delivery):
-                self._delivery = None
+        taken = 0
         try:
+            with self._lock:
+                delivery = self._delivery
+                if delivery is None:
+                    if running is None or self._closed or self._ended:
+                        return _NOTHING
+                    self._ended, delivery = _split(running.edge.pop())
+                    if delivery is None:
+                        return _NOTHING
+                    self._delivery, self._row = delivery, 0
+                    self._positions.receive(delivery.advance)
+                row = self._row
+                taken = 1
+                self._row += taken
+                self._handed += taken
+                if self._row == len(delivery):
+                    self._delivery = None
             return delivery.element(row)
-        except BaseException as error:  # noqa: BLE001 -- likewise: an element that cannot be made is not passed over
+        except BaseException as error:  # noqa: BLE001 -- raised once everything is put back; no element is passed over
             with self._lock:
                 self._delivery = None
-                self._handed -= 1
+                self._handed -= taken
                 self._fail(error)
             return _NOTHING
 
