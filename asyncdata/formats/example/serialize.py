@@ -5,6 +5,7 @@ entries always contain key and value.
 
 In these bytes a length precedes what it counts. A message therefore becomes a list of pieces with known sizes, in which
 long values are not copied, and one join at the end writes each of them once.
+Short strings of a list are joined at once.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _SHORT: Final = 120
 _FEW: Final = 64
 """So many integers are packed faster one by one than together."""
 _FLOAT: Final = struct.Struct("<f")
-_SHORT_LEADS: Final = tuple(b"\n%c" % size for size in range(0x80))
-"""What stands before a string of less than 128 bytes, by its size."""
+_SHORT_LEADS: Final = tuple(_FIRST + write_varint(size) for size in range(1024))
+"""The bytes in front of a string shorter than 1 KiB, by its size; such strings are copied rather than kept as pieces."""
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
@@ -141,8 +142,9 @@ def _feature(value: Any) -> _Message:
             return _strings(value)
         if float in kinds:
             return _floats(value)
-        if int in kinds and len(value) <= _FEW and min(value) >= _LEAST and max(value) <= _MOST:
-            return _one(_INTS, b"".join([write_varint(item) for item in value]))
+        if int in kinds and len(value) <= _FEW and (least := min(value)) >= _LEAST and (most := max(value)) <= _MOST:
+            small = least >= 0 and most < 0x80
+            return _one(_INTS, bytes(value) if small else b"".join([write_varint(item) for item in value]))
     return _any_feature(value)
 
 
@@ -203,8 +205,21 @@ def _one(tag: bytes, value: _Piece) -> _Message:
 
 
 def _strings(values: Sequence[_Piece]) -> _Message:
+    try:
+        packed = b"".join([_SHORT_LEADS[len(value)] + value for value in values])
+    except IndexError:
+        return _long_strings(values)
+    size = len(packed)
+    if size < _SHORT:
+        return b"\n%c%b" % (size, packed), (), size + 2
+    head = _BYTES + write_varint(size)
+    return head, (packed,), len(head) + size
+
+
+def _long_strings(values: Sequence[_Piece]) -> _Message:
+    """Strings kept as pieces, which only the final join copies."""
     sizes = list(map(len, values))
-    leads = [_SHORT_LEADS[size] if size < 0x80 else _FIRST + write_varint(size) for size in sizes]
+    leads = [_FIRST + write_varint(size) for size in sizes]
     total = sum(sizes) + sum(map(len, leads))
     head = _BYTES + write_varint(total)
     return head, chain.from_iterable(zip(leads, values, strict=True)), len(head) + total

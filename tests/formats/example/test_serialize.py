@@ -45,7 +45,8 @@ FORMS: dict[str, tuple[Callable[[Sequence[Any]], Any], ...]] = {
 }
 # Around the sizes at which a length needs another byte.
 STRINGS = st.one_of(
-    st.binary(max_size=20), st.sampled_from([100, 113, 119, 120, 127, 128, 300, 16_370, 16_383, 16_384]).map(bytes)
+    st.binary(max_size=20),
+    st.sampled_from([100, 113, 119, 120, 127, 128, 300, 1023, 1024, 16_370, 16_383, 16_384]).map(bytes),
 )
 NUMBERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
