@@ -149,11 +149,11 @@ def test_an_interrupt_at_any_step_leaves_nothing(
 
 
 def test_an_interrupt_inside_next_closes_before_it_is_raised(samples: Callable[[int, int], int]) -> None:
-    """A traceback that somebody keeps, as notebooks do, keeps nothing running; no element is passed over unsaid."""
+    """A traceback that somebody keeps, as notebooks do, keeps nothing running, and no element is skipped silently."""
     with _pipeline().iterator() as iterator:
         tracer = _Tracer()
         _run(functools.partial(_take_three, iterator), tracer)
-    # In front of the first step of `__next__` nothing was taken, and there is nobody yet who could close.
+    # Before the first step of `__next__` no element was taken, and no code runs yet that could close.
     places = [
         (place, n)
         for place, count in tracer.seen.items()
@@ -168,7 +168,7 @@ def test_an_interrupt_inside_next_closes_before_it_is_raised(samples: Callable[[
         try:
             _run(functools.partial(_take_three, iterator), _Tracer(place, when))
         except KeyboardInterrupt as kept:
-            # What the traceback refers to may be views of memory; it is nothing that runs.
+            # The traceback may hold views of memory, but nothing that runs.
             wait_until(functools.partial(_is_still, before), functools.partial(str, (place, when)))
             with pytest.raises(ad.PipelineClosedError):
                 next(iterator)
@@ -211,7 +211,8 @@ def test_an_interrupt_while_a_batch_goes_is_raised_behind_it(executor: str, monk
 def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, int], int]) -> None:
     """A program that starts and closes pipelines all the time ends at the first one.
 
-    Python prints and forgets one that hits a callback of its own, behind an import or where a thread's object goes.
+    Python prints and discards an interrupt that hits one of its own callbacks, after an import or when a thread object
+    is freed; the program raises it again.
     """
     delays = random.Random(3)
     for _ in range(samples(3, 100)):

@@ -112,7 +112,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 self._usable().edge.wait()
                 element = self._take()
         except BaseException as error:
-            # Of a signal's handler: wherever it was raised, a traceback that is kept must not keep the pipeline open.
+            # A signal handler may raise at any step; a traceback that is kept must not keep the pipeline open.
             if not self._closed and os.getpid() == self._pid:
                 self._failure = in_a_line(error)
                 self.close()
