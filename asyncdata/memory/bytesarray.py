@@ -17,6 +17,10 @@ class BytesArray(Sequence[Any]):
 
     The payloads stay where they were received; the array keeps that memory alive. Indexing copies one item out.
 
+    Attributes:
+        memory: What the places point into, for this package: much else may lie in it, and it may be writable.
+        places: ``int64[n, 2]``: offset in the memory and length of each item.
+
     Example:
         >>> import asyncdata as ad
         >>> batch = ad.BytesArray.from_items([b"one", b"", b"three"])
@@ -26,19 +30,20 @@ class BytesArray(Sequence[Any]):
         [b'one', b'', b'three']
     """
 
-    __slots__ = ("_base", "_rows", "_text")
+    __slots__ = ("_own", "_text", "memory", "places")
 
-    def __init__(self, base: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], *, text: bool = False) -> None:
+    def __init__(self, memory: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], *, text: bool = False) -> None:
         """Wraps memory that is there already.
 
         Args:
-            base: Bytes that the rows point into; owns or keeps alive the memory.
-            rows: ``int64[n, 2]`` offsets and lengths in bytes.
+            memory: Bytes that the places point into; owns or keeps alive the memory.
+            places: ``int64[n, 2]`` offsets and lengths in bytes.
             text: Items are ``str`` (UTF-8) instead of ``bytes``.
         """
-        self._base = base
-        self._rows = rows
+        self.memory = memory
+        self.places = places
         self._text = text
+        self._own: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]] | None = None
 
     @classmethod
     def from_items(cls, items: Sequence[bytes | bytearray | memoryview | str]) -> BytesArray:
@@ -75,7 +80,7 @@ class BytesArray(Sequence[Any]):
             return cls(out, moved, text=text)
         data = base.data
         packed = cls.from_items([data[offset : offset + length] for offset, length in rows.tolist()])
-        return cls(packed.base, packed.rows, text=text)
+        return cls(packed.memory, packed.places, text=text)
 
     @property
     def text(self) -> bool:
@@ -84,47 +89,63 @@ class BytesArray(Sequence[Any]):
 
     @property
     def base(self) -> npt.NDArray[np.uint8]:
-        """The memory that the rows point into; there may be more in it than the items."""
-        return self._base
+        """The items side by side, read-only: where they lie if they lie so, else a copy, made once."""
+        return self._alone()[0]
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """``int64[n, 2]``: offset in ``base`` and length of each item, in bytes."""
-        return self._rows
+        """``int64[n, 2]``: offset in ``base`` and length of each item, in bytes; read-only."""
+        return self._alone()[1]
+
+    def _alone(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Memory in which only the items are, and where."""
+        if self._own is None:
+            rows = np.empty((len(self), 2), np.int64)
+            rows[:, 1] = self.places[:, 1]
+            np.cumsum(rows[:, 1], out=rows[:, 0])
+            rows[:, 0] -= rows[:, 1]
+            filled = rows[:, 1] > 0
+            steps = (self.places[:, 0] - rows[:, 0])[filled]
+            if len(steps) and (steps == steps[0]).all():
+                base = self.memory[steps[0] : steps[0] + self.nbytes]
+            else:
+                base = np.frombuffer(b"".join(self.views()), np.uint8)
+            base.flags.writeable = rows.flags.writeable = False
+            self._own = base, rows
+        return self._own
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """``int64[n]``: the length of each item in bytes."""
-        return self._rows[:, 1].copy()
+        return self.places[:, 1].copy()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all items together."""
-        return int(self._rows[:, 1].sum())
+        return int(self.places[:, 1].sum())
 
     def views(self) -> list[memoryview]:
-        """A memoryview per item, without a copy; each keeps the memory of the whole batch alive."""
-        base = self._base
-        return [base[offset : offset + length].data for offset, length in self._rows.tolist()]
+        """A read-only memoryview per item, without a copy; each keeps the memory of the whole batch alive."""
+        memory = self.memory.data.toreadonly()
+        return [memory[offset : offset + length] for offset, length in self.places.tolist()]
 
     def copy(self) -> BytesArray:
         """The same items in private memory."""
-        return BytesArray.copied(self._base, self._rows, text=self._text)
+        return BytesArray.copied(self.memory, self.places, text=self._text)
 
     def tolist(self) -> list[Any]:
         """All items as ``bytes`` or ``str``."""
-        return list(self)
-
-    def _item(self, offset: int, length: int) -> bytes | str:
-        part = self._base[offset : offset + length]
-        return str(part.data, "utf-8") if self._text else part.tobytes()
+        memory, places = self.memory.data, self.places.tolist()
+        if self._text:
+            return [str(memory[offset : offset + length], "utf-8") for offset, length in places]
+        return [memory[offset : offset + length].tobytes() for offset, length in places]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.places)
 
     def __iter__(self) -> Iterator[Any]:
-        for offset, length in self._rows.tolist():
-            yield self._item(offset, length)
+        for row in range(len(self)):
+            yield self[row]
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -132,8 +153,10 @@ class BytesArray(Sequence[Any]):
     def __getitem__(self, index: slice) -> BytesArray: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return BytesArray(self._base, self._rows[index], text=self._text)
-        return self._item(*self._rows[index].tolist())
+            return BytesArray(self.memory, self.places[index], text=self._text)
+        offset, length = self.places[index].tolist()
+        part = self.memory[offset : offset + length]
+        return str(part.data, "utf-8") if self._text else part.tobytes()
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Sequence) and not isinstance(other, str | bytes):
@@ -159,4 +182,4 @@ class BytesArray(Sequence[Any]):
 
 def _loaded(items: list[Any], text: bool) -> BytesArray:
     found = BytesArray.from_items(items)
-    return BytesArray(found.base, found.rows, text=text)
+    return BytesArray(found.memory, found.places, text=text)

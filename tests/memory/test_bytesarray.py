@@ -46,6 +46,20 @@ def test_it_is_a_view_until_it_is_copied() -> None:
     assert copy[0] == b"one"
 
 
+@pytest.mark.parametrize("places", [[[2, 3], [5, 1]], [[7, 5], [2, 3]], [[2, 3], [7, 0], [7, 5]], [[4, 0]], []])
+def test_nothing_but_its_items_is_shown(places: list[list[int]]) -> None:
+    """What else lies in the memory does not; and none of it can be written to."""
+    memory = np.frombuffer(bytearray(b"..one..three"), np.uint8)
+    array = BytesArray(memory, np.array(places, np.int64).reshape(-1, 2))
+    items = array.tolist()
+    assert array.base.tobytes() == b"".join(items)
+    assert [array.base[at : at + size].tobytes() for at, size in array.rows.tolist()] == items
+    assert array.base is array.base
+    assert not array.base.flags.writeable
+    assert not array.rows.flags.writeable
+    assert all(view.readonly for view in array.views())
+
+
 def test_indices_behind_the_end() -> None:
     """An index that is not there is an IndexError, as of any sequence."""
     array = BytesArray.from_items(ITEMS)

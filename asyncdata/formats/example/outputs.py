@@ -25,6 +25,7 @@ from asyncdata.formats.example.features import (
     RaggedFeature,
     value_of,
 )
+from asyncdata.formats.example.varints import ByteArray
 from asyncdata.formats.example.wanted import Output, Wanted
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
@@ -36,8 +37,8 @@ Axes: TypeAlias = "tuple[int | None, ...]"
 # --- columns of values that were read one by one
 
 
-def stacked(values: Sequence[Any], item: Wanted) -> Column:
-    """The column of a list, from its values in every record."""
+def stacked(values: Sequence[Any], item: Wanted, array: ByteArray | None = None) -> Column:
+    """The column of a list, from its values in every record; byte strings may be views of an array."""
     if item.count < 0:
         if item.kind != "bytes":
             flat: Any = np.concatenate(values) if values else np.empty(0, item.kind)
@@ -45,21 +46,41 @@ def stacked(values: Sequence[Any], item: Wanted) -> Column:
             flat = BytesArray.from_items([value for some in values for value in some])
         return RaggedArray.from_row_lengths(flat, np.array([len(some) for some in values], np.int64))
     if item.single and item.kind == "bytes":
-        return BytesArray.from_items(values)
+        return _in_place(values, array)
     column = np.empty((len(values), *item.shape), object if item.kind == "bytes" else item.kind)
     _put(column, range(len(values)), values)
     return column
 
 
-def patched(column: Column, places: Sequence[int], values: Sequence[Any], item: Wanted) -> Column:
-    """A column with other values at some places."""
+def patched(
+    column: Column, places: Sequence[int], values: Sequence[Any], item: Wanted, array: ByteArray | None = None
+) -> Column:
+    """A column with other values at some places; see `stacked`."""
     if not isinstance(column, np.ndarray):
-        every = list(column)
+        every = column.views() if isinstance(column, BytesArray) else list(column)
         for place, value in zip(places, values, strict=True):
             every[place] = value
-        return stacked(every, item)
+        return stacked(every, item, array)
     _put(column, places, values)
     return column
+
+
+def _in_place(values: Sequence[Any], array: ByteArray | None) -> BytesArray:
+    """Byte strings where they lie in an array; a copy of all if one lies elsewhere, as defaults do."""
+    if array is None or not all(isinstance(value, memoryview) for value in values):
+        return BytesArray.from_items(values)
+    begin = _address(array)
+    places = np.empty((len(values), 2), np.int64)
+    for row, value in enumerate(values):
+        size = len(value)
+        places[row] = _address(np.frombuffer(value, np.uint8)) - begin if size else 0, size
+    inside = (places[:, 0] >= 0) & (places.sum(axis=1) <= len(array))
+    return BytesArray(array, places) if inside.all() else BytesArray.from_items(values)
+
+
+def _address(array: ByteArray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _put(column: np.ndarray[Any, Any], places: Sequence[int], values: Sequence[Any]) -> None:

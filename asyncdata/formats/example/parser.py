@@ -18,7 +18,7 @@ import numpy.typing as npt
 from asyncdata import arguments
 from asyncdata.errors import CorruptRecordError
 from asyncdata.formats.example.columnar import Column, ColumnarReader
-from asyncdata.formats.example.features import Feature, FixedLenSequenceFeature
+from asyncdata.formats.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature
 from asyncdata.formats.example.keys import MAX_KEY_BYTES
 from asyncdata.formats.example.outputs import of_batch, of_examples, of_record, of_records, of_stack, patched, stacked
 from asyncdata.formats.example.scalar import Record, ScalarReader, in_batch
@@ -37,7 +37,8 @@ class ExampleParser:
         spec: What was asked for.
         zero_copy: Bytes values of a single record are memoryviews into it, valid as long as it is. Those of a batch
             always stay where they are, in memory that the result keeps alive.
-        accepts_rows: Tells a worker that it may call :meth:`rows` with references instead of payloads.
+        accepts_rows: Tells a pipeline that it may call :meth:`rows` with references instead of payloads.
+        dense: A batch is nothing else than its records side by side: :meth:`rows` gives the same as :meth:`batched`.
     """
 
     accepts_rows = True
@@ -50,8 +51,11 @@ class ExampleParser:
             if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
                 raise ValueError(f"feature {name!r}: a FixedLenSequenceFeature of an Example needs allow_missing=True")
         self.zero_copy = arguments.flag("zero_copy", zero_copy)
+        self.dense = all(isinstance(feature, FixedLenFeature) for feature in self.spec.values())
         self._wanted, self._outputs = plan(self.spec)
         self._one = ScalarReader(self._wanted)
+        # Byte strings of records that are read one by one stay where they are, too, where each is a list of its own.
+        self._in_place = all(item.single for item in self._wanted if item.kind == "bytes")
         keys = {item.key for item in self._wanted}
         # Records of which two lists have one key, or with a very long key, are read one by one.
         usual = len(keys) == len(self._wanted) and max(map(len, keys)) <= MAX_KEY_BYTES
@@ -87,7 +91,7 @@ class ExampleParser:
             TypeError: The records are not bytes.
         """
         batch = batch_of(records)
-        columns = self._columns(batch.base, batch.rows)
+        columns = self._columns(batch.memory, batch.places)
         return {output.name: of_batch(output, columns) for output in self._outputs}
 
     def rows(self, view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -114,16 +118,17 @@ class ExampleParser:
         for index in left:
             offset, length = rows[index].tolist()
             try:
-                singles.append(self._one.read(array[offset : offset + length].data))
+                record = array[offset : offset + length].data
+                singles.append(self._one.read(record, record if self._in_place else None))
             except CorruptRecordError as error:
                 raise in_batch(error, index, len(rows)) from None
         values = [[single[slot] for single in singles] for slot in range(len(self._wanted))]
         if together is None:
-            return list(map(stacked, values, self._wanted))
+            return [stacked(found, item, array) for found, item in zip(values, self._wanted, strict=True)]
         if not left:
             return together[0]
         return [
-            patched(column, left, found, item)
+            patched(column, left, found, item, array)
             for column, found, item in zip(together[0], values, self._wanted, strict=True)
         ]
 

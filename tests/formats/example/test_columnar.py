@@ -358,6 +358,6 @@ def test_byte_strings_stay_where_they_are() -> None:
         [serialize_example(dict(sorted(values.items(), reverse=n % 2 > 0))) for n in range(20)]
     )
     batch = parse_example(spec)(records)
-    assert batch["s"].base is records.base
-    assert batch["v"].values.base is records.base
+    assert batch["s"].memory is records.memory
+    assert batch["v"].values.memory is records.memory
     assert batch["v"].to_list() == [values["v"]] * 20
