@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Batch, Map, MapBatch
@@ -38,7 +41,7 @@ def fuse_maps(node: Node, options: Options) -> Node:
     del options
     while isinstance(node, MapBatch) and isinstance(first := node.input, Map) and _goes_with(first, node):
         leads = first.zero_copy or not _goes_with(first.input, node)
-        if leads and getattr(first.function, "accepts_rows", False):
+        if leads and reads_rows(first.function):
             break
         node = MapBatch(
             input=first.input,
@@ -52,6 +55,11 @@ def fuse_maps(node: Node, options: Options) -> Node:
             drop_remainder=node.drop_remainder,
         )
     return node
+
+
+def reads_rows(function: Callable[..., Any]) -> bool:
+    """Whether a function is a ready-made one that can be given records where they lie, many at once."""
+    return getattr(function, "accepts_rows", False) is True
 
 
 def _goes_with(first: Node, node: MapBatch) -> bool:

@@ -15,7 +15,7 @@ from asyncdata.plan.combining import Concatenate
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
-from asyncdata.planner.fuse import fuse_map_batch, fuse_maps
+from asyncdata.planner.fuse import fuse_map_batch, fuse_maps, reads_rows
 from asyncdata.planner.recipe import keep_recipe
 from asyncdata.planner.shards import refuse_overlap
 
@@ -30,8 +30,9 @@ _PASS_EVERY_ROW: Final = (Concatenate, Prefetch, Repeat, Shuffle, WithOptions)
 def place_map(node: Node, options: Options) -> Node:
     """Fills in the executor of a `Map`, and makes its parallelism definite.
 
-    A plain function runs in the worker processes when it is parallel, else inline; an ``async def`` function is
-    awaited. Without worker processes (``num_workers=0``) threads take their place.
+    A plain function runs in the worker processes when it is parallel, else inline; so does a ready-made parser, unless
+    so many calls at a time are asked for. An ``async def`` function is awaited. Without worker processes
+    (``num_workers=0``) threads take their place.
     """
     if not isinstance(node, Map):
         return node
@@ -39,7 +40,9 @@ def place_map(node: Node, options: Options) -> Node:
     if is_async(node.function):
         executor = "async"
     elif executor is None:
-        executor = "inline" if node.parallelism is None else "process"
+        # A ready-made parser that is given records where they lie costs less than handing it to a worker.
+        on_loop = node.parallelism is None or (node.parallelism == AUTOTUNE and reads_rows(node.function))
+        executor = "inline" if on_loop else "process"
     if executor == "process" and options.num_workers == 0:
         executor = "thread"
     parallelism = node.parallelism

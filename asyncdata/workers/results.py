@@ -113,7 +113,7 @@ def _write_payloads(
     for (table, _), items in zip(tables, raw, strict=True):
         if sum(map(len, items)) < _SMALL_ITEM * len(items):
             # Small ones are joined first: one copy more, and nothing else to do for each.
-            position = _write_joined(array, position, table, items, base)
+            position = write_joined(array, position, table, items, base)
             continue
         for row, item in enumerate(items):
             size = len(item)
@@ -125,7 +125,7 @@ def _write_payloads(
     return base
 
 
-def _write_joined(
+def write_joined(
     array: npt.NDArray[np.uint8], position: int, table: npt.NDArray[Any], items: list[Any], inside: int
 ) -> int:
     """Writes items side by side from a position on, and their places into a table; gives the position behind them.
@@ -333,7 +333,7 @@ class Results:
     def _write_strings(self, position: int, strings: BytesArray) -> None:
         """A table of strings, and their payloads behind it."""
         inner = self._array[position : position + 16 * len(strings)].view(np.int64).reshape(-1, 2)
-        _write_joined(self._array, position + inner.nbytes, inner, strings.views(), position)
+        write_joined(self._array, position + inner.nbytes, inner, strings.views(), position)
 
 
 def _is_of_texts(value: Any) -> bool:

@@ -26,6 +26,7 @@ from asyncdata.plan.transformations import (
 from asyncdata.planner.rules import RULES, rewrite, tasks_verify
 
 RECORDS = TFRecordFile(url="memory://b/o", compression=None)
+PARSE = ad.parse_example({"id": ad.FixedLenFeature((), int)})
 NUMBERS = Range(start=0, stop=9, step=1, dtype="<i8")
 
 
@@ -74,6 +75,12 @@ def kinds(node: Node) -> list[str]:
         (one, None, "process", None, "process", AUTOTUNE),
         (one, None, "process", 0, "thread", AUTOTUNE),
         (one, 4, "inline", None, "inline", 4),
+        (PARSE, AUTOTUNE, None, None, "inline", AUTOTUNE),
+        (PARSE, None, None, None, "inline", None),
+        (PARSE, 4, None, None, "process", 4),
+        (PARSE, AUTOTUNE, "process", None, "process", AUTOTUNE),
+        (PARSE, AUTOTUNE, "thread", None, "thread", AUTOTUNE),
+        (ad.decode_image(), AUTOTUNE, None, None, "process", AUTOTUNE),
         (one_later, None, None, None, "async", 1),
         (one_later, 7, None, None, "async", 7),
         (one_later, AUTOTUNE, None, 0, "async", AUTOTUNE),
@@ -89,7 +96,10 @@ def test_where_functions_run(
     placed: str,
     calls: int | None,
 ) -> None:
-    """Inline unless parallel, then in processes, or threads when there are none; async functions are awaited."""
+    """Inline unless parallel, then in processes, or threads when there are none; async functions are awaited.
+
+    Parsers that read many records at once go to workers only where it was said how many calls, or where.
+    """
     options = Options() if workers is None else Options(num_workers=workers)
     node = rewrite(mapped(NUMBERS, function, parallelism=parallelism, executor=executor), options)
     assert isinstance(node, Map)

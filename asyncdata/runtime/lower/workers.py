@@ -13,6 +13,7 @@ from asyncdata.memory.wire import as_views
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name
+from asyncdata.planner.fuse import reads_rows
 from asyncdata.planner.rules import tasks_verify
 from asyncdata.runtime.lower.registry import keys, lower, lowers, resumed
 from asyncdata.runtime.scope import Scope
@@ -20,6 +21,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collector
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
+from asyncdata.runtime.stages.rows.parsed import ParserStage
 from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
 from asyncdata.runtime.stages.work.worker_map import WorkerStage
 from asyncdata.runtime.state.resume import batches, passed_on, selected
@@ -31,7 +33,10 @@ def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stag
     function = _with_views(node.function) if node.zero_copy else node.function
     with_rng = keys(scope) if node.rng else None
     if node.executor == "inline":
-        return InlineMapStage(context, lower(node.input, scope.below()), function, with_rng, node.depth)
+        upstream = lower(node.input, scope.below())
+        if reads_rows(node.function) and not node.rng:
+            return ParserStage(context, upstream, node.function, function)
+        return InlineMapStage(context, upstream, function, with_rng, node.depth)
     if node.executor == "vectorized":
         return VectorizedMapStage(context, lower(node.input, scope.below()), node.function)
     if node.executor == "async":

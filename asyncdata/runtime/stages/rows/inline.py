@@ -239,12 +239,14 @@ _SETTLED: Final = frozenset({bytes, str, np.int64, np.float32, np.float64})
 def block_of_results(results: list[Any], origin: Rows, advance: Advance) -> Block:
     """As `block_of_elements`, for what a function returned."""
     block = block_of_elements(results, origin, advance)
-    columns = tuple(_converted(column) if isinstance(column, ObjectColumn) else column for column in block.columns)
+    columns = tuple(
+        column_of_results(column.items) if isinstance(column, ObjectColumn) else column for column in block.columns
+    )
     return Block(block.structure, columns, block.origin, block.advance)
 
 
-def _converted(column: ObjectColumn) -> Column:
-    items = column.items
+def column_of_results(items: list[Any]) -> Column:
+    """One leaf of what a function returned."""
     kinds = set(map(type, items))
     if len(kinds) == 1 and kinds <= _NUMBERS:
         try:
@@ -252,4 +254,4 @@ def _converted(column: ObjectColumn) -> Column:
         except OverflowError:
             pass
     # Where elements are not alike, each may be a nest.
-    return column if kinds <= _SETTLED else ObjectColumn([returned_nest(item) for item in items])
+    return ObjectColumn(items if kinds <= _SETTLED else [returned_nest(item) for item in items])
