@@ -183,6 +183,16 @@ class Rowset:
             return None
         return self.refs[0] if leaf.kind == "bytes" else None
 
+    def records(self, row: int) -> Rows:
+        """Where the byte strings of an element lie, those of batches among them."""
+        found = []
+        for part, column in zip(self._shape.parts, self._columns, strict=True):
+            if part.leaf is not None and part.leaf.kind == "table":
+                found.append(read_table(self._arena, int(column[row, 0]), part.leaf.shape[0]))
+            elif part.kind == "refs":
+                found.append(column[row : row + 1])
+        return np.concatenate(found)
+
     def _leaf(self, column: int, row: int, view: memoryview | None) -> Any:
         part = self._shape.parts[column]
         if part.kind == "refs":

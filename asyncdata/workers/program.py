@@ -98,11 +98,11 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
             todo = range(failed[0][0])
     columns = _call_batched(program, rows, todo, array)
     if columns is not None:
-        structure, leaves = columns
-        if (count := rows_within(task, leaves, len(todo))) < len(todo):
-            used, leaves = todo[count], [leaf[:count] for leaf in leaves]
-        return reply(DONE, count, *write_columns(array, task, count, structure, leaves, rooms))
-    results = Results(array, task, rooms, stack=program.stack)
+        structure, leaves, records = columns
+        if (count := rows_within(task, leaves, len(todo), array)) < len(todo):
+            used, leaves, records = todo[count], [leaf[:count] for leaf in leaves], records[:count]
+        return reply(DONE, count, *write_columns(array, task, records, structure, leaves, rooms))
+    results = Results(array, task, rooms, rows, stack=program.stack)
     view = arena if _takes_views(program) else None
     failed, used = _call_each(program, rows, todo, task, view, results, failed, mark)
     status, offset, payloads, body = results.finish()
@@ -171,7 +171,7 @@ def _call_each(
                 value = no_coroutine(function(*passed, **kwargs))
             if mark is not None:
                 mark.leave()
-            results.add(value)
+            results.add(value, row)
         except GrantDeniedError:
             raise
         except BaseException as error:  # noqa: BLE001 -- reported with the row
@@ -202,8 +202,8 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 def _call_batched(
     program: Program, rows: Rowset, todo: Sequence[int], array: npt.NDArray[np.uint8]
-) -> tuple[Structure, list[Any]] | None:
-    """Columns from a function that takes many records at once, or None without one.
+) -> tuple[Structure, list[Any], Rows] | None:
+    """Columns from a function that takes many records at once, and where these lie, or None without one.
 
     Such a function says so with ``accepts_rows = True`` and has a method ``rows(array, rows)`` that takes references
     instead of payloads, as the parsers of `formats.example` do.
@@ -225,7 +225,7 @@ def _call_batched(
         return None  # ragged, or arrays of objects: element by element they are put aside, or refused with a reason
     if not program.stack and any(np.ndim(leaf) == 0 or len(leaf) != len(todo) for leaf in leaves):
         return None  # not one item per row, so not to be taken apart into rows
-    return structure, leaves
+    return structure, leaves, refs
 
 
 def _is_of_rows(column: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
+from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.layout import (
     Layout,
@@ -28,9 +29,10 @@ from asyncdata.memory.layout import (
 )
 from asyncdata.memory.leaf import Leaf, array_leaf, is_plain
 from asyncdata.memory.pickling import dumps
+from asyncdata.memory.pinning import inside, is_small_part
 from asyncdata.memory.returned import returned, returned_nest
 from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
-from asyncdata.memory.wire import aligned
+from asyncdata.memory.wire import Rowset, aligned
 from asyncdata.workers.task_records import DONE, NO_SPAN, PAYLOADS, RAGGED, RESULTS, RaggedRows, Task
 
 Need = Callable[[int, int], tuple[int, int]]
@@ -67,9 +69,9 @@ class Rooms:
 
 
 def write_columns(
-    array: npt.NDArray[np.uint8], task: Task, count: int, structure: Structure, columns: list[Any], rooms: Rooms
+    array: npt.NDArray[np.uint8], task: Task, records: Rows, structure: Structure, columns: list[Any], rooms: Rooms
 ) -> tuple[int, int, bytes]:
-    """Writes columns of `count` rows at once; returns the offsets of results and payloads, and the pickled layout."""
+    """Writes columns of what became of records; returns the offsets of results and payloads, and the pickled layout."""
     leaves = []
     for column in columns:
         if isinstance(column, np.ndarray):
@@ -78,22 +80,42 @@ def write_columns(
             leaves.append(Leaf("table", shape=(task.batch_size,), text=_is_text(column)))
     layout = plan_layout(structure, leaves)
     offset = rooms.results(layout.nbytes)
-    rows = slice(task.batch_start, task.batch_start + count)
+    rows = slice(task.batch_start, task.batch_start + len(records))
+    stays = _stays(columns, records, array)
     tables = []
     for part, column in zip(parts_of(array, offset, layout), columns, strict=True):
         if isinstance(column, np.ndarray):
             part[rows] = column
+        elif stays and lies_in(column, array):
+            part[rows] = inside(column.places, records)
         else:
             tables.append((part[rows], column.views() if isinstance(column, BytesArray) else list(column)))
     return offset, _write_payloads(array, tables, rooms), dumps(layout)
 
 
-def rows_within(task: Task, columns: Sequence[Any], count: int) -> int:
+def lies_in(value: Any, array: npt.NDArray[np.uint8]) -> bool:
+    """Whether a value is byte strings, some at least, that are a part of what the task was given."""
+    return isinstance(value, BytesArray) and value.memory is array and len(value) > 0
+
+
+def _stays(values: Sequence[Any], records: Rows, array: npt.NDArray[np.uint8]) -> bool:
+    """Whether byte strings that lie in records are handed over as references to them."""
+    strings = sum(value.nbytes for value in values if lies_in(value, array))
+    return not is_small_part(strings, int(records[:, 1].sum()))
+
+
+def rows_within(task: Task, columns: Sequence[Any], count: int, array: npt.NDArray[np.uint8]) -> int:
     """How many of so many rows are within what a task's results may take: one at least."""
     if not task.most_bytes or not count:
         return count
-    nbytes = sum(sum(map(len, column)) if isinstance(column, list) else column.nbytes for column in columns)
+    nbytes = sum(_own_bytes(column, array) for column in columns)
     return max(1, min(count, count * task.most_bytes // max(nbytes, 1)))
+
+
+def _own_bytes(column: Any, array: npt.NDArray[np.uint8]) -> int:
+    if isinstance(column, list):
+        return sum(map(len, column))
+    return 16 * len(column) if lies_in(column, array) else int(column.nbytes)
 
 
 def _is_text(column: Any) -> bool:
@@ -149,8 +171,10 @@ _SMALL_ITEM = 4096
 class Results:
     """Collects results: in place as long as they are alike, aside once they turn out not to be."""
 
-    def __init__(self, array: npt.NDArray[np.uint8], task: Task, rooms: Rooms, *, stack: bool) -> None:
+    def __init__(self, array: npt.NDArray[np.uint8], task: Task, rooms: Rooms, rows: Rowset, *, stack: bool) -> None:
         self._array = array
+        self._rows = rows
+        self._row = 0
         self._task = task
         self._rooms = rooms
         self._stack = stack
@@ -174,8 +198,9 @@ class Results:
         most = self._task.most_bytes
         return bool(most) and self._done > 0 and (self._done >= self._most_rows or self._nbytes >= most)
 
-    def add(self, value: Any) -> None:
-        """Takes the result for the next row; one that is refused leaves nothing behind."""
+    def add(self, value: Any, row: int) -> None:
+        """Takes the result for a row of the task; one that is refused leaves nothing behind."""
+        self._row = row
         try:
             self._add(value)
         except BaseException:
@@ -261,7 +286,7 @@ class Results:
             found = batch_leaves(self._structure, leaves, size)
             raise mismatch(self._structure, self._layout.leaves, found, self._task.batch_start + self._done)
         self._aside = [[_item(value) for value in column] for column in self._taken_back()]
-        self._nbytes = sum(_size(data) for column in self._aside for _, data in column)
+        self._nbytes = sum(self._size(data) for column in self._aside for _, data in column)
         self._put_aside(leaves)
 
     def _taken_back(self) -> list[list[Any]]:
@@ -277,10 +302,24 @@ class Results:
 
     def _put_aside(self, leaves: list[Any]) -> None:
         assert self._aside is not None
-        items = list(map(_item, leaves))
+        items = self._items(leaves)
         for column, item in zip(self._aside, items, strict=True):
             column.append(item)
-            self._nbytes += _size(item[1])
+            self._nbytes += self._size(item[1])
+
+    def _items(self, leaves: list[Any]) -> list[_Item]:
+        """Leaves as they will be written; byte strings that are a part of the task's row stay where they are."""
+        lying = [lies_in(leaf, self._array) for leaf in leaves]
+        if not any(lying):
+            return list(map(_item, leaves))
+        records = self._rows.records(self._row)
+        stays = _stays(leaves, records, self._array)
+        return [
+            (_table_leaf(leaf), BytesArray(self._array, inside(leaf.places, records)))
+            if stays and lies
+            else _item(leaf)
+            for leaf, lies in zip(leaves, lying, strict=True)
+        ]
 
     def finish(self) -> tuple[int, int, int, bytes]:
         """The reply's status, offsets of results and payloads, and body; without rows there are neither."""
@@ -304,7 +343,7 @@ class Results:
         payloads = [[data for _, data in column] for column in self._aside]
         table_bytes = aligned(16 * self._done)
         tables_bytes = table_bytes * len(kinds)
-        total = sum(aligned(_size(data)) for column in payloads for data in column)
+        total = sum(aligned(self._size(data)) for column in payloads for data in column)
         if self._offset == NO_SPAN and not self._stack:
             tables_at = self._offset = self._rooms.results(max(1, tables_bytes))
             base = position = self._rooms.payloads(max(1, total))
@@ -316,7 +355,7 @@ class Results:
             at = tables_at + index * table_bytes
             table = self._array[at : at + 16 * self._done].view(np.int64).reshape(self._done, 2)
             for row, data in enumerate(column):
-                size = _size(data)
+                size = self._size(data)
                 if isinstance(data, BytesArray):
                     self._write_strings(position, data)
                     table[row] = position, 16 * len(data)
@@ -330,10 +369,18 @@ class Results:
         body = dumps((tables_at, RaggedRows(self._structure, tuple(kinds), self._nests)))
         return RAGGED, self._offset, base, body
 
+    def _size(self, data: npt.NDArray[Any] | bytes | BytesArray) -> int:
+        if isinstance(data, BytesArray):
+            return 16 * len(data) + (0 if data.memory is self._array else data.nbytes)
+        return len(data) if isinstance(data, bytes) else int(data.nbytes)
+
     def _write_strings(self, position: int, strings: BytesArray) -> None:
-        """A table of strings, and their payloads behind it."""
+        """A table of strings, and their payloads behind it, unless they stay where they are."""
         inner = self._array[position : position + 16 * len(strings)].view(np.int64).reshape(-1, 2)
-        write_joined(self._array, position + inner.nbytes, inner, strings.views(), position)
+        if strings.memory is self._array:
+            inner[...] = strings.places
+        else:
+            write_joined(self._array, position + inner.nbytes, inner, strings.views(), position)
 
 
 def _is_of_texts(value: Any) -> bool:
@@ -360,7 +407,7 @@ def _item(value: Any) -> _Item:
         with contextlib.suppress(UnicodeEncodeError):
             return Leaf("str"), value.encode()
     if kind is BytesArray and len(value):
-        return Leaf("table", shape=(len(value),), text=value.text), value.copy()
+        return _table_leaf(value), value.copy()
     if isinstance(value, np.ndarray | np.generic) and is_plain(value):
         return array_leaf(value), np.array(value, order="C")
     try:
@@ -369,6 +416,10 @@ def _item(value: Any) -> _Item:
         raise TypeError(
             f"a {kind.__name__} that the function returned cannot be sent from its process or thread: {error}"
         ) from error
+
+
+def _table_leaf(strings: BytesArray) -> Leaf:
+    return Leaf("table", shape=(len(strings),), text=strings.text)
 
 
 def _read_texts(items: list[bytes], leaf: Leaf) -> list[Any]:
@@ -387,9 +438,3 @@ def _value(item: _Item) -> Any:
     if leaf.kind == "str":
         return data.decode()
     return pickle.loads(data)  # noqa: S301 -- written by `_item`
-
-
-def _size(data: npt.NDArray[Any] | bytes | BytesArray) -> int:
-    if isinstance(data, BytesArray):
-        return 16 * len(data) + data.nbytes
-    return len(data) if isinstance(data, bytes) else int(data.nbytes)

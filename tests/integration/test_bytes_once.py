@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.stages.rows.parsed import MOST_PINNED
+from asyncdata.memory.pinning import MOST_PINNED
 from asyncdata.storage.memory import MemoryReader
 
 MIB: Final = 1 << 20
@@ -74,11 +74,21 @@ WORKS: Final[dict[str, Callable[[], ad.Dataset]]] = {
     "small batches parsed": lambda: records().batch(3).map(PARSE, ad.AUTOTUNE),
     "records parsed": lambda: records().map(PARSE, ad.AUTOTUNE).batch(8),
     "records parsed inline": lambda: records().map(PARSE).batch(8),
+    "batches parsed in workers": lambda: records().batch(8).map(PARSE, 2),
+    "batches parsed in threads": lambda: records().batch(8).map(PARSE, 2, executor="thread"),
+    "records parsed in workers": lambda: records().map(PARSE, 2).batch(8),
+    "rows of workers": lambda: records().map(PARSE, 2, executor="process").shuffle(3, seed=1).batch(8),
+    "parts of batches": lambda: records().batch(8).map(all_but_one, 2, zero_copy=True),
     "prefetched": lambda: records().batch(8).map(PARSE, ad.AUTOTUNE).prefetch(ad.AUTOTUNE),
     "unbatched": lambda: records().batch(8).map(PARSE, ad.AUTOTUNE).unbatch().batch(5),
     "lines": lambda: ad.TextLineDataset("memory://once/lines").batch(8),
     "fixed lengths": lambda: ad.FixedLengthRecordDataset("memory://once/fixed", 1000).batch(8),
 }
+
+
+def all_but_one(batch: ad.BytesArray) -> ad.BytesArray:
+    """A function of a user's that hands on some of what it was given."""
+    return batch[1:]
 
 
 def strings_of(batch: Any) -> ad.BytesArray:
@@ -94,9 +104,9 @@ def copied_part(batches: list[Any], written: Spans) -> float:
     copied = total = 0
     for view in (view for batch in batches for view in strings_of(batch).views()):
         at, size = address(view), len(view)
-        before = int(np.searchsorted(spans[:, 0], at, "right")) - 1
+        begins, ends = np.maximum(spans[:, 0], at), np.minimum(spans.sum(axis=1), at + size)
         total += size
-        copied += size if before < 0 or at + size > spans[before].sum() else 0
+        copied += size - int(np.maximum(ends - begins, 0).sum())
     return copied / total
 
 
@@ -117,13 +127,14 @@ def test_payloads_are_not_copied(name: str, written: Spans) -> None:
         assert sorted(labels) == list(range(FILES * RECORDS))
 
 
+@pytest.mark.parametrize("parallel", [2, ad.AUTOTUNE])
 @pytest.mark.parametrize("step", ["batches", "records"])
-def test_a_small_feature_of_large_records_is_copied(step: str) -> None:
+def test_a_small_feature_of_large_records_is_copied(step: str, parallel: int) -> None:
     """References would keep the whole records."""
     names = [str(number).encode() * 10 for number in range(400)]
     store(URLS[0], [{"large": bytes(SIZE), "image": name, "label": 0} for name in names])
     ds = ad.TFRecordDataset(URLS[0])
-    parsed = ds.batch(8).map(PARSE, ad.AUTOTUNE) if step == "batches" else ds.map(PARSE, ad.AUTOTUNE).batch(8)
+    parsed = ds.batch(50).map(PARSE, parallel) if step == "batches" else ds.map(PARSE, parallel).batch(50)
     batches, pinned = kept(parsed)
     assert [item for batch in batches for item in batch["image"]] == names
     assert pinned < len(names) * SIZE / MOST_PINNED

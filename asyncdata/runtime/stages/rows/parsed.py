@@ -24,6 +24,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
 from asyncdata.memory.leaf import BYTES, Leaf, is_plain
+from asyncdata.memory.pinning import inside, is_small_part
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import LEAF, Structure, flatten
 from asyncdata.memory.wire import aligned
@@ -31,8 +32,6 @@ from asyncdata.runtime.stage import LONG_STEP_S, Stage, StageContext
 from asyncdata.runtime.stages.rows.inline import InlineMapStage, column_of_results
 from asyncdata.workers.results import write_joined
 
-MOST_PINNED: Final = 2.4
-"""References may pin so many times what they refer to; else it is copied."""
 _FIRST_ROWS: Final = 64
 """Records at a time before it is known what they cost."""
 
@@ -113,9 +112,9 @@ class ParserStage(InlineMapStage):
         leaves, structure = flatten(self._parser.rows(self._arena, records))
         if not all(_is_of_rows(leaf, len(records)) for leaf in leaves):
             return None
-        inside = list(map(self._is_inside, leaves))
-        strings = sum(leaf.nbytes for leaf, lies in zip(leaves, inside, strict=True) if lies)
-        packs = _is_small_part(strings, int(records[:, 1].sum()))
+        found = {index: leaf for index, leaf in enumerate(leaves) if self._is_inside(leaf)}
+        strings = sum(leaf.nbytes for leaf in found.values())
+        packs = is_small_part(strings, int(records[:, 1].sum()))
         fresh = sum(leaf.nbytes for leaf in leaves) - (0 if packs else strings)
         by_bytes = self.context.block_bytes * len(records) // max(fresh, 1)
         by_time = int(LONG_STEP_S * len(records) / max(time.perf_counter() - began, 1e-6))
@@ -123,8 +122,8 @@ class ParserStage(InlineMapStage):
         rows = min(len(records), max(by_bytes, 1))
         rows -= rows % size if size and rows > size else 0
         rows = max(rows, size)
-        columns = [None if lies else _column_of(leaf[:rows], size) for leaf, lies in zip(leaves, inside, strict=True)]
-        found = {index: leaf[:rows] for index, leaf in enumerate(leaves) if inside[index]}
+        columns = [None if index in found else _column_of(leaf[:rows], size) for index, leaf in enumerate(leaves)]
+        found = {index: leaf[:rows] for index, leaf in found.items()}
         heir = None if packs else next(iter(found), None)
         return _Parsed(rows // max(size, 1), size > 0, structure, columns, found, packs, records[:rows], heir)
 
@@ -138,7 +137,7 @@ class ParserStage(InlineMapStage):
         records = read_table(self._arena, int(column.rows[0, 0]), size)
         leaves, structure = flatten(self._parser(BytesArray(self._arena, records)))
         found = {index: leaf for index, leaf in enumerate(leaves) if self._is_inside(leaf)}
-        packs = _is_small_part(sum(leaf.nbytes for leaf in found.values()), int(records[:, 1].sum()))
+        packs = is_small_part(sum(leaf.nbytes for leaf in found.values()), int(records[:, 1].sum()))
         others = [leaf.copy() if isinstance(leaf, BytesArray) and not len(leaf) else leaf for leaf in leaves]
         columns = [None if index in found else column_of_results([leaf]) for index, leaf in enumerate(others)]
         return _Parsed(1, True, structure, columns, found, packs, records)
@@ -191,15 +190,10 @@ class ParserStage(InlineMapStage):
 
     def _column(self, strings: BytesArray, parsed: _Parsed, at: int) -> tuple[RefColumn, int]:
         """References to byte strings, and the next free offset in the slab."""
-        places = strings.places.copy()
+        places = inside(strings.places, parsed.records)
         if parsed.packs:
+            places = places.copy()
             at = aligned(max(write_joined(self._arena, at, places, strings.views(), at), at + 1))
-        else:
-            # Empty ones at the end of a record may lie behind its slab.
-            empty = places[:, 1] == 0
-            if empty.any():
-                alike = len(places) == len(parsed.records)
-                places[empty, 0] = parsed.records[empty, 0] if alike else parsed.records[0, 0]
         slabs = self._budget.slabs
         if not parsed.tables:
             return RefColumn(slabs, places, BYTES), at
@@ -220,11 +214,6 @@ class ParserStage(InlineMapStage):
     async def aclose(self) -> None:
         self._drop_slab()
         await super().aclose()
-
-
-def _is_small_part(strings: int, records: int) -> bool:
-    """Whether byte strings are copied because references would pin too much."""
-    return 0 < strings * MOST_PINNED < records
 
 
 def _stored_bytes(parsed: _Parsed) -> int:
