@@ -32,7 +32,7 @@ from asyncdata.runtime.stage import LONG_STEP_S, Stage, StageContext
 from asyncdata.runtime.stages.rows.inline import InlineMapStage, column_of_results
 from asyncdata.workers.results import write_joined
 
-_FIRST_ROWS: Final = 64
+_FIRST_ROWS: Final = 256
 """Records at a time before it is known what they cost."""
 
 
@@ -108,7 +108,7 @@ class ParserStage(InlineMapStage):
 
     def _parse_records(self, records: Rows, size: int = 0) -> _Parsed | None:
         """Single records, or all those of batches of a size."""
-        began = time.perf_counter()
+        began = time.thread_time()
         leaves, structure = flatten(self._parser.rows(self._arena, records))
         if not all(_is_of_rows(leaf, len(records)) for leaf in leaves):
             return None
@@ -117,7 +117,7 @@ class ParserStage(InlineMapStage):
         packs = is_small_part(strings, int(records[:, 1].sum()))
         fresh = sum(leaf.nbytes for leaf in leaves) - (0 if packs else strings)
         by_bytes = self.context.block_bytes * len(records) // max(fresh, 1)
-        by_time = int(LONG_STEP_S * len(records) / max(time.perf_counter() - began, 1e-6))
+        by_time = int(LONG_STEP_S * len(records) / max(time.thread_time() - began, 1e-6))
         self._most = max(1, min(by_bytes, by_time, 2 * max(self._most, len(records))))
         rows = min(len(records), max(by_bytes, 1))
         rows -= rows % size if size and rows > size else 0
