@@ -259,8 +259,8 @@ class Dataset:
             num_parallel_calls: Calls that run at a time, or `AUTOTUNE`. None: one after the other.
             deterministic: False delivers results as they are ready; None uses `Options.deterministic`.
             executor: Where a plain function runs: ``"process"`` (the default for parallel calls), ``"thread"`` for
-                functions that release the GIL, ``"inline"`` on the pipeline's loop (the default for `parse_example` with
-                `AUTOTUNE`).
+                functions that release the GIL, ``"inline"`` on the pipeline's loop (the default for `parse_example`
+                of few values with `AUTOTUNE`).
             rng: Pass ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch and the element's provenance. It does
                 not depend on the number of workers or the order of arrival.
             zero_copy: Pass byte strings as memoryviews that are valid only during the call.

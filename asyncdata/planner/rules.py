@@ -30,8 +30,8 @@ _PASS_EVERY_ROW: Final = (Concatenate, Prefetch, Repeat, Shuffle, WithOptions)
 def place_map(node: Node, options: Options) -> Node:
     """Fills in the executor of a `Map`, and makes its parallelism definite.
 
-    A plain function runs in the worker processes when it is parallel, else inline; so does a ready-made parser, unless
-    so many calls at a time are asked for. An ``async def`` function is awaited. Without worker processes
+    A plain function runs in the worker processes when it is parallel, else inline; so does a light ready-made parser,
+    unless so many calls at a time are asked for. An ``async def`` function is awaited. Without worker processes
     (``num_workers=0``) threads take their place.
     """
     if not isinstance(node, Map):
@@ -40,8 +40,9 @@ def place_map(node: Node, options: Options) -> Node:
     if is_async(node.function):
         executor = "async"
     elif executor is None:
-        # A ready-made parser that is given records where they lie costs less than handing it to a worker.
-        on_loop = node.parallelism is None or (node.parallelism == AUTOTUNE and reads_rows(node.function))
+        # What a ready-made parser does with records where they lie may cost less than handing them to a worker.
+        light = reads_rows(node.function) and getattr(node.function, "light", False)
+        on_loop = node.parallelism is None or (node.parallelism == AUTOTUNE and light)
         executor = "inline" if on_loop else "process"
     if executor == "process" and options.num_workers == 0:
         executor = "thread"

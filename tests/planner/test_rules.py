@@ -27,6 +27,8 @@ from asyncdata.planner.rules import RULES, rewrite, tasks_verify
 
 RECORDS = TFRecordFile(url="memory://b/o", compression=None)
 PARSE = ad.parse_example({"id": ad.FixedLenFeature((), int)})
+PARSE_MUCH = ad.parse_example({f"n{n}": ad.FixedLenFeature((), int) for n in range(17)})
+PARSE_LISTS = ad.parse_example({"ids": ad.VarLenFeature(int)})
 NUMBERS = Range(start=0, stop=9, step=1, dtype="<i8")
 
 
@@ -78,6 +80,8 @@ def kinds(node: Node) -> list[str]:
         (PARSE, AUTOTUNE, None, None, "inline", AUTOTUNE),
         (PARSE, None, None, None, "inline", None),
         (PARSE, 4, None, None, "process", 4),
+        (PARSE_MUCH, AUTOTUNE, None, None, "process", AUTOTUNE),
+        (PARSE_LISTS, AUTOTUNE, None, None, "process", AUTOTUNE),
         (PARSE, AUTOTUNE, "process", None, "process", AUTOTUNE),
         (PARSE, AUTOTUNE, "thread", None, "thread", AUTOTUNE),
         (ad.decode_image(), AUTOTUNE, None, None, "process", AUTOTUNE),
@@ -98,7 +102,8 @@ def test_where_functions_run(
 ) -> None:
     """Inline unless parallel, then in processes, or threads when there are none; async functions are awaited.
 
-    Parsers that read many records at once go to workers only where it was said how many calls, or where.
+    Parsers that read many records at once, and few values of each, go to workers only if it was said how many calls, or
+    where.
     """
     options = Options() if workers is None else Options(num_workers=workers)
     node = rewrite(mapped(NUMBERS, function, parallelism=parallelism, executor=executor), options)
