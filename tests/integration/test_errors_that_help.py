@@ -242,7 +242,7 @@ def test_a_generator_function_that_returns_a_used_iterator(make: Callable[[], It
     once = make()
     dataset = ad.Dataset.from_generator(lambda: once, signature)
     assert list(dataset) == [0, 1, 2]
-    assert "make a new one in every call" in told(dataset, ValueError)
+    assert "return a new iterator in every call" in told(dataset, ValueError)
     again = make()
     with ad.Dataset.from_generator(lambda: again, signature).repeat(2).iterator() as elements:
         assert [next(elements) for _ in range(3)] == [0, 1, 2]
