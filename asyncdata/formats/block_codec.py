@@ -39,7 +39,7 @@ def unpack(data: bytes, codec: str, nbytes: int) -> npt.NDArray[np.uint8]:
         # The end may lie behind the last byte that was asked for.
         more = b"" if stream.eof else stream.decompress(stream.unconsumed_tail, 1)
     except (zlib.error, zstd.StreamError) as error:
-        raise BrokenFrameError(f"a packed block is damaged: {error}") from None
+        raise BrokenFrameError(f"a compressed block is damaged: {error}") from None
     if more or not stream.eof or len(body) != nbytes or stream.unused_data:
-        raise BrokenFrameError("a packed block does not hold what its header says")
+        raise BrokenFrameError("a compressed block contradicts its header")
     return np.frombuffer(body, np.uint8)

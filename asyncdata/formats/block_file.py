@@ -137,7 +137,7 @@ def read_trailer(data: bytes, size: int) -> tuple[int, int, int]:
         raise BrokenFrameError("the file is too short for its trailer")
     offset, length, crc, end = _TRAILER.unpack(data)
     if end != _END or offset + length + TRAILER_BYTES != size:
-        raise BrokenFrameError("the file was not finished, or is none of ours")
+        raise BrokenFrameError("the file was never finished, or asyncdata did not write it")
     return offset, length, crc
 
 
@@ -190,7 +190,7 @@ def read_image(memory: npt.NDArray[np.uint8], place: ImagePlace, most: int) -> t
         image = Image(int(names["rows"]), structure, tuple(map(_read, names["columns"])), body_bytes)
         codec, unpacked, packed = names.get("packed", (None, 0, 0))
         if codec is not None and (codec not in CODECS or not 0 <= packed <= body_bytes or not 0 <= unpacked <= most):
-            raise ValueError("its body cannot be unpacked")
+            raise ValueError("its body cannot be decompressed")
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise BrokenFrameError(f"the header of a block cannot be read: {error}", offset=place.offset) from error
     if image.rows != place.rows or len(image.specs) != leaf_count(structure):

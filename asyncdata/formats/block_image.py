@@ -370,4 +370,4 @@ def _check_rows(rows: npt.NDArray[np.int64], nbytes: int) -> None:
 
 def _check(holds: Any) -> None:
     if not holds:
-        raise DataError("what the header says does not lie inside its block")
+        raise DataError("the header describes data outside of its block")

@@ -136,7 +136,7 @@ class Decompressor:
             raise ValueError("there is output left to be read")
         if self._stream is not None or (self._pending and not self._streams):
             raise self._error(
-                f"the {self._kind} stream is cut short: it has {self.bytes_in + len(self._pending)} bytes"
+                f"the {self._kind} stream is truncated: it has {self.bytes_in + len(self._pending)} bytes"
             )
         padding = self._kind == "GZIP" and self._pending == b"\0"
         if self._pending and not padding:

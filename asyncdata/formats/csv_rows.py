@@ -171,7 +171,7 @@ class CsvFramer:
         record = max(0, len(split.starts) - leading)
         if split.misplaced >= 0:
             line = int(lines_at(split, np.array([split.misplaced]), place.line)[0])
-            text = "a quote stands neither at the beginning nor at the end of a field; inside, it must be written twice"
+            text = "a quote is neither at the start nor at the end of a field; inside a field it must be written twice"
             return self._broken(text, place, record, line, split.misplaced - start)
         if split.unclosed:
             line = int(lines_at(split, np.array([split.stop]), place.line)[0])

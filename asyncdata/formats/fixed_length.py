@@ -75,6 +75,6 @@ class FixedLengthFramer:
     def _error(self, place: Place, size: int) -> BrokenFrameError:
         return place.error(
             BrokenFrameError,
-            f"{size} bytes less a header of {self._header} and a footer of {self._footer} are no whole number of "
+            f"{size} bytes less a header of {self._header} and a footer of {self._footer} are not a whole number of "
             f"records of {self._record} bytes",
         )

@@ -267,7 +267,7 @@ def _check_end(data: Encoded, form: str) -> None:
     # Bytes behind the end of an image are allowed. A thumbnail inside a JPEG's header has an end of its own, but one
     # in the last quarter of a cut-off file would be a strange accident; the decoder notices that.
     if bytes(view[len(view) // 4 :]).find(end) < 0:
-        raise CorruptRecordError(f"the image is cut short: {_look(data)}")
+        raise CorruptRecordError(f"the image is truncated: {_look(data)}")
 
 
 def _look(data: Encoded) -> str:

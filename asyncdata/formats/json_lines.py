@@ -37,10 +37,10 @@ def parse_json(line: bytes | memoryview) -> Any:
             raise CorruptRecordError(f"the line is nested more than {MOST_NESTED} deep")
         return json.loads(str(line, "utf-8"))
     except RecursionError:
-        raise CorruptRecordError("the line is nested too deeply for the stack that is left") from None
+        raise CorruptRecordError("the line is nested too deeply for the remaining stack") from None
     except ValueError as error:
         shown = bytes(line[:50])
-        raise CorruptRecordError(f"the line is no JSON text: {error}; it begins with {shown!r}") from None
+        raise CorruptRecordError(f"the line is not JSON: {error}; it begins with {shown!r}") from None
 
 
 def _is_deep(text: bytes) -> bool:

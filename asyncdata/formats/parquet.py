@@ -80,10 +80,10 @@ def footer_bytes(tail: bytes, size: int, *, url: str, version: str | None) -> in
     if tail[-4:] == _ENCRYPTED:
         raise broken("the footer is encrypted, which is not supported")
     if tail[-4:] != MAGIC:
-        raise broken(f"the file is no Parquet file, or cut short: it ends with {tail[-4:]!r}, not with {MAGIC!r}")
+        raise broken(f"the file is not a Parquet file, or is truncated: it ends with {tail[-4:]!r}, not with {MAGIC!r}")
     length = int.from_bytes(tail[-8:-4], "little") + END_BYTES
     if length + len(MAGIC) > size:
-        raise broken(f"the footer is said to be {length - END_BYTES} bytes long, the file has {size}")
+        raise broken(f"the footer claims to have {length - END_BYTES} bytes, but the file has {size}")
     return length
 
 

@@ -74,16 +74,16 @@ def parse_footer(data: bytes) -> list[Group]:
 def _group(group: dict[int, Any], leaves: int) -> Group:
     chunks = tuple(_chunk(chunk) for chunk in group[1])
     if len(chunks) != leaves:
-        raise FooterError(f"a row group has {len(chunks)} columns, the schema {leaves}")
+        raise FooterError(f"a row group has {len(chunks)} columns, but the schema has {leaves}")
     rows = group[3]
     if not isinstance(rows, int) or rows < 0:
-        raise FooterError(f"a row group is said to have {rows} rows")
+        raise FooterError(f"a row group claims to have {rows} rows")
     return Group(rows, chunks)
 
 
 def _chunk(chunk: dict[int, Any]) -> ColumnChunk:
     if 1 in chunk:
-        raise FooterError("a column is said to lie in another file")
+        raise FooterError("a column claims to be in another file")
     meta = chunk[3]
     statistics = meta.get(12, {})
     start, dictionary = meta[9], meta.get(11)
@@ -185,4 +185,4 @@ class _Reader:
 
     def _check_count(self, count: int) -> None:
         if count > len(self._data) - self._at:
-            raise FooterError(f"a list is said to have {count} items, more than there are bytes")
+            raise FooterError(f"a list claims to have {count} items, more than there are bytes")

@@ -213,9 +213,7 @@ class TarFramer:
 
 def _check_inside(position: int, end: int | None) -> None:
     if end is not None and position > end:
-        raise HeaderError(
-            f"{position - end} bytes that it speaks of lie behind the end of the file: it is truncated, or lies"
-        )
+        raise HeaderError(f"its data extends {position - end} bytes beyond the end of the file, which may be truncated")
 
 
 def _recognise(head: bytes) -> str:

@@ -110,7 +110,7 @@ def frame(
     if not 0 <= start <= stop <= len(view):
         raise ValueError(f"start {start} and stop {stop} do not lie in a view of {len(view)} bytes")
     if remaining is not None and remaining < stop - start:
-        raise ValueError(f"{stop - start} bytes are given, but only {remaining} are said to remain")
+        raise ValueError(f"{stop - start} bytes are given, but only {remaining} remain according to the caller")
     array = np.frombuffer(view, np.uint8)
     blocks: list[npt.NDArray[np.int64]] = []
     position, count, bad = start, 0, False
@@ -213,7 +213,7 @@ def _tail(
     (length,) = _length_at(view, position)
     if check and crc32c.masked_checksum(view[position : position + 8]) != _word_at(view, position + 8)[0]:
         hint = _recognise(view, position, stop) if place.offset == 0 else ""
-        text = f"the length checksum of a record does not match (its length field says {length}){hint}"
+        text = f"the length checksum of a record does not match (its length field contains {length}){hint}"
         return 0, place.error(BrokenFrameError, text)
     need = FRAME_BYTES + length
     if left is not None and need > left:
@@ -222,7 +222,7 @@ def _tail(
         )
         return 0, place.error(BrokenFrameError, text)
     if length > _MAX_ROW_LENGTH - FRAME_BYTES:
-        return 0, place.error(BrokenFrameError, f"a record says that it is {length} bytes long")
+        return 0, place.error(BrokenFrameError, f"a record claims to have {length} bytes")
     return need, None
 
 

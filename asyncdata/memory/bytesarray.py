@@ -167,7 +167,7 @@ class BytesArray(Sequence[Any]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("a BytesArray becomes an array of objects only by copying its items")
+            raise ValueError("a BytesArray can become an array of objects only by copying its items")
         out = np.empty(len(self), object)
         out[:] = self.tolist()
         return out if dtype is None else out.astype(dtype)

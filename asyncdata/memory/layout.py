@@ -83,7 +83,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         return np.asarray(value)
     except ValueError as error:
         raise UnbatchableError(
-            f"a {type(value).__name__} that is no regular array cannot be batched: {error}"
+            f"a {type(value).__name__} that is not a regular array cannot be batched: {error}"
         ) from error
 
 
@@ -96,7 +96,7 @@ def as_bytes(value: Any) -> bytes:
     try:
         return value.encode() if isinstance(value, str) else bytes(value)
     except UnicodeEncodeError as error:
-        raise UnbatchableError(f"a str that has no UTF-8 form cannot be batched: {error}") from error
+        raise UnbatchableError(f"a str that cannot be encoded as UTF-8 cannot be batched: {error}") from error
 
 
 def plan_layout(structure: Structure, leaves: Sequence[Leaf]) -> Layout:
@@ -151,7 +151,7 @@ def mismatch(structure: Structure, expected: Sequence[Leaf], found: Sequence[Lea
 def refuse_ragged(structure: Structure) -> None:
     """Raises ``UnbatchableError`` if there is a RaggedArray in the elements: row splits do not stack."""
     if is_ragged(structure):
-        raise UnbatchableError("a RaggedArray cannot be batched by batch(): use ragged_batch()")
+        raise UnbatchableError("batch() does not accept RaggedArrays; use ragged_batch()")
 
 
 def structure_mismatch(expected: Structure, found: Structure, position: int) -> UnbatchableError:

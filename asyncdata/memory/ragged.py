@@ -67,7 +67,7 @@ class RaggedArray:
     def from_nested_row_splits(cls, flat_values: Flat, nested_row_splits: Sequence[Splits]) -> RaggedArray:
         """From the innermost values and the splits of every level, outermost first."""
         if not nested_row_splits:
-            raise ValueError("a RaggedArray has at least one level of rows")
+            raise ValueError("a RaggedArray needs at least one level of rows")
         values: Flat | RaggedArray = flat_values
         for splits in reversed(nested_row_splits):
             values = cls(values, splits)
@@ -180,7 +180,7 @@ class RaggedArray:
             indices = np.concatenate((place[inner[:, 0]], inner[:, 1:]), axis=1)
             return indices, values, np.array([*extents, *inner_shape[1:]], np.int64)
         if len(self.shape) > 2:
-            raise ValueError(f"only rows of single values become sparse, not the shape {self.shape}")
+            raise ValueError(f"only rows of single values can become sparse, not the shape {self.shape}")
         return place, self.values, np.array(extents, np.int64)
 
     def copy(self) -> RaggedArray:
@@ -227,7 +227,7 @@ class RaggedArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("a RaggedArray becomes an array of objects only by making one per row")
+            raise ValueError("a RaggedArray can become an array of objects only by copying every row")
         out = np.empty(len(self), object)
         for row, values in enumerate(self):
             out[row] = values

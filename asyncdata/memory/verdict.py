@@ -29,7 +29,7 @@ def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int, parts: int
     holders = [account for account in accounts if account.kind is Kind.ASSEMBLER] or accounts
     holder = max(holders, key=_used)
     return MemoryLimitError(
-        f"{ticket.nbytes} bytes are needed and nothing will be released before: {holder.name} holds {holder.used} "
+        f"{ticket.nbytes} bytes are needed, and nothing is released before that: {holder.name} holds {holder.used} "
         f"bytes until it gets more input. {limit_in_words(limit, parts)} is too small for this pipeline; this step "
         f"needs at least {needed * (parts or 1)}",
         stage=asking.name,
@@ -92,8 +92,8 @@ def too_large(
         enough = max(enough, nbytes * limit * _MARGIN[0] // (max(most, 1) * _MARGIN[1]))
         enough = max(enough, _enough(accounts, account, nbytes, limit))
     return MemoryLimitError(
-        f"{nbytes} bytes in one piece are needed; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
-        f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} would do",
+        f"{nbytes} bytes are needed in one piece; {limit_in_words(limit, parts)} leaves at most {most} beside what the "
+        f"other stages need. A memory_limit_bytes of at least {enough * (parts or 1)} is sufficient",
         stage=account.name,
     )
 
@@ -106,7 +106,7 @@ def reserves_exceed(
     largest = ", ".join(f"{name} {reserved}" for reserved, name in sorted(shares, reverse=True)[:3])
     return MemoryLimitError(
         f"the stages need {total} bytes to run at all, more than {limit_in_words(limit, parts)}; the largest shares: "
-        f"{largest}. A memory_limit_bytes of at least {total * (parts or 1)} would do",
+        f"{largest}. A memory_limit_bytes of at least {total * (parts or 1)} is sufficient",
         stage=account.name,
     )
 

@@ -65,7 +65,7 @@ def _refuse(node: Node, options: Options, shard: str, *, decides: bool) -> None:
     else:
         return
     raise PipelineError(
-        f"{shard} comes after {node.label}, {why}. Every process has another order then, so some elements would be "
+        f"{shard} comes after {node.label}, {why}. Every process then has another order, so some elements would be "
         f"read by several shards and others by none. {cure}, or put shard before {node.label}",
         stage=shard,
     )

@@ -86,7 +86,7 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1, par
     if room < _UNIT:
         raise MemoryLimitError(
             f"{limit_in_words(limit, parts)} is too small to read {current_shards} shards in turn; at least "
-            f"{_UNIT * _SOURCES_SHARE * current_shards * parts} would do, or a smaller cycle_length"
+            f"{_UNIT * _SOURCES_SHARE * current_shards * parts} is needed, or a smaller cycle_length"
         )
     return Shares(
         chunk_bytes=_chunk(options.chunk_bytes, _NEAR_CHUNK, room),

@@ -62,9 +62,7 @@ class TFRecordWriter:
     def __init__(self, target: str | os.PathLike[str] | BinarySink, compression_type: str | None = None) -> None:
         kind = check_compression_type(compression_type)
         if kind == "ZSTD":
-            raise ValueError(
-                "compression_type must be None, '', 'GZIP' or 'ZLIB' of a file that is written, not 'ZSTD'"
-            )
+            raise ValueError("compression_type must be None, '', 'GZIP' or 'ZLIB' for writing, not 'ZSTD'")
         self.records = 0
         self.payload_bytes = 0
         self.file_bytes = 0
@@ -78,7 +76,7 @@ class TFRecordWriter:
             name = arguments.url("target", target)
             if "://" in name.removeprefix("file://"):
                 raise ValueError(
-                    f"target must be a local path or an open file, not {arguments.shown(name)}; fsspec.open gives files"
+                    f"target must be a local path or an open file, not {arguments.shown(name)}; see fsspec.open"
                 )
             self._path = Path(name.removeprefix("file://"))
             self._partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.partial")

@@ -68,7 +68,7 @@ class Quarantine:
         try:
             self._lines.put_nowait(data)
         except queue.Full:
-            self._lose("it is not written as fast as lines come")
+            self._lose("lines arrive faster than they are written")
 
     def _write_all(self, descriptor: int) -> None:
         torn = False

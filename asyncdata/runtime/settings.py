@@ -62,7 +62,7 @@ class IdleOptions:
         while frame is not None and frame.f_globals.get("__name__", "").startswith("asyncdata."):
             level, frame = level + 1, frame.f_back
         warnings.warn(
-            f"these options of with_options have no effect here: {', '.join(new)}. They hold for a whole pipeline, or "
+            f"these options of with_options have no effect here: {', '.join(new)}. They apply to a whole pipeline, or "
             "for all pipelines of a Runtime: give them to the dataset that is iterated, or to Runtime(options)",
             stacklevel=level,
         )

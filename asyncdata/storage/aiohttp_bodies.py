@@ -232,7 +232,7 @@ async def ask(
                 body += piece
                 wire.received += len(piece)
                 if len(body) > most_bytes:
-                    raise StorageError(f"the answer is longer than {most_bytes} bytes")
+                    raise StorageError(f"the response is longer than {most_bytes} bytes")
             return head, bytes(body)
 
 
@@ -249,7 +249,7 @@ def _typed(wire: LenientWire) -> Iterator[None]:
     try:
         yield
     except MalformedHeadError as error:
-        raise read_failed(f"not an HTTP answer: {error}", FailureCause.MALFORMED, filled=wire.filled) from None
+        raise read_failed(f"not an HTTP response: {error}", FailureCause.MALFORMED, filled=wire.filled) from None
     except aiohttp.ClientPayloadError as error:
         raise read_failed(f"the body broke off: {error}", FailureCause.SHORT_BODY, filled=wire.filled) from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -271,7 +271,7 @@ def client_failure(error: Exception, *, filled: int = 0) -> StorageError:
         return StorageError("too many redirects")
     if isinstance(error, aiohttp.ClientHttpProxyError):
         wish = None if error.headers is None else parse_retry_after(error.headers.get("Retry-After"))
-        return status_error(error.status, "so says the proxy", retry_after_s=wish)
+        return status_error(error.status, "reported by the proxy", retry_after_s=wish)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         reason = error.certificate_error
         why = f": {reason.verify_message}" if isinstance(reason, ssl.SSLCertVerificationError) else ""
@@ -303,7 +303,7 @@ def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -
     if head.status == 200:
         total = None if head.is_chunked else head.content_length
         if not skip_allowed and not (start == 0 and total is not None and total <= length):
-            raise RangeIgnoredError("the server answered 200 where a range was asked for")
+            raise RangeIgnoredError("the server answered 200 to a range request")
         return start, total
     sent = head.content_range
     if (
@@ -314,7 +314,7 @@ def _place(head: ResponseHead, start: int, length: int, *, skip_allowed: bool) -
         or (not head.is_chunked and head.content_length not in {None, sent.stop - start})
     ):
         raise read_failed(
-            f"asked for bytes {start}-{start + length - 1}, got Content-Range {head.headers.get('content-range')!r} "
+            f"requested bytes {start}-{start + length - 1}, got Content-Range {head.headers.get('content-range')!r} "
             f"with {head.content_length} bytes",
             FailureCause.MALFORMED,
         )

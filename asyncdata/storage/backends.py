@@ -96,12 +96,12 @@ def register_backend(scheme: str, spec: BackendSpec) -> None:
     arguments.instance("scheme", scheme, str, "a str")
     arguments.instance("spec", spec, BackendSpec, "a BackendSpec")
     if not _SCHEME.fullmatch(scheme):
-        raise ValueError(f"scheme must be small letters, digits, '+', '.' and '-', such as 'gs', not {scheme!r}")
+        raise ValueError(f"scheme must be lower-case letters, digits, '+', '.' and '-', such as 'gs', not {scheme!r}")
     if scheme in BUILT_IN or scheme in SCHEME_ALIASES:
         raise ValueError(f"asyncdata serves {scheme}:// itself; register another scheme")
     known = _name_of(_REGISTERED.setdefault(scheme, spec))
     if known != _name_of(spec):
-        raise ValueError(f"{scheme}:// is served by {known} already")
+        raise ValueError(f"{known} already serves {scheme}://")
     _REGISTERED[scheme] = spec
 
 
@@ -218,8 +218,8 @@ def _opener_of(url: str, scheme: str, choice: object) -> str | Callable[[ReaderS
     if choice == "obstore" and scheme in SCHEMES:
         return OBSTORE
     raise UnsupportedURLError(
-        f"the option 'backend' of {scheme} is {choice!r}; there are 'fsspec'"
-        + (" and 'obstore'" if scheme in SCHEMES else ""),
+        f"the option 'backend' of {scheme} is {choice!r}, but must be 'fsspec'"
+        + (" or 'obstore'" if scheme in SCHEMES else ""),
         url=url,
     )
 

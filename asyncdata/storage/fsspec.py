@@ -270,7 +270,7 @@ def typed_error(error: Exception, url: str) -> StorageError:
 def _info_of(url: str, info: Mapping[str, Any]) -> ObjectInfo:
     size = info.get("size")
     if not isinstance(size, int) or size < 0:
-        raise StorageError("the filesystem does not tell the object's size", url=url)
+        raise StorageError("the filesystem does not report the object's size", url=url)
     version = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), None)
     if isinstance(version, datetime):
         version = version.timestamp()  # some filesystems list a number and tell a date

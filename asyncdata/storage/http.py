@@ -110,7 +110,7 @@ class HttpReader:
     async def glob(self, pattern: str) -> list[ObjectInfo]:
         """That one object: web servers have no listing. ``?`` and ``[`` are part of a URL, ``*`` and ``{`` are not."""
         if "*" in pattern or ("{" in pattern and has_wildcard(pattern)):
-            raise UnsupportedURLError("http has no listing to match a pattern with; give the URLs", url=pattern)
+            raise UnsupportedURLError("http has no listings, so patterns do not work; give the URLs", url=pattern)
         try:
             return [await self.stat(pattern)]
         except ObjectNotFoundError:
@@ -127,7 +127,7 @@ class HttpReader:
                 size = beyond.total if beyond is not None else None
                 if size is not None and size == info.size:
                     raise read_failed(
-                        f"the server refuses a range of the {size} bytes there are", FailureCause.MALFORMED
+                        f"the server refuses a range within the object's {size} bytes", FailureCause.MALFORMED
                     )
                 raise object_resized(info, size, start=start, found=version_of(answer.head))
             self._require_body(answer, info.url)
@@ -172,7 +172,7 @@ class HttpReader:
                     return await self._ask_head(url) or ObjectInfo(url=url, size=0, version=None), 0
             self._require_body(answer, url)
             if answer.total is None:
-                raise StorageError("the server does not tell the object's size")
+                raise StorageError("the server does not report the object's size")
             await self._check_end(answer, answer.total, url)
             info = ObjectInfo(url=url, size=answer.total, version=version_of(answer.head))
             if answer.filled < min(info.size, len(buffer)):

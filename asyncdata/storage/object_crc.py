@@ -133,7 +133,7 @@ class ObjectChecks:
         self.verified += 1
         if found != info.crc32c:
             raise CorruptObjectError(
-                f"the bytes of the object do not match its checksum: the store says CRC-32C {info.crc32c:08x}, "
+                f"the bytes of the object do not match its checksum: the store reports CRC-32C {info.crc32c:08x}, "
                 f"they have {found:08x}",
                 url=info.url,
                 version=info.version,

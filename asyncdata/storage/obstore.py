@@ -264,10 +264,10 @@ class ObstoreReader:
                     attempt.first_byte_at = loop.time()
                 info = _info_of(url, answer.meta)
                 if answer.range[0] != start:
-                    raise StorageError(f"asked for bytes from {start} on, got {answer.range}")
+                    raise StorageError(f"requested bytes from {start} on, got {answer.range}")
                 if etag is not None and info.version != etag:
                     # The store took no notice of the condition.
-                    raise ObjectChangedError("another version came")
+                    raise ObjectChangedError("another version arrived")
                 if attempt is not None and info.version is not None:
                     attempt.opened = info
                 await exchange.receive(answer, buffer, limits)
@@ -361,7 +361,7 @@ def typed_error(error: Exception, url: str) -> StorageError:
     text = " ".join(str(error).partition("Debug source:")[0].split())
     shown = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     if isinstance(error, TimeoutError):
-        return read_failed("no answer within the time limit", FailureCause.FIRST_BYTE_TIMEOUT, url=url)
+        return read_failed("no response within the time limit", FailureCause.FIRST_BYTE_TIMEOUT, url=url)
     for name, kind in _KINDS:
         if name in names:
             return kind("no such object" if kind is ObjectNotFoundError else shown, url=url)
@@ -373,7 +373,7 @@ def typed_error(error: Exception, url: str) -> StorageError:
         return read_failed(shown or type(error).__name__, FailureCause.CONNECTION_LOST, url=url)
     status = int(found[1])
     if status == 416:
-        return RangeBeyondEndError("the range begins behind the object's end", url=url)
+        return RangeBeyondEndError("the range begins beyond the object's end", url=url)
     return status_error(status, "", url=url)
 
 

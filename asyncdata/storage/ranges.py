@@ -69,7 +69,7 @@ def coalesce_ranges(
     stays whole.
     """
     if max_gap_bytes < 0:
-        raise ValueError(f"max_gap_bytes must not be negative, not {max_gap_bytes}")
+        raise ValueError(f"max_gap_bytes must not be negative: {max_gap_bytes}")
     joined: list[CoalescedRange] = []
     parts: list[int] = []
     start = stop = 0

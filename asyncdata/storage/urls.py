@@ -29,7 +29,7 @@ def scheme_of(url: str) -> str:
         return url.split("://", 1)[0].lower()
     if (single := _ONE_SLASH.match(url)) is not None:
         right = f"{single[1]}://{url[single.end() :]}"
-        raise UnsupportedURLError(f"a URL has two slashes behind its scheme: write {right}", url=url)
+        raise UnsupportedURLError(f"a URL has two slashes after its scheme: write {right}", url=url)
     return "file"
 
 
@@ -90,4 +90,4 @@ def join_location(url: str, location: str) -> str:
     try:
         return urljoin(url, location)
     except ValueError:
-        raise UnsupportedURLError("the server redirects to what is no URL", url=url) from None
+        raise UnsupportedURLError("the server redirects to something that is not a URL", url=url) from None

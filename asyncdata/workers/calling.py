@@ -33,7 +33,7 @@ def explain_call(
     if _takes(signature, passed, named) or not _takes(signature, passed[:1], named):
         return
     cure = (
-        f"the element is a tuple, whose {len(passed)} items are passed as separate arguments: let the function take "
+        f"the element is a tuple, whose {len(passed)} items are passed as separate arguments: make the function take "
         f"{len(passed)}, or *items"
     )
     error.args = (f"{error.args[0]}; {cure}",)

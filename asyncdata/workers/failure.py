@@ -106,7 +106,7 @@ def cut_middle(text: str, limit_bytes: int) -> str:
     head = text[:half].encode("utf-8", "backslashreplace")[:half].decode("utf-8", "ignore")
     end = text[len(text) - half :].encode("utf-8", "backslashreplace")
     tail = end[len(end) - half :].decode("utf-8", "ignore") if half < len(end) else end.decode()
-    return f"{head}\n[... {max(len(text) - len(head) - len(tail), 1)} characters left out ...]\n{tail}"
+    return f"{head}\n[... {max(len(text) - len(head) - len(tail), 1)} characters omitted ...]\n{tail}"
 
 
 def in_a_line(exc: BaseException) -> str:

@@ -221,7 +221,7 @@ class WorkerPool:
         if self._closing:
             raise self._closed_error()
         if started is (self._loop is None):
-            raise PipelineError("the worker pool is not started" if started else "the worker pool is started already")
+            raise PipelineError("the worker pool is not started" if started else "the worker pool is already started")
 
     async def _until(self, is_settled: Callable[[], bool]) -> None:
         """Waits until a condition on the set of workers holds."""

@@ -134,7 +134,7 @@ class Process:
 def describe_exit(code: int | None) -> str:
     """How a process ended, in words."""
     if code is None:
-        return "ended; its exit status was taken by another part of the program"
+        return "ended; another part of the program took its exit status"
     if code >= 0:
         return f"exited with code {code}"
     try:

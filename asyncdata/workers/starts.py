@@ -67,8 +67,8 @@ class Starts:
         reasons = "; ".join(dict.fromkeys(error.message for error in self._errors))
         error = copy.copy(last)
         error.message = (
-            f"no worker process starts, {self.failed} in a row have failed: {reasons}. "
-            "New ones are tried from time to time, so a later iteration works if the cause is gone"
+            f"no worker process can be started; {self.failed} in a row have failed: {reasons}. "
+            "asyncdata tries again from time to time, so a later iteration works if the cause is gone"
         )
         error.args = (error.message,)
         error.__cause__ = last.__cause__

@@ -214,7 +214,7 @@ class ThreadPool:
             stack = _format(frames.get(thread.ident or 0))
             text = (
                 f"thread {thread.name!r} is still in user code {after_s:.1f} s after the pool was closed; "
-                f"it is left as a daemon. Its stack:\n{stack}"
+                f"it is left behind as a daemon. Its stack:\n{stack}"
             )
             reports[thread.name] = text
             job.stuck = text

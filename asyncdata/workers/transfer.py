@@ -22,7 +22,7 @@ _SCRIPT_OF_CHILD: Final = "__mp_main__"
 WORKERS: Final = "the worker processes"
 LOADER: Final = "the loader process"
 _WAY_OUT: Final = {
-    WORKERS: 'or let the function run in threads with executor="thread"',
+    WORKERS: 'or run the function in threads with executor="thread"',
     LOADER: "or run the pipeline without isolate=True",
 }
 
@@ -66,7 +66,7 @@ def _explain(program: object, failure: Exception, destination: str) -> str:
     inside = f": {' → '.join(path)} is {_article(culprit)}" if path else ""
     return (
         f"{subject}{inside} ({type(reason).__name__}: {reason}). "
-        "Make such an object inside the function or on its first call there, pass what it is made of (a path, an "
+        "Make such an object inside the function or on its first call there, pass its ingredients (a path, an "
         f"option) instead, {_WAY_OUT[destination]}."
     )
 

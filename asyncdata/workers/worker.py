@@ -197,7 +197,7 @@ class Worker:
     def exit_text(self) -> str:
         """How the process ended, with the stacks it left if it crashed; to be asked before ``close``."""
         if self.ended_ns:
-            return "was ended, because a call took longer than task_timeout_s allows"
+            return "was ended because a call took longer than task_timeout_s"
         text = describe_exit(self.process.exit_code)
         stacks = self.crash_text()
         return f"{text}; its stacks:\n{stacks}" if stacks else text

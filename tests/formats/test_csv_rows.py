@@ -202,7 +202,7 @@ def test_rows_and_errors_are_those_of_tf_data(
         (b"1,2\nx,3\n", "line 2: column 0 is not a valid int64: b'x'", CorruptRecordError, 1, 4),
         (b"1,2\n3,\n", "line 2: column 1 is required, but missing", CorruptRecordError, 1, 4),
         (b"1,2\n\n3\n", "line 2: 2 fields are expected, but there are 1", CorruptRecordError, 1, 4),
-        (b'1,2\n3,"4"5\n', "line 2: a quote stands neither", BrokenFrameError, 1, 8),
+        (b'1,2\n3,"4"5\n', "line 2: a quote is neither", BrokenFrameError, 1, 8),
         (b'1,2\n3,"4\n5,6\n', "line 2: the data ends inside quotes", BrokenFrameError, 1, 4),
         (b'1,2\r\n"3\r\n",4\r\n5,\r\n', "line 4: column 1 is required", CorruptRecordError, 2, 14),
     ],

@@ -26,13 +26,13 @@ def test_each_line_is_a_value(end: str, final: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"a": 1', "no JSON text"),
-        (b"{'a': 1}", "no JSON text"),
+        (b'{"a": 1', "not JSON"),
+        (b"{'a': 1}", "not JSON"),
         (b'{"a": 1} {}', "Extra data"),
-        (b'"\xff"', "no JSON text"),
-        (b"\0", "no JSON text"),
+        (b'"\xff"', "not JSON"),
+        (b"\0", "not JSON"),
         (b"[" * 100_000, "nested more than 128 deep"),
-        (b"9" * 5000, "no JSON text"),
+        (b"9" * 5000, "not JSON"),
         (b"1\r2", "Extra data"),
         (b'"a\rb"', "control character"),
     ],

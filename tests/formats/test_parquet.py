@@ -250,11 +250,11 @@ def test_few_rows_at_a_time_where_they_are_large() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no Parquet file"),
-        (b"PAR1", "no Parquet file|12 bytes|is said"),
-        (b"x" * 100, "no Parquet file"),
+        (b"", "not a Parquet file"),
+        (b"PAR1", "not a Parquet file|12 bytes|claims"),
+        (b"x" * 100, "not a Parquet file"),
         (bytes(90) + b"PARE", "encrypted"),
-        (bytes(90) + b"\xff\xff\xff\x7fPAR1", "said to be"),
+        (bytes(90) + b"\xff\xff\xff\x7fPAR1", "claims to have"),
         (bytes(90) + b"\x10\x00\x00\x00PAR1", "footer is damaged"),
     ],
 )

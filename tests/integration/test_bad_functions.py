@@ -158,4 +158,4 @@ def test_a_huge_text_of_an_exception_is_cut(place: str, samples: Callable[[int, 
                 list(dataset)
             shown = "".join(traceback.format_exception(caught.value))
             assert len(shown) < 200_000, name
-            assert name == "bytes" or ("x>" in shown and "characters left out" in shown), name
+            assert name == "bytes" or ("x>" in shown and "characters omitted" in shown), name

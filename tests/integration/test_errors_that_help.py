@@ -176,7 +176,7 @@ def test_whole_numbers_beyond_int32(column: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [*EXECUTORS, {"vectorized": True}], ids=["inline", "thread", "process", "vectorized"])
 def test_a_function_that_wants_one_tuple(how: dict[str, Any]) -> None:
     """A tuple's items are separate arguments: the TypeError says so. Other TypeErrors are left alone."""
-    assert "let the function take 2, or *items" in told(PAIRS.map(lambda pair: pair[0], **how), TypeError)
+    assert "make the function take 2, or *items" in told(PAIRS.map(lambda pair: pair[0], **how), TypeError)
     assert "*items" not in told(PAIRS.map(lambda a, b: a + b + None, **how), TypeError)
     assert "*items" not in told(PAIRS.map(lambda a, b, c: (a, b, c), **how), TypeError)
 
@@ -277,7 +277,7 @@ def test_generator_functions_that_are_right() -> None:
         (lambda: ad.FixedLenFeature((), float, 1e300), "does not fit float32"),
         (lambda: ad.FixedLenFeature((), int, 2**70), "not of dtype int64"),
         (lambda: ad.FixedLenFeature((), bytes, 1), "not bytes or str"),
-        (lambda: ad.FixedLenFeature((None,), int), "lengths that are known"),  # type: ignore[arg-type]  # that is the point
+        (lambda: ad.FixedLenFeature((None,), int), "known lengths"),  # type: ignore[arg-type]  # that is the point
         (lambda: ad.FixedLenFeature((2**40, 2**40), int), "more values than an array can"),
         (lambda: ad.VarLenFeature(np.int32), "not the class int32"),
         (lambda: ad.FixedLenSequenceFeature((), int, allow_missing="no"), "allow_missing must be True or False"),  # type: ignore[arg-type]  # that is the point

@@ -238,7 +238,7 @@ async def test_a_range_of_an_object_of_unknown_size_is_no_whole_object(by_proxy:
     async with RawServer(reticent) as server:
         fetcher = fetcher_of(proxy=server.url) if by_proxy else fetcher_of()
         url, buffer = f"{server.url}/o", bytearray(1000)
-        with pytest.raises(StorageError, match="does not tell the object's size"):
+        with pytest.raises(StorageError, match="does not report the object's size"):
             await fetcher.open_read(url, memoryview(buffer))
         await fetcher.read(ObjectInfo(url=url, size=len(DATA)), 5, memoryview(buffer))
         assert buffer == DATA[5:1005]
@@ -293,10 +293,10 @@ async def test_a_body_that_only_its_connection_ends_is_compared_with_the_size(wa
     ("options", "words"),
     [
         ({"headers": "Authorization: hush"}, "'headers' must be a dict"),
-        ({"ca_file": "/nowhere/ca.pem"}, "'ca_file' names no file of certificates: /nowhere/ca.pem"),
-        ({"ca_file": __file__}, "'ca_file' names no file of certificates"),
-        ({"proxy": "http://me:hu/sh@h:1"}, "the proxy is no URL"),
-        ({"proxy": "http://me:hush@h:port"}, "the proxy is no URL"),
+        ({"ca_file": "/nowhere/ca.pem"}, "'ca_file' does not name a file of certificates: /nowhere/ca.pem"),
+        ({"ca_file": __file__}, "'ca_file' does not name a file of certificates"),
+        ({"proxy": "http://me:hu/sh@h:1"}, "the proxy is not a URL"),
+        ({"proxy": "http://me:hush@h:port"}, "the proxy is not a URL"),
     ],
 )
 async def test_options_that_cannot_work_are_named(options: dict[str, str], words: str) -> None:

@@ -97,7 +97,7 @@ async def test_a_process_nobody_watches_can_be_discarded() -> None:
         (-9, "SIGKILL (often the kernel's out-of-memory killer)"),
         (-11, "SIGSEGV"),
         (-77, "signal 77"),
-        (None, "status was taken"),
+        (None, "took its exit status"),
     ],
 )
 def test_exits_are_described_in_words(code: int | None, text: str) -> None:

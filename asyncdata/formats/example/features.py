@@ -57,7 +57,7 @@ def kind_of(dtype: Any) -> Kind:
         if found == np.int64:
             return "int64"
     raise ValueError(
-        f"dtype must be bytes, float32 or int64, as features hold them, not {arguments.shown(dtype)}; parse it as one "
+        f"dtype must be bytes, float32 or int64, as in features, not {arguments.shown(dtype)}; parse it as one "
         "of these and cast it"
     )
 
@@ -68,9 +68,7 @@ def _shape_of(shape: Any) -> tuple[int, ...]:
         raise TypeError(f"shape must be a tuple of lengths, not {arguments.shown(shape)}")
     sizes = tuple(sizes)
     if not all(isinstance(size, int | np.integer) and size >= 0 for size in sizes):
-        raise ValueError(
-            f"shape must hold lengths that are known, not {arguments.shown(sizes)}; see FixedLenSequenceFeature"
-        )
+        raise ValueError(f"shape must contain known lengths, not {arguments.shown(sizes)}; see FixedLenSequenceFeature")
     if math.prod(map(int, sizes)) > _MOST_VALUES:
         raise ValueError(f"shape {sizes} holds more values than an array can")
     return tuple(int(size) for size in sizes)
@@ -215,7 +213,7 @@ class RaggedFeature:
                 arguments.instance(f"the key of {type(partition).__name__}", partition.key, str, "a str")
         splits = arguments.dtype("row_splits_dtype", self.row_splits_dtype)
         if splits not in (np.int32, np.int64):
-            raise ValueError(f"row_splits_dtype is int32 or int64, not {self.row_splits_dtype!r}")
+            raise ValueError(f"row_splits_dtype must be int32 or int64, not {self.row_splits_dtype!r}")
         object.__setattr__(self, "row_splits_dtype", splits.type)
 
 
@@ -236,7 +234,7 @@ def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
             raise ValueError(f"default_value {value!r} is not of dtype {kind}")
         flat = found.ravel().tolist()
     if len(flat) != math.prod(shape):
-        raise ValueError(f"default_value {value!r} holds {len(flat)} values, the shape {shape} {math.prod(shape)}")
+        raise ValueError(f"default_value {value!r} holds {len(flat)} values, not {math.prod(shape)} for shape {shape}")
     if kind == "bytes":
         if not shape:
             return flat[0]

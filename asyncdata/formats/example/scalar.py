@@ -195,7 +195,7 @@ def _other_kind(tag: int, kind: Kind) -> str:
     for other, other_tag in TAG_OF_KIND.items():
         if tag == other_tag:
             return f"it holds {other}, expected {kind}"
-    return f"it begins with byte {tag:#04x}, which stands for none of the three lists"
+    return f"it begins with byte {tag:#04x}, which is not one of the three lists"
 
 
 def _shaped(values: Any, wanted: Wanted) -> Any:
@@ -203,7 +203,7 @@ def _shaped(values: Any, wanted: Wanted) -> Any:
     count = len(values)
     if wanted.count < 0:
         if count % wanted.step:
-            raise WireError(f"it holds {count} values, which is no multiple of the {wanted.step} of a step")
+            raise WireError(f"it holds {count} values, which is not a multiple of the {wanted.step} of a step")
         array = object_array(values) if wanted.kind == "bytes" else values
         return array.reshape(-1, *wanted.shape) if wanted.shape else array
     if count != wanted.count:
@@ -264,7 +264,7 @@ def _float_list(data: Data, position: int, end: int) -> npt.NDArray[np.float32]:
     if position < end and data[position] == 0x0A:
         begin, stop = read_length(data, position + 1, end)
         if (stop - begin) % 4:
-            raise WireError(f"its packed list of float32 is {stop - begin} bytes long, which is no multiple of 4")
+            raise WireError(f"its packed list of float32 is {stop - begin} bytes long, which is not a multiple of 4")
         return np.frombuffer(data[begin:stop], "<f4").astype(np.float32)
     items = np.frombuffer(data[position:end], np.uint8)
     if len(items) % 5 or (items[::5] != 0x0D).any():

@@ -232,4 +232,4 @@ def _encoded(value: Any) -> _Piece:
         return value
     if isinstance(value, memoryview):
         return value.cast("B") if value.c_contiguous and value.nbytes else bytes(value)
-    raise TypeError(f"a {type(value).__name__} stands where bytes or str should")
+    raise TypeError(f"expected bytes or str, not a {type(value).__name__}")

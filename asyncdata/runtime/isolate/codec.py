@@ -69,7 +69,7 @@ def wrap(delivery: Delivery) -> out_of_band.Buffers:
         kinds = sorted({type(item).__qualname__ for column in delivery.columns for item in _objects(column)})
         raise PipelineError(
             f"an element ({', '.join(kinds)}) cannot be sent from the loader process to its consumer: "
-            f"{type(error).__name__}: {error}. With isolate=True elements are made of numbers, arrays, bytes, str and "
+            f"{type(error).__name__}: {error}. With isolate=True elements consist of numbers, arrays, bytes, str and "
             "other objects that can be pickled"
         ) from error
 

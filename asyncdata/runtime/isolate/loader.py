@@ -296,8 +296,8 @@ class Loader:
         self._thread.join()
         if overdue:
             raise CloseTimeoutError(
-                f"{self.name} was still in user code {time.monotonic() - begun_s:.1f} s after it was told to end, and "
-                f"was ended by force. Its stacks:\n{self._stacks}"
+                f"{self.name} was still in user code {time.monotonic() - begun_s:.1f} s after it was asked to end, and "
+                f"was killed. Its stacks:\n{self._stacks}"
             )
         if isinstance(self.farewell, CloseTimeoutError):
             farewell, self.farewell = self.farewell, None

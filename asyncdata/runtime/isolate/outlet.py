@@ -231,6 +231,6 @@ def _explain(error: BaseException) -> None:
     if isinstance(error, ObjectNotFoundError) and (error.url or "").startswith("memory:"):
         annotate(
             error,
-            "memory:// belongs to one process: with isolate=True the pipeline sees what its own functions have written "
-            "there, not what this process has",
+            "memory:// belongs to one process: with isolate=True the pipeline sees only what its own functions have "
+            "written there",
         )

@@ -44,7 +44,7 @@ def wait_for_end(
             give_up()
             raise CloseTimeoutError(
                 f"thread {stage.name!r} is still in user code {limit_s:.1f} s after {what} was closed; it is "
-                f"left as a daemon. Its stack:\n{stage.stack()}"
+                f"left behind as a daemon. Its stack:\n{stage.stack()}"
             )
         if ended.wait(limit_s):
             return

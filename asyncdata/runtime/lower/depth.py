@@ -52,7 +52,7 @@ def _too_deep(plan: Node) -> PipelineError:
     limit, steps = sys.getrecursionlimit(), _steps(plan)
     enough = _ROOM + 2 * _FRAMES * steps
     return PipelineError(
-        f"the pipeline is {steps} steps deep; {(limit - _ROOM) // _MOST_FRAMES} always can run while Python lets "
+        f"the pipeline is {steps} steps deep; {(limit - _ROOM) // _MOST_FRAMES} can always run while Python lets "
         f"{limit} calls nest. Make one function of several in a row, or call sys.setrecursionlimit({enough}) before"
     )
 

@@ -202,7 +202,7 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
 @lowers(grouping.StoredFile, resumes=again)
 def _stored_file(node: grouping.StoredFile, scope: Scope, context: StageContext) -> Stage:
     def missing() -> Stage:
-        raise ObjectNotFoundError("a shard of the snapshot is gone", url=node.path, stage=context.label)
+        raise ObjectNotFoundError("a shard of the snapshot is missing", url=node.path, stage=context.label)
 
     store = FileStore(context, node.path, scope.services.io, scope.services.next_order())
     return CacheStage(context, store, missing, image_bytes=IMAGE_BYTES)

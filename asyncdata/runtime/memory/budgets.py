@@ -64,7 +64,7 @@ class Budgets:
             self._made.append(self._free[-1])
         if not self._free:
             raise PipelineError(
-                f"{self._parts} pipelines are open in this Runtime, as many as it was made for: close one (leave its "
+                f"{self._parts} pipelines are open in this Runtime, the most that it allows: close one (leave its "
                 f"loop, or call close() on its iterator), or make the Runtime with pipelines={self._parts + 1}"
             )
         chosen = min(self._free, key=_used)

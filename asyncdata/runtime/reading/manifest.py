@@ -76,9 +76,7 @@ class Manifest:
         """Looks whether the pattern is a directory."""
         inside = f"{pattern.rstrip('/')}/*"
         if not has_wildcard(pattern) and not pattern.startswith("http") and await self._io.glob(inside):
-            return ObjectNotFoundError(
-                f"this is a directory; its files are list_files({redact(inside)!r})", url=pattern
-            )
+            return ObjectNotFoundError(f"this is a directory; use list_files({redact(inside)!r})", url=pattern)
         return ObjectNotFoundError(
             "no file matches the pattern; check the bucket, the spelling, and that the wildcards are where "
             "you want them",

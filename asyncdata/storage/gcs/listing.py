@@ -130,7 +130,7 @@ class Globbing:
                 raise read_failed("a page of a listing names itself as the next one", FailureCause.MALFORMED)
             if not page.sent_in_order and (page.token or at.token or at.start or at.end):
                 # Where it goes on would be a guess, and what lies between the pages would be missing.
-                raise StorageError("the server lists names in no order", url=self._pattern)
+                raise StorageError("the server lists names out of order", url=self._pattern)
             if at.token is None:
                 last, fruitless = "", 0
             if page.names and page.names[-1] > last:

@@ -165,7 +165,7 @@ class GcsReader:
         if status not in {200, 206}:
             raise requests.answer_error(status, answer.head.headers, answer.aside, url=url)
         if not seen:
-            raise read_failed("an answer that does not tell the object's size", FailureCause.MALFORMED, url=url)
+            raise read_failed("a response without the object's size", FailureCause.MALFORMED, url=url)
         info = seen[-1]
         if info.version is None:
             # What came is of no known generation, and what follows would be of any: all is read again, of one.
@@ -225,7 +225,7 @@ class GcsReader:
                 )
                 if answer.head.status == 401 and not self._tokens.refused(token):
                     # Others are served with it: the server errs, and another attempt may succeed.
-                    raise read_failed("the server refused a new token, too (401)", FailureCause.SERVER_ERROR)
+                    raise read_failed("the server also refused a new token (401)", FailureCause.SERVER_ERROR)
             if answer.head.status in (200, 206):
                 self._tokens.accepted()
         except StorageError as error:

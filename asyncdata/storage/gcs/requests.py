@@ -164,7 +164,7 @@ def parse_page(body: bytes, bucket: str, scheme: str) -> Page:
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
-        raise StorageError("a listing with a name that is no text") from None
+        raise StorageError("a listing with a name that is not text") from None
     return Page(infos, names, str(token) if token else None, in_order)
 
 
@@ -195,7 +195,7 @@ def _info_of(item: Mapping[str, Any], url: str) -> ObjectInfo:
 
 def _whole_number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError(f"{type(value).__name__} is no whole number")
+        raise TypeError(f"{type(value).__name__} is not an integer")
     return int(value)
 
 
@@ -237,7 +237,7 @@ def check_media_head(head: ResponseHead, info: ObjectInfo, start: int) -> None:
     coding = headers.get("content-encoding", "identity")
     if "gunzipped" in headers.get("x-guploader-response-body-transformations", "") or stored != coding:
         raise EncodedBodyError(
-            f"the server re-encoded the body (stored as {stored}, sent as {coding}); its ranges mean nothing"
+            f"the server re-encoded the body (stored as {stored}, sent as {coding}); its ranges are meaningless"
         )
     if head.status == 200 and not head.is_chunked and info.size >= 0 and head.content_length not in {None, info.size}:
         raise read_failed(

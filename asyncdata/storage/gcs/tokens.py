@@ -173,13 +173,13 @@ class Tokens:
             async with limit:
                 token = await run_apart(source.fetch, "asyncdata-token")
             if _HEADER.fullmatch(token.header) is None:
-                raise AccessDeniedError("the token server gave a token that cannot be sent")
+                raise AccessDeniedError("the token server returned a token that cannot be sent")
             self._token, self._got_at = token, self._now()
         except StorageError:
             raise
         except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
             if limit.expired():
-                what = f"the token server gave no token within {LONGEST_FETCH_S:g} s"
+                what = f"the token server returned no token within {LONGEST_FETCH_S:g} s"
                 raise read_failed(what, FailureCause.CONNECT_TIMEOUT) from None
             raise AccessDeniedError(f"getting an access token failed ({type(error).__name__})") from None
         return self._token

@@ -98,7 +98,7 @@ class PiecewiseRead:
                     if self._error is not None:
                         break
                     if len(piece) != length:
-                        raise read_failed(f"{len(piece)} of {length} bytes came", FailureCause.SHORT_BODY)
+                        raise read_failed(f"{len(piece)} of {length} bytes arrived", FailureCause.SHORT_BODY)
                     buffer[self.filled : self.filled + length] = piece
                     self.filled += length
                     now = loop.time()

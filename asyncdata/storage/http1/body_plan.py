@@ -58,19 +58,19 @@ def plan_body(head: ResponseHead, *, start: int, length: int) -> BodyPlan:
         return BodyPlan(wanted=False, size=None if head.is_chunked else head.content_length)
     size = head.content_length
     if head.is_chunked or size is None:
-        raise UnframedBodyError(f"the server answered {head.status} with a body of no stated length")
+        raise UnframedBodyError(f"the server answered {head.status} with a body without a length")
     if head.status == 200:
         if start == 0 and size <= length:
             return BodyPlan(wanted=True, size=size, total=size)
         raise RangeIgnoredError(
-            f"the server answered 200 with {size} bytes where {length} bytes from {start} were asked for"
+            f"the server answered 200 with {size} bytes to a request for {length} bytes from {start}"
         )
     sent = head.content_range
     if sent is None or sent.start is None or sent.stop is None:
-        raise read_failed("a 206 answer without Content-Range", FailureCause.MALFORMED)
+        raise read_failed("a 206 response without Content-Range", FailureCause.MALFORMED)
     if sent.start != start or sent.stop > start + length or sent.stop - sent.start != size:
         raise read_failed(
-            f"asked for bytes {start}-{start + length - 1}, got Content-Range {head.headers['content-range'][:60]!r} "
+            f"requested bytes {start}-{start + length - 1}, got Content-Range {head.headers['content-range'][:60]!r} "
             f"with {size} bytes",
             FailureCause.MALFORMED,
         )
@@ -89,11 +89,11 @@ def join_chunks(raw: bytes) -> bytes | None:
         end = raw.find(b"\r\n", at)
         if end < 0:
             if len(raw) - at > 1024:
-                raise ValueError("a chunk without size")
+                raise ValueError("a chunk without a size")
             return None
         found = _CHUNK_SIZE.fullmatch(raw, at, end)
         if found is None:
-            raise ValueError("a chunk without size")
+            raise ValueError("a chunk without a size")
         size = int(found[1], 16)
         at = end + 2
         if size == 0:

@@ -207,7 +207,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         if kept and self._look(0) and not self._is_housekeeping():
             # Bytes nobody asked for, or an end: an answer to the next request would begin in the middle of these.
             self.close()
-            raise StaleConnectionError("the server closed a kept connection, or went on sending")
+            raise StaleConnectionError("the server closed a kept connection, or kept sending")
         loop = self.loop
         self.exchanges = kept + 1
         self.phase = Phase.HEAD
@@ -332,7 +332,7 @@ class RangeConnection(asyncio.BufferedProtocol):
         if self.phase is Phase.BODY:
             cause = FailureCause.CONNECTION_LOST if exc is not None else FailureCause.SHORT_BODY
             return read_failed(f"{how} after {self._at} of {self._end} bytes of the body", cause)
-        return read_failed(f"{how} before the answer's head was complete", FailureCause.CONNECTION_LOST)
+        return read_failed(f"{how} before the response's head was complete", FailureCause.CONNECTION_LOST)
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
@@ -346,9 +346,9 @@ class RangeConnection(asyncio.BufferedProtocol):
                 if end < 0:
                     if self._head.find(b"\n\n", max(0, before - 1), size) >= 0:
                         # Its own end would never come: told at once, not by the time limit.
-                        raise UnreadableHeadError("not an HTTP answer: lines without CR")
+                        raise UnreadableHeadError("not an HTTP response: lines without CR")
                     if size >= len(_BEGINNING) and not self._head.startswith(_BEGINNING):
-                        raise UnreadableHeadError(f"not an HTTP/1 answer: it begins with {bytes(self._head[:7])!r}")
+                        raise UnreadableHeadError(f"not an HTTP/1 response: it begins with {bytes(self._head[:7])!r}")
                     if size == len(self._head):
                         self._grow_head()
                     return
@@ -361,7 +361,7 @@ class RangeConnection(asyncio.BufferedProtocol):
                 self._accept(head)
             self._begin_body(head, end + 4)
         except MalformedHeadError as error:
-            self.fail(UnreadableHeadError(f"not an HTTP answer: {error}"))
+            self.fail(UnreadableHeadError(f"not an HTTP response: {error}"))
         except StorageError as error:
             self.fail(error)
 
@@ -384,7 +384,7 @@ class RangeConnection(asyncio.BufferedProtocol):
     def _begin_body(self, head: ResponseHead, body_at: int) -> None:
         buffer = self._buffer
         if buffer is None:
-            raise RuntimeError("an answer outside an exchange")
+            raise RuntimeError("a response outside of an exchange")
         plan = plan_body(head, start=self._start, length=len(buffer))
         self._answer_head, self._wanted, self._total = head, plan.wanted, plan.total
         self.paced_since, self.paced_from = self.loop.time(), 0

@@ -13,7 +13,7 @@ def make_tls_context(*, verify: bool, ca_file: str | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # ssl.SSLError among it
         why = error.strerror or type(error).__name__
-        raise StorageError(f"the option 'ca_file' names no file of certificates: {ca_file} ({why})") from None
+        raise StorageError(f"the option 'ca_file' does not name a file of certificates: {ca_file} ({why})") from None
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -153,7 +153,7 @@ class Watchdog:
         if slow and _is_at_fault(connection):
             connection.fail(
                 read_failed(
-                    f"the body came at {received / elapsed_s:.0f} bytes/s, less than {limits.least_bytes_per_s:.0f}",
+                    f"the body arrived at {received / elapsed_s:.0f} bytes/s, less than {limits.least_bytes_per_s:.0f}",
                     FailureCause.SLOW,
                 )
             )
@@ -174,4 +174,4 @@ def _is_at_fault(connection: Watched) -> bool:
 def _silence(cause: FailureCause, limits: ReadLimits) -> ReadFailedError:
     if cause is FailureCause.IDLE_TIMEOUT:
         return read_failed(f"the body fell silent for {limits.idle_s:g} s", cause)
-    return read_failed(f"no answer within {limits.first_byte_s:g} s", cause)
+    return read_failed(f"no response within {limits.first_byte_s:g} s", cause)

@@ -156,7 +156,7 @@ def _glob(pattern: str) -> list[ObjectInfo]:
 def _irregular(status: os.stat_result, url: str) -> ObjectNotFoundError:
     if stat.S_ISDIR(status.st_mode):
         inside = url.rstrip("/") + "/*"
-        return ObjectNotFoundError(f"a directory, not a regular file; its files are list_files({inside!r})", url=url)
+        return ObjectNotFoundError(f"a directory, not a regular file; use list_files({inside!r})", url=url)
     kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     kind = kinds.get(stat.S_IFMT(status.st_mode), "something else")
     return ObjectNotFoundError(
@@ -179,7 +179,7 @@ def _check_empty(status: os.stat_result, path: str, url: str) -> None:
         return  # reading says why
     if content:
         raise StorageError(
-            "the file states a size of 0 bytes and has content, as files of /proc do: read a copy of it", url=url
+            "the file reports a size of 0 bytes but has content, as files of /proc do: read a copy of it", url=url
         )
 
 

@@ -84,7 +84,7 @@ def follow(url: str, location: str) -> str:
     """
     given = urlsplit(join_location(url, location))
     if given.scheme not in {"http", "https"} or not given.hostname:
-        raise StorageError("the NameNode redirects to something that is no web address")
+        raise StorageError("the NameNode redirects to something that is not a web address")
     if urlsplit(url).scheme == "https" and given.scheme != "https":
         raise StorageError("the NameNode redirects from https to http")
     return given._replace(fragment="").geturl()
@@ -100,7 +100,7 @@ def parse_listing(body: bytes, folder: str) -> list[Entry]:
     """The answer to LISTSTATUS; empty for a file, whose listing is itself."""
     statuses = _field(_field(_json(body), "FileStatuses"), "FileStatus")
     if not isinstance(statuses, list):
-        raise _malformed("FileStatus is no list")
+        raise _malformed("FileStatus is not a list")
     found = []
     for status in statuses:
         name = _field(status, "pathSuffix")
@@ -161,4 +161,4 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _malformed(what: str) -> StorageError:
-    return read_failed(f"not an answer of WebHDFS: {what}", FailureCause.MALFORMED)
+    return read_failed(f"not a WebHDFS response: {what}", FailureCause.MALFORMED)

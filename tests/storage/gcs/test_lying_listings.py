@@ -79,11 +79,11 @@ async def lying(lie: Lie) -> AsyncIterator[tuple[RawServer, RangeReader]]:
 @pytest.mark.parametrize(
     ("lie", "words", "most"),
     [
-        (backwards, "no order", 1),
-        (shuffled, "no order", 1),
+        (backwards, "out of order", 1),
+        (shuffled, "out of order", 1),
         (the_same_again, "lead nowhere", 40),
         (nothing_for_ever, "lead nowhere", 1001),
-        (no_text, "no text", 1),
+        (no_text, "not text", 1),
     ],
 )
 async def test_a_listing_that_lies_is_an_error_at_once(lie: Lie, words: str, most: int) -> None:

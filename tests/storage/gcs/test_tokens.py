@@ -166,7 +166,7 @@ async def test_a_token_server_that_hangs_is_not_waited_for_without_end(monkeypat
     try:
         async with tokens_of(InTurn(hanging, source, hanging), source) as tokens:
             outcomes = await asyncio.gather(*(tokens.get() for _ in range(5)), return_exceptions=True)
-            assert {str(outcome) for outcome in outcomes} == {"the token server gave no token within 0.05 s"}
+            assert {str(outcome) for outcome in outcomes} == {"the token server returned no token within 0.05 s"}
             assert all(isinstance(outcome, TransientStorageError) for outcome in outcomes)
             assert tokens.fetches == 1
             monkeypatch.setattr("asyncdata.storage.gcs.tokens.LONGEST_FETCH_S", 60.0)

@@ -102,7 +102,7 @@ async def test_a_file_that_states_no_size_and_has_content_is_refused(tmp_path: P
         lambda: reader.glob("/proc/self/stat*"),
     ]
     for call in calls:
-        with pytest.raises(StorageError, match="size of 0 bytes and has content") as caught:
+        with pytest.raises(StorageError, match="size of 0 bytes but has content") as caught:
             await call()
         assert "/proc/self/stat" in str(caught.value)
     (tmp_path / "empty").write_bytes(b"")
@@ -122,7 +122,7 @@ async def test_fifos_sockets_devices_and_directories_are_refused(tmp_path: Path)
             (tmp_path / "fifo", "a FIFO, not a regular file.*from_generator"),
             (tmp_path / "socket", "a socket, not"),
             (Path("/dev/zero"), "a device, not"),
-            (tmp_path / "folder", "a directory, not a regular file; its files are list_files"),
+            (tmp_path / "folder", "a directory, not a regular file; use list_files"),
         ):
             calls: list[Awaitable[object]] = [
                 reader.stat(str(path)),

@@ -193,7 +193,7 @@ async def test_redirects_that_cannot_be_followed_are_errors() -> None:
     """To nowhere, or in a circle."""
     server = Server()
     async with served(server) as address, fetching() as fetcher:
-        for location, words in (("ftp://h/x", "no web address"), ("?op=OPEN&offset=0&length=1", "too many")):
+        for location, words in (("ftp://h/x", "not a web address"), ("?op=OPEN&offset=0&length=1", "too many")):
 
             async def redirect(request: web.Request, location: str = location) -> web.StreamResponse:
                 return web.Response(status=307, headers={"Location": location})

@@ -124,7 +124,7 @@ def test_a_namedtuple_stays_one() -> None:
         ([b"a", "b"], ["bytes", "str"]),
         ([None, None], ["NoneType"]),
         ([{1, 2}, {1, 2}], ["set"]),
-        ([[[1], [1, 2]]] * 2, ["no regular array"]),
+        ([[[1], [1, 2]]] * 2, ["not a regular array"]),
         ([["a", 1]] * 2, ["dtype <U21"]),
         ([["a"], ["a", "b"]], ["str[1]", "str[2]"]),
         ([(1, 2), (1, 2, 3)], ["structure"]),
