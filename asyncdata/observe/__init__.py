@@ -1,1 +1,1 @@
-"""Snapshots in, views out: what a pipeline did, and what limits it."""
+"""Snapshots of what a pipeline did and what limits it."""

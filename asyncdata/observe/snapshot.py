@@ -1,6 +1,6 @@
-"""What a pipeline tells about itself: frozen, picklable, the same whether it runs in this process or in another.
+"""Statistics of a pipeline: frozen, picklable, and the same whether it runs in this process or in another one.
 
-Which number betrays which bottleneck is said at each of them.
+The docstring of each number says which bottleneck it reveals.
 """
 
 from __future__ import annotations

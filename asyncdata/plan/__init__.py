@@ -1,1 +1,1 @@
-"""What to do: frozen nodes that describe a pipeline and know nothing of how it runs."""
+"""Frozen nodes that describe a pipeline and do not know how it runs."""

@@ -1,4 +1,4 @@
-"""Plans as lists of steps: pickle follows what is nested only a few hundred levels down."""
+"""Plans as lists of steps, because pickle can only follow a few hundred levels of nesting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that make one element of several, several of one, or keep elements for later."""
+"""Nodes that combine several elements into one, split one into several, or keep elements for later."""
 
 from __future__ import annotations
 

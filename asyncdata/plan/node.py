@@ -1,7 +1,7 @@
-"""`Node`: one step of a plan, frozen data that knows how many elements it gives and of what kind.
+"""`Node`: one step of a plan: frozen data that knows the number and the spec of its elements.
 
-A plan is a tree of nodes, as deep as there are steps: nothing that looks at plans calls itself for every step, for
-Python would not let it. Nodes know their inputs and nothing of how they run; `asyncdata.planner` rewrites trees,
+A plan is a tree of nodes, as deep as there are steps. Code that examines plans never recurses per step, because
+Python's stack would not allow it. Nodes know their inputs but not how they run: `asyncdata.planner` rewrites trees, and
 ``asyncdata.runtime.lower`` turns them into stages.
 """
 

@@ -1,4 +1,4 @@
-"""Nodes that look at where an element stands in the sequence, or at what came before it; and endless sources."""
+"""Nodes that depend on an element's position in the sequence or on earlier elements; and endless sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that have no input: where elements come from."""
+"""Nodes without an input: the sources of elements."""
 
 from __future__ import annotations
 

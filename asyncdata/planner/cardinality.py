@@ -1,4 +1,4 @@
-"""How many elements a plan gives, as far as that is known without running it. The rules are tf.data's."""
+"""The number of a plan's elements, as far as it is known without running the plan. The rules are tf.data's."""
 
 from __future__ import annotations
 

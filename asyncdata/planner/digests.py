@@ -1,13 +1,14 @@
-"""Digests of functions and values that are the same in every process, and change when what they stand for does.
+"""Digests of functions and values that are equal in every process and change with what they represent.
 
-A function is its code, its constants and what it refers to (closures, defaults, globals), in turn with the functions
-among them. Each has a part of its own, so that a difference can be named::
+A function is digested as its code, its constants and its references (closures, defaults, globals), recursively with the
+functions among them. Each has a part of its own, so that a difference can be named::
 
     def scale(x):            "code of scale"
         return f(x) * RATE   "RATE in scale", "f in scale", "code of f"
 
-Functions and classes of installed packages, and those without Python code, are known by their names. Nothing depends
-on ids, hashes, line numbers or places of files. What cannot be taken apart (a lock, an open file) has no digest.
+Functions and classes of installed packages, and those without Python code, are identified by their names. Nothing
+depends on ids, hashes, line numbers or paths of files. Objects that cannot be taken apart (a lock, an open file) have
+no digest.
 """
 
 from __future__ import annotations

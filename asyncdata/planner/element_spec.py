@@ -1,4 +1,4 @@
-"""What the elements of a plan are made of, as far as that is known without running it."""
+"""The spec of a plan's elements, as far as it is known without running the plan."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What kept elements were made of: the steps of a plan, their settings and functions, as data that JSON can hold.
+"""What stored elements were made of: the steps of a plan, their settings and functions, as data for JSON.
 
-Two recipes are compared step by step, so that the first difference has a name. What does not change elements is left
-out: parallelism, executors, prefetching, caches, options other than the seed and whether elements may be left out.
+Two recipes are compared step by step, so that the first difference has a name. Settings that do not change elements are
+omitted: parallelism, executors, prefetching, caches, and options other than the seed and whether elements may be
+skipped.
 """
 
 from __future__ import annotations

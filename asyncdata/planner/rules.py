@@ -1,6 +1,6 @@
 """The order of the rewrites, the driver that applies them from the sources upwards, and where functions run.
 
-And where checksums of payloads are verified.
+It also decides where checksums of payloads are verified.
 """
 
 from __future__ import annotations

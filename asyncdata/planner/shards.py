@@ -1,10 +1,10 @@
-"""Shards of an order that differs from process to process: refused, because they would overlap.
+"""Rejects shards of an order that differs from process to process, because they would overlap.
 
-`shard` takes every n-th element, so the n parts fit together only where all of them see one order. An order that is
-drawn without a seed, or that is the order of arrival, is another one in every process, and in every iteration.
+`shard` takes every n-th element, so the n parts fit together only if all of them see one order. An order that is drawn
+without a seed, or that is an order of arrival, differs in every process and in every iteration.
 
-Orders that stay (``reshuffle_each_iteration=False``) are let through: splits of one dataset in one process share them.
-Whether the steps before a cache or snapshot run at all is known only later, so whoever runs them asks again.
+Fixed orders (``reshuffle_each_iteration=False``) are accepted, because splits of one dataset in one process share them.
+Whether the steps before a cache or snapshot run at all is known only later, so the check is repeated when they run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the memory limit is divided before anything is known about the data."""
+"""Divides the memory limit before anything is known about the data."""
 
 from __future__ import annotations
 

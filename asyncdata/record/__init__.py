@@ -1,1 +1,1 @@
-"""Writing: records and shards out of Python."""
+"""Writes records and shards from Python."""

@@ -1,4 +1,4 @@
-"""Writing manifests: a listing made once, for ``Dataset.from_manifest``."""
+"""Writes manifests: stored listings for ``Dataset.from_manifest``."""
 
 from __future__ import annotations
 

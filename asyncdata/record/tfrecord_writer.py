@@ -1,7 +1,7 @@
-"""Writing TFRecord files: records in, framed and optionally compressed bytes out.
+"""Writes TFRecord files: records in, framed and optionally compressed bytes out.
 
-To a path, the records go to a temporary file beside it, which takes the path's place when the writer is closed without
-an error; until then, and after an error, the path is as it was. To a file object, they are written as they come.
+For a path, the records go to a temporary file beside it, which replaces the path when the writer is closed without an
+error. Until then, and after an error, the path is unchanged. Records for a file object are written as they come.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The test kit: leak checks, a virtual clock, forced order of events. For the tests of whoever builds on asyncdata."""
+"""The test kit for packages that build on asyncdata: leak checks, a virtual clock, forced order of events."""
 
 from asyncdata.testing.clock import StalledLoopError, VirtualClockLoop, run_virtual
 from asyncdata.testing.leaks import (

@@ -1,8 +1,8 @@
-"""A delivery taken apart for another process, and put together there: offsets, kinds and shapes, no payload.
+"""Takes a delivery apart for another process, and puts it together there: offsets, kinds and shapes, no payload.
 
-What lies in the arena crosses as rows of (offset, length) and what they are. Elements outside it (of sources that are
-not batched, mostly small) are pickled, their arrays beside the pickle. The structure is the same for most deliveries
-of a pipeline and is sent when it changes.
+Data in the arena is sent as rows of (offset, length) with a description. Elements outside of the arena (of sources that
+are not batched, mostly small) are pickled, with their arrays beside the pickle. The structure is the same for most
+deliveries of a pipeline, and is sent only when it changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions to the loader process, one at a time, each answered within a moment or not at all."""
+"""Requests to the loader process, one at a time, each answered within a moment or not at all."""
 
 from __future__ import annotations
 

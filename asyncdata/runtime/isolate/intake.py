@@ -1,11 +1,11 @@
-"""The consumer's end of a pipeline that runs in the loader process: what `Edge` is to one in this process.
+"""The consumer's end of a pipeline that runs in the loader process; the counterpart of `Edge` in this process.
 
     loader ── socket of this pipeline ──▶ pop: unwrap, view the arena through a lease
        ▲                                       │ taken, waiting, released …
        └────────── outbox of the loader ◀──────┘
 
-No thread of this process stands between the socket and the consumer: whoever wants an element waits for the socket
-itself, a thread in ``poll``, a task through its own loop. Waiting takes nothing and taking waits for nothing, as there.
+No thread of this process is between the socket and the consumer: the consumer waits for the socket itself, a thread in
+``poll``, a task through its own loop. As in `Edge`, waiting takes nothing and taking waits for nothing.
 """
 
 from __future__ import annotations

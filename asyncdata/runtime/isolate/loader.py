@@ -1,8 +1,8 @@
-"""The loader process as its parent sees it: started, spoken to, waited for, mourned.
+"""The loader process as its parent sees it: starting it, talking to it, waiting for it, reporting its end.
 
-One thread belongs to it: it starts the process and then sleeps in ``wait`` until that has ended (the kernel ends the
-process when this thread ends, so it lives as long). It wakes whoever waits, and closes everything. All else happens in
-the consumers' own threads.
+It owns one thread, which starts the process and then sleeps in ``wait`` until the process has ended (the kernel ends
+the process when this thread ends, so the thread lives as long). The thread then wakes all waiters and closes
+everything. Everything else happens in the consumers' own threads.
 """
 
 from __future__ import annotations

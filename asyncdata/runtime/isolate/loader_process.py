@@ -1,12 +1,12 @@
-"""What runs inside a loader process: a Runtime, and the pipelines it is told to run.
+"""The main program of a loader process: a Runtime, and the pipelines that it is asked to run.
 
     main thread                      stage loop (of the Runtime)                    watchdog thread
     ───────────                      ───────────────────────────                    ───────────────
     unpickle plans, start pipelines  control: OPEN RUN NOTES ASK → outlets          life: CLOSE → main thread
     close the Runtime, leave                                                        EOF → the parent is gone: exit
 
-The process ignores SIGINT, dies with the thread that started it where the kernel offers that, and takes its workers
-with it. What user code prints goes to the parent's stderr, as in worker processes.
+The process ignores SIGINT, dies with the thread that started it if the kernel supports that, and takes its workers with
+it. As in worker processes, output of user code goes to the parent's stderr.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Objects on their way between the two processes: a pickle, and beside it the arrays it refers to.
+"""Objects on their way between the two processes: a pickle, and beside it the arrays that it refers to.
 
     | count | lengths: pickle, array, array … | pickle | array | array | …          arrays 64-byte aligned
 
-Short ones travel in a message. Long ones in a nameless file, into which arrays are written once; the receiver either
-reads them into memory of their own (`load`), or maps the file (`load_mapped`) for what lives as long as a pipeline.
+Short ones are sent in a message, long ones in a nameless file into which arrays are written once. The receiver either
+reads them into its own memory (`load`), or maps the file (`load_mapped`) if they live as long as a pipeline.
 
 Both ends are processes of one pipeline: nothing here is ever read from storage.
 """

@@ -1,9 +1,9 @@
-"""The consumer's side of the control channel: whoever has something to say appends it, and sends if nobody is sending.
+"""The consumer's side of the control channel. A thread appends its notes, and sends them if no other thread is sending.
 
-Leases end inside the garbage collector, in any thread, perhaps in the middle of the code below: what a finalizer adds
-there is left to the sender that it interrupts, who looks again after letting go. What the socket does not take stays,
-and goes with what comes next; a consumer that is about to wait sends it first. The lock is taken and given back by
-``with``, in one step of C's each: Ctrl-C never leaves it locked.
+Leases end inside the garbage collector, in any thread, perhaps in the middle of the code below. Notes that a finalizer
+adds there are left to the sender that it interrupts, which checks again after releasing the lock. Notes that the socket
+does not take stay, and are sent with later ones; a consumer sends them before it waits. ``with`` takes and releases the
+lock in one step of C each, so Ctrl-C never leaves it locked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The loader's end of a pipeline whose consumer is another process: what `Edge` is to one in this process.
+"""The loader's end of a pipeline whose consumer is another process; the counterpart of `Edge` in this process.
 
-One delivery at a time is under way to the consumer or waits there; the next one is sent when that is taken. What is
-lent stays in the table of loans until the consumer says that nobody views it any more; what it has never seen comes
-back when it leaves. Stage loop only, but for `finish`.
+One delivery at a time is in flight to the consumer or waits there; the next one is sent when that one is taken. Lent
+memory stays in the table of loans until the consumer reports that nothing views it any more. When the consumer leaves,
+deliveries that it has never seen come back. Stage loop only, except `finish`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan on its way to the loader process: functions by value, arrays once; or an error that names the culprit."""
+"""Sends a plan to the loader process: functions by value, arrays once; or an error that names the culprit."""
 
 from __future__ import annotations
 

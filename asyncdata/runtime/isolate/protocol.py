@@ -1,4 +1,4 @@
-"""What the consumer's process and its loader process say to each other.
+"""The messages between the consumer's process and its loader process.
 
     consumer → loader, control:     OPEN  RUN  NOTES  ASK
     loader → consumer, control:     ANSWER  FAREWELL
@@ -6,8 +6,8 @@
     consumer → loader, its life:    CLOSE                                   its end: the consumer is dead
     consumer → loader, a pipeline:  nothing                                 its end: the consumer is gone
 
-A note is three numbers: its kind, whom it concerns, and a value. Notes are small, many, and written by finalizers, so
-they travel together; each may arrive twice, and none depends on the others' order.
+A note is three numbers: its kind, its subject, and a value. Notes are small and frequent, and finalizers write them, so
+they are sent together. Each may arrive twice, and none depends on the order of the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From nodes to stages: the one package that knows both worlds, a file per family of nodes.
+"""From nodes to stages: the only package that knows both, with a file per family of nodes.
 
 Lowering starts nothing. It runs on the stage loop: once for the plan, and again for every inner dataset and every
 epoch. Importing the package registers every kind of node.

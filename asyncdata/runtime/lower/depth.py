@@ -1,4 +1,4 @@
-"""How deep a pipeline may be: stages call one another, and Python limits how many calls nest."""
+"""Limits the depth of a pipeline, because stages call one another and Python limits nested calls."""
 
 from __future__ import annotations
 

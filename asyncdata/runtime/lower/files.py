@@ -1,4 +1,4 @@
-"""Lowering of files: for framed formats one stage over the chunks of one object, and the format's framer."""
+"""Lowering of files. Framed formats share one stage over the chunks of one object, with the format's framer."""
 
 from __future__ import annotations
 

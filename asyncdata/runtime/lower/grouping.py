@@ -1,4 +1,4 @@
-"""Lowering of what groups elements, takes groups apart, or keeps elements for later."""
+"""Lowering of nodes that group elements, split groups, or keep elements for later."""
 
 from __future__ import annotations
 

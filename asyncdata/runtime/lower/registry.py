@@ -1,4 +1,4 @@
-"""How nodes find their stages, and what every lowering asks of its scope."""
+"""Maps nodes to their stages, and contains what every lowering needs from its scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowering of what hands work to workers: maps, and batches filled by them."""
+"""Lowering of nodes that give work to workers: maps, and batches that maps fill."""
 
 from __future__ import annotations
 

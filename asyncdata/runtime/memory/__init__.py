@@ -1,1 +1,1 @@
-"""The asynchronous rim of the ledger: slabs are granted, filled, lent and given back."""
+"""The asynchronous rim of the ledger: grants, fills, lends and returns slabs."""

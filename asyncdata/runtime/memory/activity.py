@@ -1,7 +1,7 @@
-"""What goes on for a pipeline outside of its loop: reads, calls in threads and workers, user code, the consumer.
+"""Counts a pipeline's activities outside of its loop: reads, calls in threads and workers, user code, the consumer.
 
-A pipeline of which every task waits, while nothing goes on outside that could wake one, has stalled. That is how it is
-known that memory somebody waits for will never be free; no stage has to say of itself whether it is at work.
+A pipeline has stalled if all its tasks wait and no activity outside of the loop could wake one. In this case the memory
+that a stage waits for will never be free. No stage needs to report whether it is working.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Slabs for bytes that were granted: the async rim of the ledger.
+"""Slabs for granted bytes: the async rim of the ledger.
 
-Every slab carries the ledger's ticket that pays for it; when the last holder lets the slab go, the ticket goes back,
-and whatever the ledger decides then is carried out here: waiting stages wake, read-ahead is given back. When somebody
-waits for memory, the loop goes round without a change, and nothing goes on outside of it, the ledger hears that the
-pipeline has stalled.
+Every slab has the ledger's ticket that pays for it. When the last holder releases the slab, the ticket goes back, and
+this module carries out the ledger's decisions: waiting stages wake, read-ahead is returned. If a stage waits for
+memory, the loop goes round without a change, and no activity outside of it is in progress, this module tells the ledger
+that the pipeline has stalled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Runtime's memory limit in equal parts, one per pipeline that may be open at a time.
 
-Pipelines do not share a part: one that is paused keeps what it has made ahead, and would starve the others. A part is
-used again by the next pipeline, with its slabs still warm.
+Pipelines do not share a part, because a paused pipeline keeps what it has made ahead and would starve the others. The
+next pipeline reuses a part, with its slabs still warm.
 """
 
 from __future__ import annotations

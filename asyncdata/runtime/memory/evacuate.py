@@ -1,9 +1,9 @@
 """Frees slabs that a buffer of references keeps alive for a few rows.
 
-A slab lives as long as any row points into it. A shuffle buffer holds rows of many slabs, most of which it has passed
-on already: without this it would pin several times the bytes it needs. Now and then the rows left in thinly used slabs
-are copied together into a new one: those that are live to less than an eighth once all buffers pin a quarter of the
-memory limit, or to less than three quarters once they pin half of it.
+A slab lives as long as any row points into it. A shuffle buffer holds rows of many slabs, most of whose rows it has
+already passed on. Without this module it would pin several times the bytes that it needs. From time to time the rows
+left in sparsely used slabs are copied together into a new one: slabs that are less than an eighth full when all buffers
+pin a quarter of the memory limit, and slabs that are less than three quarters full when they pin half of it.
 """
 
 from __future__ import annotations

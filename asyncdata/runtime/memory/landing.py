@@ -1,10 +1,10 @@
-"""Brings what a stage collects into slabs that it fills, so that the ledger charges as many bytes as there are.
+"""Copies what a stage collects into slabs, so that the ledger charges as many bytes as there are.
 
     arrays, byte strings, texts of an inline function   ─▶ |row|row|row|row|…     one slab for many rows
     results of a task, alone in a slab of 64 KiB        ─▶ |row|row|…
 
-Rows that are written into slabs already stay where they are, unless they are small, and all that a larger slab holds.
-Numbers, and Python objects of other types, stay outside.
+Rows that are already in slabs stay there, unless they are small; all rows of a larger slab stay. Numbers, and Python
+objects of other types, stay outside.
 """
 
 from __future__ import annotations

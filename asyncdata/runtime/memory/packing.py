@@ -1,9 +1,9 @@
-"""Rows that lie scattered over the arena, put together in one piece of memory: a slab, or a private array.
+"""Packs rows that are scattered over the arena into one piece of memory: a slab, or a private array.
 
     arena     |..row 0..|.......|..row 2..|....|..row 1..|
     packed    |row 0|row 1|row 2|table: where the items lie|
 
-A batch that was shuffled refers to every slab its records came in. Packed, it needs its own bytes only.
+A batch that was shuffled refers to every slab from which its records came. A packed batch needs only its own bytes.
 """
 
 from __future__ import annotations

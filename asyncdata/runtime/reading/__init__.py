@@ -1,1 +1,1 @@
-"""Bytes of objects on their way into slabs."""
+"""Brings the bytes of objects into slabs."""

@@ -3,9 +3,9 @@
     object   |----- chunk 0 -----|----- chunk 1 -----|----- chunk 2 -----| …
     slab     [headroom][ data ]    [headroom][ data ]
 
-The headroom in front of the data is where the cut-off tail of the chunk before is copied to, so that every record is
-contiguous. Chunks that arrive ahead are bounded: the soonest needed one comes from the source's own reserve, the others
-are read-ahead that the ledger may recall; a recalled chunk is simply read again later.
+The incomplete record at the end of one chunk is copied into the headroom in front of the next chunk's data, so that
+every record is contiguous. Read-ahead is bounded: the source's own reserve pays for the chunk that is needed next; the
+others are read-ahead that the ledger may recall. A recalled chunk is read again later.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The bytes of one object as a run that always begins where a record begins, so that every record is contiguous.
+"""The bytes of one object as a run that always begins at a record, so that every record is contiguous.
 
     chunk 0  |rec|rec|rec|re…|          chunk 1  …|c|rec|rec|          a record larger than both
                           └ tail ──copied──▶ [headroom re][c|rec|rec]      └ a slab of its own
 
-What cannot be framed because it is cut off is brought together with what follows: in front of the next chunk, or, where
-it does not fit there, in a larger slab. That is of the size which the framer has verified, or, where a record does not
-say how long it is (a line), twice what is there already, until the record is whole or the memory limit is reached.
+An incomplete record is joined with the bytes that follow: in front of the next chunk or, if it does not fit there, in a
+larger slab. This slab has the size that the framer has verified or, if a record does not state its length (a line),
+twice the bytes so far, until the record is complete or the memory limit is reached.
 
-How much a compressed object holds is not known beforehand. Where a record of one would not fit into the memory limit,
-what follows is read on and dropped first: where it ends before the record does, the length was a lie.
+The size of a decompressed object is not known in advance. If one of its records would not fit into the memory limit,
+the bytes that follow are first read and dropped: if they end before the record does, its length was wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Chunks of a compressed object after decompression: the same interface as `ChunkReader`, one step further down.
+"""Chunks of a compressed object after decompression, with the same interface as `ChunkReader`.
 
-One decoder per object, run in a thread one slab at a time, so that neither the loop nor the memory limit notices a file
-that expands a thousandfold.
+Each object has one decoder, which runs in a thread one slab at a time, so that a file that expands a thousandfold
+disturbs neither the loop nor the memory limit.
 """
 
 from __future__ import annotations

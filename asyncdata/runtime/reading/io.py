@@ -1,8 +1,8 @@
-"""The bridge between the two loops: the stage loop asks for bytes, the I/O loop receives them into a slab.
+"""The bridge between the two loops: the stage loop requests bytes, and the I/O loop receives them into a slab.
 
-They meet twice per chunk, once to ask and once when it is there. A `Read` holds its slab from the asking until the I/O
-loop has let go of it, whatever happens in between: a cancelled read gives its slab back only when nothing writes into
-it any more.
+The loops meet twice per chunk: for the request and when the bytes have arrived. A `Read` holds its slab from the
+request until the I/O loop has released it, whatever happens in between. A cancelled read returns its slab only when
+nothing writes into it any more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a pipeline knows about its files: sizes and versions, from listings, manifest files and first reads.
 
-A file that stands here is opened without asking what it is, and read only as the version that stands here.
+A file with an entry here is opened without a metadata request, and read only in the version of its entry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which source an element came from: the numbers in its provenance, and the names behind them."""
+"""The source of each element: the numbers in its provenance, and their names."""
 
 from __future__ import annotations
 
