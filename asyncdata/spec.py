@@ -29,11 +29,11 @@ def _shape(shape: Any) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """An array, or with the shape ``()`` a number.
+    """An array, or a number with the shape ``()``.
 
     Args:
-        shape: Its shape; None for axes of unknown length, or for the whole.
-        dtype: Anything ``numpy.dtype`` takes, or None.
+        shape: The shape; None for axes of unknown length, or for an unknown shape.
+        dtype: Anything ``numpy.dtype`` accepts, or None.
 
     Example:
         >>> import asyncdata as ad
@@ -52,7 +52,7 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class BytesSpec:
-    """Byte strings: one with the shape ``()``, a `BytesArray` of them with axes.
+    """Byte strings: one byte string with the shape ``()``, a `BytesArray` with axes.
 
     Example:
         >>> import asyncdata as ad
@@ -68,7 +68,7 @@ class BytesSpec:
 
 @dataclass(frozen=True, slots=True)
 class StrSpec:
-    """Texts: one with the shape ``()``, a `BytesArray` of them with axes.
+    """Texts: one text with the shape ``()``, a `BytesArray` with axes.
 
     Example:
         >>> import asyncdata as ad
@@ -87,9 +87,9 @@ class RaggedSpec:
     """A `RaggedArray`.
 
     Args:
-        shape: Of the whole; None for axes whose rows differ, or whose length is not known.
-        dtype: Of its flat values; None where not known.
-        ragged_rank: How many axes are ragged.
+        shape: The shape of the whole; None for axes whose rows differ or whose length is not known.
+        dtype: The dtype of its flat values; None if not known.
+        ragged_rank: The number of ragged axes.
 
     Example:
         >>> import asyncdata as ad
@@ -110,10 +110,10 @@ class RaggedSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """A Dataset, as `window` makes them.
+    """A Dataset, as `window` makes it.
 
     Args:
-        element_spec: Of its elements.
+        element_spec: The spec of its elements.
 
     Example:
         >>> import asyncdata as ad

@@ -41,7 +41,7 @@ _EXAMPLE: Final = "a tf.train.Example; name the feature that holds the image, or
 
 
 class ImageHeader(NamedTuple):
-    """What an image says about itself.
+    """The declared properties of an image.
 
     Attributes:
         form: "JPEG" or "PNG".
@@ -67,10 +67,10 @@ class ImageDecoder:
     """A picklable map function: an encoded image, or a dict that holds one, to pixels.
 
     Attributes:
-        channels: 1 (grey), 3 (RGB) or 4 (RGBA; alpha 255 where the image has none).
+        channels: 1 (grey), 3 (RGB) or 4 (RGBA; alpha is 255 if the image has none).
         size: (height, width) to resize to, bilinear; None keeps the image's own.
-        feature: For records that are dicts: the key of the encoded image, which is replaced by the pixels.
-        max_pixels: Images that declare more are refused.
+        feature: For records that are dicts: the key of the encoded image, which the pixels replace.
+        max_pixels: Images that declare more are rejected.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ImageDecoder:
         return f"decode_image(channels={self.channels}, size={self.size}, feature={self.feature!r})"
 
     def __element_spec__(self, given: Any) -> Any:
-        """The spec of what is made of a record of the spec `given`."""
+        """Returns the spec of the result for a record of the spec `given`."""
         pixels = ArraySpec((*(self.size or (None, None)), self.channels), np.uint8)
         if self.feature is None:
             return pixels
@@ -106,9 +106,9 @@ class ImageDecoder:
         """Decodes one record.
 
         Raises:
-            CorruptRecordError: If it is not a whole JPEG or PNG within the limits.
-            TypeError: If the record is a dict and no feature was named, or the other way round.
-            ModuleNotFoundError: If OpenCV is not installed.
+            CorruptRecordError: The record is not a complete JPEG or PNG within the limits.
+            TypeError: The record is a dict and no feature was named, or vice versa.
+            ModuleNotFoundError: OpenCV is not installed.
         """
         if self.feature is None:
             return self.decode(record)
@@ -127,7 +127,7 @@ class ImageDecoder:
 
         Args:
             data: The encoded image.
-            out: Where to write the pixels, of the shape of the result; they are then copied or resized right into it.
+            out: An array of the result's shape; the pixels are copied or resized directly into it.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"an encoded image is bytes, not {type(data).__name__}")
@@ -149,7 +149,7 @@ class ImageDecoder:
         return self._fit(pixels, out)
 
     def _pixels(self, data: npt.NDArray[np.uint8]) -> Image | None:
-        """What the decoder makes of it, in the right number of channels."""
+        """Returns the decoded image with the right number of channels."""
         cv2 = self._cv2
         plain = cv2.IMREAD_IGNORE_ORIENTATION
         try:
@@ -170,7 +170,7 @@ class ImageDecoder:
         return rgba
 
     def _fit(self, pixels: Image, out: Image | None) -> Image:
-        """Resizes where asked to, into ``out`` where given."""
+        """Resizes if requested, into ``out`` if given."""
         size = pixels.shape[:2] if self.size is None else self.size
         shape = (*size, self.channels)
         if out is not None and (out.shape != shape or out.dtype != np.uint8):
@@ -198,9 +198,9 @@ def decode_image(
     Args:
         channels: 1 for grey, 3 for RGB, 4 for RGBA.
         size: (height, width) to resize to, bilinear; None keeps the image's own.
-        feature: For records that are dicts, as ``parse_example`` gives: the key of the encoded image, which is replaced
-            by the pixels.
-        max_pixels: Images that declare more pixels are refused before they are decoded.
+        feature: For records that are dicts, as from ``parse_example``: the key of the encoded image, which the pixels
+            replace.
+        max_pixels: Images that declare more pixels are rejected before they are decoded.
 
     Example:
         >>> import asyncdata as ad, numpy as np
@@ -217,10 +217,10 @@ def _rebuild(channels: int, size: tuple[int, int] | None, feature: str | None, m
 
 
 def read_header(data: Encoded) -> ImageHeader:
-    """Reads format and size of an encoded image, nothing else.
+    """Reads only the format and size of an encoded image.
 
     Raises:
-        CorruptRecordError: If it is neither a JPEG nor a PNG, or its header is damaged.
+        CorruptRecordError: It is neither a JPEG nor a PNG, or its header is damaged.
     """
     view = memoryview(data)
     head = bytes(view[:8])
@@ -241,7 +241,7 @@ def read_header(data: Encoded) -> ImageHeader:
 
 
 def _jpeg_header(view: memoryview) -> ImageHeader | None:
-    """Walks the segments of a JPEG up to the one that holds its size."""
+    """Walks the segments of a JPEG up to the one that contains its size."""
     position = 2
     while True:
         if view[position] != 0xFF:
@@ -259,13 +259,13 @@ def _jpeg_header(view: memoryview) -> ImageHeader | None:
 
 
 def _check_end(data: Encoded, form: str) -> None:
-    """Refuses an image that is cut short; some decoders fill up what is missing with grey."""
+    """Rejects a truncated image, because some decoders fill the missing part with grey."""
     view = memoryview(data)
     end = _JPEG_END if form == "JPEG" else _PNG_END
     if view[-len(end) :] == end:
         return
-    # Bytes behind the end of an image are allowed. A thumbnail inside a JPEG's header has an end of its own, but one
-    # in the last quarter of a cut-off file would be a strange accident; the decoder notices that.
+    # Bytes behind the end of an image are allowed. A thumbnail inside a JPEG's header has an end of its own, but it is
+    # very unlikely in the last quarter of a truncated file; the decoder notices that.
     if bytes(view[len(view) // 4 :]).find(end) < 0:
         raise CorruptRecordError(f"the image is truncated: {_look(data)}")
 
@@ -280,7 +280,7 @@ def _look(data: Encoded) -> str:
 
 
 def _opencv() -> Any:
-    """OpenCV, told to use the calling thread only: parallelism is that of the workers."""
+    """Returns OpenCV, set to use only the calling thread, because the workers provide the parallelism."""
     try:
         import cv2  # noqa: PLC0415 -- optional, and the only place that imports it
     except ImportError as error:

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 _SPARE: Final = bytes(256)
-"""Behind copied items, so that parsers which look ahead need not treat the last ones apart."""
+"""Padding behind copied items, so that parsers that look ahead need no special case for the last ones."""
 
 
 class BytesArray(Sequence[Any]):
-    """What ``batch`` makes of ``bytes`` (or ``str``) elements: an immutable sequence, one item per element.
+    """The batch of ``bytes`` or ``str`` elements: an immutable sequence with one item per element.
 
-    The payloads stay where they were received; the array keeps that memory alive. Indexing copies one item out.
+    The payloads are not copied: the array keeps the memory alive in which they were received. Indexing copies one item
+    out.
 
     Attributes:
         memory: What the places point into, for this package: much else may lie in it, and it may be writable.
@@ -47,11 +48,11 @@ class BytesArray(Sequence[Any]):
 
     @classmethod
     def from_items(cls, items: Sequence[bytes | bytearray | memoryview | str]) -> BytesArray:
-        """Copies byte strings, or texts, into one array.
+        """Copies byte strings or texts into one array.
 
         Raises:
-            TypeError: An item is neither, or there are both. Other buffers are refused too: the bytes of an array of
-                objects are addresses.
+            TypeError: An item is neither, or both occur. Other buffers are rejected too, because the bytes of an array
+                of objects are addresses.
         """
         text = len(items) > 0 and isinstance(items[0], str)
         for kind in set(map(type, items)):
@@ -66,13 +67,13 @@ class BytesArray(Sequence[Any]):
 
     @classmethod
     def copied(cls, base: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], *, text: bool = False) -> BytesArray:
-        """A private copy of rows that lie somewhere else."""
+        """Returns a private copy of rows in other memory."""
         if not len(rows):
             return cls(np.empty(0, np.uint8), np.empty((0, 2), np.int64), text=text)
         first, last = int(rows[:, 0].min()), int((rows[:, 0] + rows[:, 1]).max())
         total = int(rows[:, 1].sum())
         if last - first <= total + total // 4:
-            # Nearly side by side: one copy of everything from the first to the last.
+            # Nearly adjacent: one copy of everything from the first to the last.
             out = np.empty(last - first + len(_SPARE), np.uint8)
             out[: last - first] = base[first:last]
             moved = rows.copy()

@@ -26,7 +26,7 @@ Splits: TypeAlias = npt.NDArray[Any]
 class RaggedArray:
     """An immutable sequence of rows that differ in length: tf.RaggedTensor's vocabulary over numpy.
 
-    Nothing is copied: rows and slices are views that keep the memory of the whole alive.
+    Rows and slices are views, not copies, and keep the memory of the whole array alive.
 
     Example:
         >>> import asyncdata as ad
@@ -65,7 +65,7 @@ class RaggedArray:
 
     @classmethod
     def from_nested_row_splits(cls, flat_values: Flat, nested_row_splits: Sequence[Splits]) -> RaggedArray:
-        """From the innermost values and the splits of every level, outermost first."""
+        """Makes one from the innermost values and the splits of every level, outermost first."""
         if not nested_row_splits:
             raise ValueError("a RaggedArray needs at least one level of rows")
         values: Flat | RaggedArray = flat_values
@@ -76,7 +76,7 @@ class RaggedArray:
 
     @classmethod
     def from_row_lengths(cls, values: Flat | RaggedArray, row_lengths: Any) -> RaggedArray:
-        """From all values and the length of each row."""
+        """Makes one from all values and the length of each row."""
         lengths = np.asarray(row_lengths)
         splits = np.zeros(len(lengths) + 1, lengths.dtype if lengths.dtype == np.int32 else np.int64)
         np.cumsum(lengths, out=splits[1:])
@@ -136,7 +136,7 @@ class RaggedArray:
         return np.diff(self.row_splits)
 
     def value_rowids(self) -> Splits:
-        """Of each value, the row it belongs to."""
+        """The row of each value."""
         return np.repeat(np.arange(len(self), dtype=self.row_splits.dtype), self.row_lengths())
 
     # --- turning it into something else
@@ -147,14 +147,14 @@ class RaggedArray:
         return [inner[begin:end] for begin, end in pairwise(self.row_splits.tolist())]
 
     def tolist(self) -> list[Any]:
-        """The same, by numpy's name."""
+        """The same under numpy's name."""
         return self.to_list()
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
         """A rectangular array: every row padded to the longest one.
 
         Args:
-            default_value: Stands where a row has no value; None takes 0, or ``b""``.
+            default_value: The padding; None means 0 or ``b""``.
         """
         inner = self.values.to_dense(default_value) if isinstance(self.values, RaggedArray) else np.asarray(self.values)
         lengths = self.row_lengths()
@@ -165,7 +165,7 @@ class RaggedArray:
         return out
 
     def to_sparse(self) -> tuple[npt.NDArray[np.int64], Flat, npt.NDArray[np.int64]]:
-        """``(indices, values, dense_shape)``, the parts of the tf.SparseTensor that holds the same.
+        """``(indices, values, dense_shape)``, the parts of the tf.SparseTensor with the same contents.
 
         Raises:
             ValueError: For values with dimensions.

@@ -59,12 +59,12 @@ _FIELDS: Final = "__asyncdata_fields__"
 
 
 def register_dataclass(cls: C) -> C:
-    """Makes a dataclass part of the structure of elements, as a namedtuple is: its fields are batched one by one.
+    """Makes a dataclass part of the structure of elements, like a namedtuple: its fields are batched one by one.
 
-    To be used as a decorator, so that worker processes see it too. The class must be made again from its fields alone.
+    Use it as a decorator, so that worker processes see it too. The constructor must work with the fields alone.
 
     Raises:
-        TypeError: It is no dataclass, or has a field that its constructor does not take.
+        TypeError: It is not a dataclass, or has a field that its constructor does not accept.
 
     Example:
         >>> import dataclasses

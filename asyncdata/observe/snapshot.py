@@ -16,11 +16,12 @@ class StageStats:
 
     Attributes:
         name: The stage, as errors name it.
-        used_bytes: Bytes of buffers it holds now.
-        limit_bytes: What it could hold now: its reserve, or what it uses and what is free.
-        reserved_bytes: Bytes nobody else may take for long.
+        used_bytes: Bytes of buffers that it holds now.
+        limit_bytes: What it could hold now: its reserve, or what it uses plus what is free.
+        reserved_bytes: Bytes that no other stage may take for long.
         peak_bytes: The most it ever held.
-        waiting: Its asks for memory that are not granted yet. Above zero for long: the memory limit is the bottleneck.
+        waiting: Its requests for memory that are not granted yet. Above zero for long: the memory limit is the
+            bottleneck.
     """
 
     name: str
@@ -36,12 +37,12 @@ class WorkersStats:
     """The worker processes of the pipeline's Runtime, since it started.
 
     Attributes:
-        processes: Alive now.
-        tasks: Finished.
-        in_flight: Tasks they hold now.
-        waiting: Tasks no worker had room for. Always zero: the workers are starved, look upstream.
+        processes: Workers alive now.
+        tasks: Tasks finished.
+        in_flight: Tasks that workers hold now.
+        waiting: Tasks for which no worker had room. Always zero: the workers are starved, look upstream.
         restarts: Workers that died and were replaced.
-        busy_s: Seconds spent in tasks by all of them; near the wall time times `processes`: they are the bottleneck.
+        busy_s: Seconds that all of them spent in tasks. Near the wall time times `processes`: they are the bottleneck.
     """
 
     processes: int
@@ -54,15 +55,16 @@ class WorkersStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedStats:
-    """What was left out of one iteration under ``Options.errors`` and ``ignore_errors``.
+    """What one iteration skipped under ``Options.errors`` and ``ignore_errors``.
 
     Attributes:
         elements: Elements that failed.
         shards: Shards that ended early.
         unread_bytes: Bytes of these shards behind the place where they ended, as far as their sizes are known.
-        steps: Failures by the step they happened in; above zero in one step only: look at its function or its files.
+        steps: Failures by the step in which they happened. Failures in one step only: look at its function or its
+            files.
         lines_lost: Lines that could not be written to the quarantine list.
-        last: The last failure, as a text.
+        last: The last failure, as text.
     """
 
     elements: int = 0
@@ -75,7 +77,7 @@ class SkippedStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStats:
-    """One iteration, as it stands.
+    """The state of one iteration.
 
     Example:
         >>> import asyncdata as ad
@@ -86,19 +88,19 @@ class PipelineStats:
         (3, 3, 0)
 
     Attributes:
-        elements: Elements (batches, where the pipeline ends in one) that the consumer was given.
-        deliveries: In how many parts they left the pipeline, those that wait for the consumer included.
+        elements: Elements that the consumer received (batches, if the pipeline ends in ``batch``).
+        deliveries: Parts in which they left the pipeline, including parts that still wait for the consumer.
         bytes: Bytes of the arrays, byte strings and texts in these parts.
-        copies: Parts that had to be private copies, because the consumer keeps more than its share of the memory.
+        copies: Parts that are private copies because the consumer keeps more than its share of the memory.
         waits: How often the consumer had to wait. Near `elements`: the pipeline is slower than its consumer.
-        used_bytes: Of all buffers now.
+        used_bytes: Bytes of all buffers now.
         limit_bytes: The memory limit of this pipeline.
         peak_bytes: The most that was ever used.
-        stages: The consumer's part first, sources last.
-        workers: Of the Runtime; None while it has none.
+        stages: The parts of the memory limit: the consumer's first, sources last.
+        workers: The Runtime's workers; None while it has none.
         fetch: Counters of the Runtime's reads, by the names of the storage layer (``bytes``, ``requests``,
             ``retries``, ``in_flight``, ``waiting``, …).
-        skipped: What was left out because it failed.
+        skipped: What was skipped because it failed.
         loader_pid: The loader process, with ``isolate=True``; else None.
     """
 

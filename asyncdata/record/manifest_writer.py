@@ -26,15 +26,15 @@ def write_manifest(
 ) -> int:
     """Lists files and writes their URLs, sizes and versions, sorted by URL, one JSON object per line.
 
-    The local file appears when it is complete, in place of one of that name.
+    The local file appears when it is complete, and replaces a file of the same name.
 
     Args:
         file_pattern: A URL or glob, or several, as for ``Dataset.list_files``.
-        path: Of the local file.
+        path: Path of the local file.
         options: ``storage``, ``retry`` and ``timeouts`` are used.
 
     Returns:
-        How many files the manifest names.
+        The number of files in the manifest.
 
     Raises:
         ObjectNotFoundError: A pattern matches nothing.
@@ -53,7 +53,7 @@ def write_manifest(
     check_storage(chosen.storage)
     if not patterns:
         raise ValueError("write_manifest needs at least one pattern")
-    # A thread of its own, so that it also works where an event loop is running.
+    # A separate thread, so that it also works inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-manifest") as thread:
         infos = thread.submit(asyncio.run, _list(patterns, chosen)).result()
     target = Path(path)

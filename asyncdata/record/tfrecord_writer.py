@@ -22,19 +22,19 @@ from asyncdata.formats.crc32c import Bytes
 from asyncdata.formats.tfrecord import encode_many
 
 _WRITE_BYTES: Final = 1 << 20
-"""Frames are gathered up to this size before they are written."""
+"""Frames are collected up to this size before they are written."""
 _WINDOW_BITS: Final = {"GZIP": 31, "ZLIB": 15}
 
 
 class BinarySink(Protocol):
-    """What a writer needs of a file object."""
+    """The methods that a writer needs from a file object."""
 
     def write(self, data: bytes, /) -> Any:
-        """Takes all of the data."""
+        """Writes all of the data."""
 
 
 def _as_bytes(record: Any) -> bytes:
-    """A copy; a number or a text is no record."""
+    """Returns a copy; rejects numbers and texts."""
     try:
         return bytes(memoryview(record))
     except TypeError:
@@ -56,7 +56,7 @@ class TFRecordWriter:
     Attributes:
         records: Records written so far.
         payload_bytes: Their bytes, without framing and before compression.
-        file_bytes: Bytes handed to the file so far; final after ``close()``.
+        file_bytes: Bytes given to the file so far; final after ``close()``.
     """
 
     def __init__(self, target: str | os.PathLike[str] | BinarySink, compression_type: str | None = None) -> None:
@@ -87,7 +87,7 @@ class TFRecordWriter:
             raise TypeError(f"target must be a path or a binary file that is open, not {arguments.shown(target)}")
 
     def write(self, record: Bytes) -> None:
-        """Adds one record; bytearrays and memoryviews are copied before this returns."""
+        """Adds one record. Bytearrays and memoryviews are copied before this returns."""
         self.write_many((record,))
 
     def write_many(self, records: Iterable[Bytes]) -> None:
@@ -102,7 +102,7 @@ class TFRecordWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Hands what was gathered to the file (or to the compressor, which may hold some of it back)."""
+        """Gives the collected frames to the file (or to the compressor, which may keep some of them)."""
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             size, self._gathered_bytes = self._gathered_bytes, 0
@@ -112,7 +112,7 @@ class TFRecordWriter:
             self.payload_bytes += size
 
     def close(self) -> None:
-        """Writes what is left; for a path, makes the file durable and puts it in its place. Idempotent."""
+        """Writes the rest; for a path, makes the file durable and moves it to its path. Idempotent."""
         if self._closed:
             return
         try:
@@ -132,13 +132,13 @@ class TFRecordWriter:
         self._closed = True
 
     def discard(self) -> None:
-        """Gives the file up: a path stays as it was before. Idempotent, and nothing after ``close()``."""
+        """Drops the file and leaves the path unchanged. Idempotent; does nothing after ``close()``."""
         if self._closed:
             return
         self._closed = True
         self._gathered.clear()
         if self._partial is not None:
-            with contextlib.suppress(OSError):  # what is left to write may not be written any more
+            with contextlib.suppress(OSError):  # the rest must not be written any more
                 self._file.close()
             self._partial.unlink(missing_ok=True)
 

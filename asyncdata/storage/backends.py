@@ -27,7 +27,7 @@ _LARGEST_WINDOW: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """What serves a URL scheme.
+    """The backend of a URL scheme.
 
     Example:
         >>> import asyncdata as ad
@@ -35,8 +35,8 @@ class BackendSpec:
         'my_company.blobs'
 
     Attributes:
-        open_reader: Makes the reader, a `RangeReader`, of a `ReaderSpec`; called on the event loop that will use it.
-            Or the name of a module with a function of this name, which is imported when the first URL is read.
+        open_reader: Makes a `RangeReader` from a `ReaderSpec`; called on the event loop that will use it. It may also
+            be the name of a module with a function of this name, which is imported when the first URL is read.
         options: Keys that ``Options(storage={scheme: {...}})`` may have; the reader finds them in ``spec.options``.
     """
 
@@ -68,24 +68,23 @@ BUILT_IN: Final[Mapping[str, BackendSpec]] = {
     "webhdfs": BackendSpec("asyncdata.storage.webhdfs.reader", _WEBHDFS),
     "swebhdfs": BackendSpec("asyncdata.storage.webhdfs.reader", _WEBHDFS),
 }
-"""By the usual name of each scheme; what no scheme here or below serves is fsspec's, with fsspec's options."""
+"""Backends by the usual name of each scheme. fsspec serves all other schemes, with fsspec's options."""
 
 _REGISTERED: dict[str, BackendSpec] = {}
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 def register_backend(scheme: str, spec: BackendSpec) -> None:
-    """Makes asyncdata read URLs of one more scheme, in this process and in the loader processes it starts.
+    """Lets asyncdata read URLs of a new scheme, in this process and in the loader processes that it starts.
 
-    May be called in any thread. Registering the same function or module again replaces its entry; readers that are
-    open stay.
+    Any thread may call it. Registering the same function or module again replaces its entry; open readers stay.
 
     Args:
-        scheme: In small letters, such as ``"blobs"`` for ``blobs://shelf/name``.
-        spec: How readers are opened, and which options they take.
+        scheme: The scheme in lower case, such as ``"blobs"`` for ``blobs://shelf/name``.
+        spec: How to open readers, and which options they accept.
 
     Raises:
-        ValueError: asyncdata serves the scheme itself, or something else was registered for it.
+        ValueError: asyncdata serves the scheme itself, or something else is registered for it.
 
     Example:
         >>> import asyncdata as ad
@@ -112,32 +111,32 @@ def _name_of(spec: BackendSpec) -> str:
 
 
 def registered_backends() -> dict[str, BackendSpec]:
-    """What was registered so far, for another process."""
+    """Returns the registered backends, for another process."""
     return dict(_REGISTERED)
 
 
 def adopt_backends(backends: Mapping[str, BackendSpec]) -> None:
-    """Registers what another process has registered, in that process."""
+    """Registers the backends that another process has registered."""
     _REGISTERED.update(backends)
 
 
 def backend_of(scheme: str) -> BackendSpec | None:
-    """What serves a scheme; None where fsspec does."""
+    """Returns the backend of a scheme; None if fsspec serves it."""
     return BUILT_IN.get(scheme) or _REGISTERED.get(scheme)
 
 
 def check_storage(storage: Mapping[str, Mapping[str, Any]]) -> None:
-    """Looks at the names of schemes and options in ``Options.storage``.
+    """Checks the names of schemes and options in ``Options.storage``.
 
     Raises:
-        ValueError: One is unknown; the message names the nearest one that is known.
+        ValueError: One is unknown; the message names the nearest known one.
     """
     for scheme, options in storage.items():
         check_options(scheme, options)
 
 
 def check_options(scheme: str, options: Mapping[str, Any]) -> None:
-    """Likewise, of one scheme."""
+    """Checks the options of one scheme."""
     served = backend_of(scheme)
     if served is None:
         others = importlib.import_module(FSSPEC).protocols()
@@ -161,14 +160,14 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
 
 
 def _is_fsspecs(scheme: str, backend: object) -> bool:
-    """Whether fsspec's filesystem serves the scheme, so that the options are its own."""
+    """Returns whether fsspec's filesystem serves the scheme, so that the options are fsspec's."""
     if backend is None and scheme in {"s3", "az"}:
         return not importlib.import_module(OBSTORE).is_installed()
     return backend == "fsspec"
 
 
 def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec:
-    """The recipe of the reader for a URL; equal schemes give equal recipes.
+    """Returns the specification of the reader for a URL; equal schemes give equal specifications.
 
     Args:
         url: A URL or a local path.
@@ -176,7 +175,7 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
         environment: ``STORAGE_EMULATOR_HOST``, which an explicit ``endpoint_url`` overrides.
 
     Raises:
-        ValueError: The scheme does not take one of its options.
+        ValueError: The scheme does not accept one of its options.
         UnsupportedURLError: No backend serves the URL.
     """
     if not url:
@@ -200,7 +199,7 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
         proxies=Proxies(
             http=environment.http_proxy, https=environment.https_proxy, exceptions=environment.no_proxy or ""
         ),
-        # Second attempts run beside the window: they are needed most when every read in it is silent.
+        # Second attempts run in addition to the window, because they are needed most when every read in it is silent.
         max_connections=(
             _LARGEST_WINDOW if options.max_requests_in_flight == AUTOTUNE else options.max_requests_in_flight
         )
@@ -209,7 +208,7 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
 
 
 def _opener_of(url: str, scheme: str, choice: object) -> str | Callable[[ReaderSpec], RangeReader]:
-    """What opens readers of a scheme, as the option ``backend`` chooses where there is a choice."""
+    """Returns what opens readers of a scheme; the option ``backend`` chooses if there is a choice."""
     if choice is None:
         served = backend_of(scheme)
         return FSSPEC if served is None else served.open_reader
@@ -225,7 +224,7 @@ def _opener_of(url: str, scheme: str, choice: object) -> str | Callable[[ReaderS
 
 
 def _with_emulator(options: Mapping[str, Any], host: str | None) -> Mapping[str, Any]:
-    """An emulator is spoken to without credentials unless they are named."""
+    """Sends no credentials to an emulator unless they are named."""
     if host is None or options.get("endpoint_url"):
         return options
     endpoint = host if "://" in host else f"http://{host}"

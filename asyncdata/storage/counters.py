@@ -13,15 +13,15 @@ from asyncdata.storage.failures import TIMEOUT_CAUSES, FailureCause, ReadFailedE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStats:
-    """What the controller chose, and why.
+    """The window that the controller chose, and why.
 
     Attributes:
-        limit: Requests in flight at most.
-        reason: In words.
+        limit: The most requests in flight.
+        reason: Why, in words.
         first_byte_s: Mean time to the first byte.
         stream_bytes_per_s: Mean rate of one body.
         bytes_per_s: Rate of all bodies while the window was full; 0 before that was measured.
-        backoffs: How often it shrank because requests were refused.
+        backoffs: How often the window shrank because requests were refused.
     """
 
     limit: int
@@ -37,34 +37,34 @@ class FetchStats:
     """A snapshot of the counters.
 
     Attributes:
-        requests: Attempts at a body, failed ones included.
+        requests: Attempts at a body, including failed ones.
         metadata_requests: Attempts at ``stat`` and ``glob``.
         bytes: Bytes of bodies that were kept.
-        retries: Attempts that followed a failure. Many, with few bytes per request, betray a failing or throttling
-            server; see ``failures``.
-        resumes: Those of them that went on in the middle of a range.
-        resends: Requests sent again at once because the server had closed a kept connection; not among the retries.
-        hedges: Second attempts at silent reads; among the requests.
-        hedges_won: Those that were ahead. Many betray a server, or a network, that stalls.
-        wasted_bytes: Bytes received and thrown away: what second attempts had twice, and what servers without ranges
-            send before what was asked for.
+        retries: Attempts that followed a failure. Many of them, with few bytes per request: the server fails or
+            throttles; see ``failures``.
+        resumes: Retries that continued in the middle of a range.
+        resends: Requests sent again at once because the server had closed a kept connection; not counted as retries.
+        hedges: Second attempts at silent reads; counted in ``requests``.
+        hedges_won: Second attempts that finished first. Many: the server or the network stalls.
+        wasted_bytes: Bytes received and dropped: duplicates of second attempts, and what servers without ranges send
+            before the wanted part.
         failures: Failed attempts by cause.
-        timeouts: Those of them that were time limits, by kind.
+        timeouts: Failed attempts that hit a time limit, by kind.
         backoff_s: Seconds spent waiting between attempts, summed over reads.
-        in_flight: Reads that hold a place now; with a given limit never more than that. A read that is hedged holds
-            one place, for its first attempt.
+        in_flight: Reads that hold a slot now, never more than a given limit. A hedged read holds one slot, for its
+            first attempt.
         peak_in_flight: The most that ever did.
-        hedges_in_flight: Second attempts that run now, beside the limit: at most ``HedgeOptions.max_at_once``.
-        peak_hedges_in_flight: The most that ever ran. Requests under way are at most both peaks together.
-        hedge_bytes: Memory that they hold now, of the share of the memory limit that is set aside for them.
+        hedges_in_flight: Second attempts in flight now, in addition to the limit: at most ``HedgeOptions.max_at_once``.
+        peak_hedges_in_flight: The most that ever were. At most the sum of both peaks was in flight.
+        hedge_bytes: Memory of second attempts now, from the part of the memory limit that is set aside for them.
         peak_hedge_bytes: The most that they ever held.
-        waiting: Reads that wait for their turn; above zero for long, the limit of requests is the bottleneck.
+        waiting: Reads that wait for their turn. Above zero for long: the request limit is the bottleneck.
         limit: The limit of requests in flight.
-        window: How that limit was found, and why it is what it is; None where it was given.
-        first_byte_p90_s: Nine of ten first bytes came within this; 0 before enough were seen. Time limits and second
-            attempts follow from it, for small ranges and large ones apart.
-        restarts: Files that were begun again because their object was replaced (``Options.on_change``).
-        fallbacks: Bodies that were asked for by aiohttp instead of the range client, by reason: ``proxy``, ``unframed``
+        window: How that limit was found, and why; None if it was given.
+        first_byte_p90_s: Nine in ten first bytes arrived within this time; 0 before enough were seen. Time limits and
+            second attempts follow from it, separately for small and large ranges.
+        restarts: Files that were read again because their object was replaced (``Options.on_change``).
+        fallbacks: Bodies that aiohttp received instead of the range client, by reason: ``proxy``, ``unframed``
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
             times the CPU.
     """
@@ -96,14 +96,14 @@ class FetchStats:
 
 
 class FetchCounters:
-    """The running numbers behind ``FetchStats``; those that every read changes are plain attributes."""
+    """The running numbers behind ``FetchStats``. Numbers that every read changes are plain attributes."""
 
     def __init__(self) -> None:
         self.requests = 0
         """Attempts at a body so far."""
         self._metadata_requests = 0
         self.bytes = 0
-        """Bytes that came and are kept."""
+        """Bytes that arrived and were kept."""
         self._retries = 0
         self._resumes = 0
         self._resends = 0
@@ -112,7 +112,7 @@ class FetchCounters:
         self._wasted = 0
         self._backoff_s = 0.0
         self.in_flight = 0
-        """Attempts at a body that are not over."""
+        """Attempts at a body that have not ended."""
         self._peak = 0
         self._hedges_in_flight = 0
         self._peak_hedges = 0
@@ -120,57 +120,57 @@ class FetchCounters:
         self._failures: Counter[FailureCause] = Counter()
 
     def resent(self, count: int) -> None:
-        """Requests were sent again over another connection."""
+        """Counts requests that were sent again over another connection."""
         self._resends += count
 
     def hedged(self) -> None:
-        """A second attempt begins."""
+        """Counts the start of a second attempt."""
         self.requests += 1
         self._hedges += 1
         self._hedges_in_flight += 1
         self._peak_hedges = max(self._peak_hedges, self._hedges_in_flight)
 
     def hedge_ended(self, *, won: bool, wasted: int) -> None:
-        """It is over, or the first one is because of it; so many bytes were received in vain."""
+        """Counts its end, or that it ended the first attempt; so many bytes were received in vain."""
         self._hedges_in_flight -= 1
         self._hedges_won += won
         self._wasted += wasted
 
     def began(self, resumed: bool = False) -> None:
-        """An attempt at a body begins."""
+        """Counts the start of an attempt at a body."""
         self.requests += 1
         self._resumes += resumed
         self.in_flight = now = self.in_flight + 1
         self._peak = max(self._peak, now)
 
     def asked(self) -> None:
-        """An attempt at metadata begins."""
+        """Counts the start of an attempt at metadata."""
         self._metadata_requests += 1
 
     def wasted(self, size: int) -> None:
-        """Bytes that were booked as received are thrown away."""
+        """Counts bytes that were counted as received and are dropped."""
         self.bytes -= size
         self._wasted += size
 
     def skipped(self, size: int) -> None:
-        """Bytes came that were never wanted."""
+        """Counts bytes that were never wanted."""
         self._wasted += size
 
     def failed(self, error: TransientStorageError) -> None:
-        """An attempt failed."""
+        """Counts a failed attempt."""
         self._failures[error.cause if isinstance(error, ReadFailedError) else FailureCause.BACKEND] += 1
 
     def retried(self, delay_s: float) -> None:
-        """Another attempt is going to follow, after a delay."""
+        """Counts another attempt that follows after a delay."""
         self._retries += 1
         self._backoff_s += delay_s
 
     def restarted(self) -> None:
-        """A file is begun again."""
+        """Counts a file that is read again."""
         self._restarts += 1
 
     def snapshot(self, *, waiting: int, limit: int, window: WindowStats | None = None) -> FetchStats:
-        """The numbers as they are now."""
+        """Returns the current numbers."""
         failures = dict(self._failures)
         return FetchStats(
             requests=self.requests,

@@ -37,10 +37,10 @@ _NAMES: Final[dict[Any, Kind]] = {
 
 
 def kind_of(dtype: Any) -> Kind:
-    """The canonical name of a feature's dtype.
+    """Returns the canonical name of a feature's dtype.
 
     Raises:
-        ValueError: If no feature can hold it; features hold byte strings, float32 and int64 only.
+        ValueError: No feature can hold it; features hold only byte strings, float32 and int64.
     """
     if isinstance(dtype, (str, type)) and dtype in _NAMES:
         return _NAMES[dtype]
@@ -93,8 +93,8 @@ class FixedLenFeature:
     Attributes:
         shape: Shape of the values; () for one value.
         dtype: See the module.
-        default_value: Taken where a record lacks the feature; as many values as ``shape`` holds. None: its lack is an
-            error.
+        default_value: Used if a record lacks the feature; as many values as ``shape`` has. None: a missing feature is
+            an error.
     """
 
     shape: Sequence[int] | int
@@ -118,15 +118,15 @@ class FixedLenSequenceFeature:
         >>> parse(ad.serialize_example({"x": [1, 2, 3, 4]}))["x"].tolist()
         [[1, 2], [3, 4]]
 
-    One record gives an array of shape (steps, *shape); a batch one of shape (n, most steps, *shape), shorter records
-    padded.
+    One record gives an array of shape (steps, *shape). A batch gives one of shape (n, most steps, *shape), with shorter
+    records padded.
 
     Attributes:
         shape: Shape of one step.
         dtype: See the module.
-        allow_missing: A record without the feature has no steps. Must be True in the features of an Example; in the
-            sequence features of a SequenceExample False makes its lack an error.
-        default_value: One value, with which a batch is padded; None takes 0, or ``b""``.
+        allow_missing: A record without the feature has no steps. Must be True in the features of an Example. In the
+            sequence features of a SequenceExample, False makes a missing feature an error.
+        default_value: The value that pads a batch; None means 0 or ``b""``.
     """
 
     shape: Sequence[int] | int
@@ -146,7 +146,7 @@ class FixedLenSequenceFeature:
 
 @dataclass(frozen=True, slots=True)
 class VarLenFeature:
-    """A feature with any number of values, none where a record lacks it.
+    """A feature with any number of values; none if a record lacks it.
 
     Example:
         >>> import asyncdata as ad
@@ -168,10 +168,10 @@ class VarLenFeature:
 
 @dataclass(frozen=True, slots=True)
 class RaggedFeature:
-    """A feature with any number of values, cut into rows by what other keys of the record say.
+    """A feature with any number of values, cut into rows according to other keys of the record.
 
-    Without partitions one record gives a flat array, a batch a `RaggedArray`; every partition adds a level of rows.
-    They are named as in tf.io: ``RaggedFeature.RowLengths("key")``, ``RowSplits``, ``RowStarts``, ``RowLimits``,
+    Without partitions one record gives a flat array, and a batch a `RaggedArray`; every partition adds a level of rows.
+    The names are those of tf.io: ``RaggedFeature.RowLengths("key")``, ``RowSplits``, ``RowStarts``, ``RowLimits``,
     ``ValueRowIds``, and ``UniformRowLength(length)``.
 
     Example:
@@ -183,8 +183,8 @@ class RaggedFeature:
 
     Attributes:
         dtype: See the module.
-        value_key: The key of the values in the record; None takes the key in the spec.
-        partitions: How the values are cut, outermost first.
+        value_key: The key of the values in the record; None means the key in the spec.
+        partitions: How to cut the values, outermost first.
         row_splits_dtype: Dtype of the row splits: int32, as in tf.io, or int64.
     """
 
@@ -221,10 +221,10 @@ Feature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature |
 
 
 def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
-    """A default value as a record would give it: bytes, a numpy scalar, or a read-only array of ``shape``.
+    """Returns a default value as a record would give it: bytes, a numpy scalar, or a read-only array of ``shape``.
 
     Raises:
-        ValueError: If it does not hold as many values as ``shape``, or is of another type.
+        ValueError: It does not have as many values as ``shape``, or has another type.
     """
     if kind == "bytes":
         flat = [_as_bytes(item) for item in np.asarray(value, object).ravel().tolist()]
@@ -252,7 +252,7 @@ def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """A flat object array; ``np.array`` would turn byte strings into a fixed-width type and cut trailing zeros."""
+    """Returns a flat object array; ``np.array`` would make byte strings a fixed-width type and cut trailing zeros."""
     array = np.empty(len(values), object)
     array[:] = values
     return array

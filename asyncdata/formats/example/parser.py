@@ -33,8 +33,8 @@ _LIGHT: Final = 16
 class ExampleParser:
     """A picklable map function: one serialized Example, or a whole batch of them, to a dict by feature name.
 
-    Called with one record (bytes, bytearray, memoryview) it gives what ``tf.io.parse_single_example`` does, called with
-    a `BytesArray` or any other sequence of records what ``tf.io.parse_example`` does; see ``outputs`` for the types.
+    For one record (bytes, bytearray, memoryview) it returns what ``tf.io.parse_single_example`` returns; for a
+    `BytesArray` or any other sequence of records, what ``tf.io.parse_example`` returns. ``outputs`` lists the types.
 
     Attributes:
         spec: What was asked for.
@@ -63,7 +63,7 @@ class ExampleParser:
         # Byte strings of records that are read one by one stay where they are, too, where each is a list of its own.
         self._in_place = all(item.single for item in self._wanted if item.kind == "bytes")
         keys = {item.key for item in self._wanted}
-        # Records of which two lists have one key, or with a very long key, are read one by one.
+        # If two lists share a key, or a key is very long, records are read one by one.
         usual = len(keys) == len(self._wanted) and max(map(len, keys)) <= MAX_KEY_BYTES
         self._many = ColumnarReader(self._wanted) if usual else None
 
@@ -74,15 +74,15 @@ class ExampleParser:
         return f"parse_example({', '.join(self.spec)})"
 
     def __element_spec__(self, given: Any) -> dict[str, Any] | None:
-        """The spec of what is made of records of the spec `given`."""
+        """Returns the spec of the result for records of the spec `given`."""
         return of_examples(self.spec, of_records(given))
 
     def __call__(self, record: Any) -> dict[str, Any]:
         """Parses one record, or a batch of them.
 
         Raises:
-            CorruptRecordError: If a record is not an Example, or a feature is not what the spec says.
-            TypeError: It is neither a record nor a batch of them.
+            CorruptRecordError: A record is not an Example, or a feature contradicts the spec.
+            TypeError: The argument is neither a record nor a batch of records.
         """
         if not isinstance(record, bytes | bytearray | memoryview):
             return self.batched(record)
@@ -93,7 +93,7 @@ class ExampleParser:
         """Parses a batch.
 
         Raises:
-            CorruptRecordError: For a record that cannot be parsed; its message says which of the batch.
+            CorruptRecordError: A record cannot be parsed; the message says which one of the batch.
             TypeError: The records are not bytes.
         """
         batch = batch_of(records)
@@ -101,22 +101,22 @@ class ExampleParser:
         return {output.name: of_batch(output, columns) for output in self._outputs}
 
     def rows(self, view: memoryview | npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Parses single records that lie in ``view`` at ``rows`` = int64[n, 2] of (offset, length), and stacks them.
+        """Parses single records in ``view`` at ``rows`` = int64[n, 2] of (offset, length), and stacks them.
 
-        Byte strings of the result lie in ``view``.
+        Byte strings of the result refer to ``view``.
 
         Raises:
-            CorruptRecordError: For a record that cannot be parsed; its message says which of the batch.
-            ValueError: If values differ in shape from record to record.
+            CorruptRecordError: A record cannot be parsed; the message says which one of the batch.
+            ValueError: Values differ in shape from record to record.
         """
         array = view if isinstance(view, np.ndarray) else np.frombuffer(view, np.uint8)
         columns = self._columns(array, rows)
         return {output.name: of_stack(output, columns) for output in self._outputs}
 
     def _columns(self, array: ByteArray, rows: IntArray) -> list[Column]:
-        """The lists of the records at ``rows``: together as far as they are as usual, the rest one by one.
+        """Returns the lists of the records at ``rows``: usual records together, the rest one by one.
 
-        Byte strings stay where they are, as far as they can.
+        Byte strings are not copied if possible.
         """
         together = None if self._many is None else self._many.read(array, rows)
         left = list(range(len(rows))) if together is None else np.flatnonzero(~together[1]).tolist()
@@ -154,17 +154,17 @@ def parse_example(spec: Mapping[str, Feature], *, zero_copy: bool = False) -> Ex
         ([7, 8], [[b'a', b'b'], []])
 
     Args:
-        spec: By feature name, one of the feature classes.
-        zero_copy: Give bytes values of a single record as memoryviews into it.
+        spec: A dict from feature names to instances of the feature classes.
+        zero_copy: Return bytes values of a single record as memoryviews into it.
     """
     return ExampleParser(spec, zero_copy=zero_copy)
 
 
 def batch_of(records: Any) -> BytesArray:
-    """A batch of records side by side.
+    """Returns a batch of records side by side.
 
     Raises:
-        TypeError: It is something else: texts, numbers, a batch of batches.
+        TypeError: The argument is something else: texts, numbers, a batch of batches.
     """
     items = records.tolist() if isinstance(records, np.ndarray) else records
     if isinstance(items, Sequence) and not isinstance(items, str):

@@ -49,8 +49,8 @@ _STEP: Final = 0x0A
 class SequenceExampleParser:
     """A picklable map function: one serialized SequenceExample, or a batch of them.
 
-    One record gives ``(context, sequences)``, two dicts; a batch ``(context, sequences, lengths)``, the last with the
-    number of steps of every padded feature by record.
+    One record gives two dicts, ``(context, sequences)``. A batch gives ``(context, sequences, lengths)``; the last one
+    has the number of steps of every padded feature by record.
 
     | feature in a sequence   | one record                  | a batch of n                                     |
     |-------------------------|-----------------------------|--------------------------------------------------|
@@ -78,7 +78,7 @@ class SequenceExampleParser:
                 raise TypeError(f"sequence feature {name!r} has steps: use FixedLenSequenceFeature")
         self._context_wanted, self._context = plan(self.context_features)
         self._one = ScalarReader(self._context_wanted)
-        # A step of a padded sequence is what a fixed feature is in an Example.
+        # A step of a padded sequence is like a fixed feature in an Example.
         steps: dict[str, Feature] = {
             name: FixedLenFeature(feature.shape, feature.dtype)
             if isinstance(feature, FixedLenSequenceFeature)
@@ -103,14 +103,14 @@ class SequenceExampleParser:
         return f"parse_sequence_example({', '.join([*self.context_features, *self.sequence_features])})"
 
     def __element_spec__(self, given: Any) -> Any:
-        """The spec of what is made of records of the spec `given`."""
+        """Returns the spec of the result for records of the spec `given`."""
         return of_sequences(self.context_features, self.sequence_features, of_records(given))
 
     def __call__(self, record: Any) -> tuple[dict[str, Any], ...]:
         """Parses one record, or a batch of them.
 
         Raises:
-            CorruptRecordError: If a record is no SequenceExample, or a feature is not what the specs say.
+            CorruptRecordError: A record is not a SequenceExample, or a feature contradicts the specs.
         """
         if isinstance(record, bytes | bytearray | memoryview):
             context = self._one.read(record)
@@ -125,7 +125,7 @@ class SequenceExampleParser:
         """Parses a batch.
 
         Raises:
-            CorruptRecordError: For a record that cannot be parsed; its message says which of the batch.
+            CorruptRecordError: A record cannot be parsed; the message says which one of the batch.
         """
         contexts, sequences = [], []
         records = batch_of(records).views()
@@ -156,7 +156,7 @@ class SequenceExampleParser:
     # --- one record
 
     def _steps(self, data: bytes) -> list[list[Any]]:
-        """The values of every step, list by list."""
+        """Returns the values of every step, list by list."""
         try:
             places = self._scan(data)
         except (WireError, IndexError) as error:
@@ -173,7 +173,7 @@ class SequenceExampleParser:
         return found
 
     def _scan(self, data: bytes) -> list[tuple[int, int] | None]:
-        """Where the FeatureList of each wanted key lies."""
+        """Finds the FeatureList of each selected key."""
         places: list[tuple[int, int] | None] = [None] * len(self._wanted)
         position, size = 0, len(data)
         while position < size:
@@ -201,7 +201,7 @@ class SequenceExampleParser:
     # --- steps of one record or many
 
     def _together(self, output: Output, sequences: Sequence[list[list[Any]]]) -> Any:
-        """The steps of all records as the records of a batch of Examples."""
+        """Returns the steps of all records as the records of a batch of Examples."""
         columns: list[Any] = [None] * len(self._wanted)
         for slot in (output.slot, *output.cuts):
             if slot is not None:
@@ -216,7 +216,7 @@ class SequenceExampleParser:
 
 
 def _values(data: bytes, place: tuple[int, int], item: Wanted) -> list[Any]:
-    """The values of every step of one FeatureList."""
+    """Returns the values of every step of one FeatureList."""
     position, end = place
     values: list[Any] = []
     try:
@@ -256,8 +256,8 @@ def parse_sequence_example(
         ((2, None, None), [2, 2])
 
     Args:
-        context_features: By name, what to read of the context; as for `parse_example`.
-        sequence_features: By name, what to read of the sequences: FixedLenSequenceFeature (padded in a batch),
+        context_features: The features of the context by name, as for `parse_example`.
+        sequence_features: The features of the sequences by name: FixedLenSequenceFeature (padded in a batch),
             VarLenFeature or RaggedFeature.
     """
     return SequenceExampleParser(context_features, sequence_features)

@@ -22,7 +22,7 @@ from asyncdata.formats.example.varints import pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
-"""How a message begins, the pieces behind that, and the size of all."""
+"""The beginning of a message, the pieces behind it, and their total size."""
 
 _BYTES: Final = b"\x0a"
 _FLOATS: Final = b"\x12"
@@ -33,16 +33,16 @@ _EMPTY: Final[_Message] = (b"", (), 0)
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _SHORT: Final = 120
-"""Messages below this size, and those around them, have lengths of one byte."""
+"""Messages below this size, and the messages around them, have one-byte lengths."""
 _FEW: Final = 64
-"""So many integers are packed faster one by one than together."""
+"""Up to this number, integers are packed faster one by one than together."""
 _FLOAT: Final = struct.Struct("<f")
 _SHORT_LEADS: Final = tuple(_FIRST + write_varint(size) for size in range(1024))
 """The bytes in front of a string shorter than 1 KiB, by its size; such strings are copied rather than kept as pieces."""
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
-    """One serialized Example.
+    """Returns one serialized Example.
 
     Example:
         >>> import asyncdata as ad
@@ -51,13 +51,13 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
         [0.5, 1.5]
 
     Args:
-        features: By key: bytes or str (one string); int, bool or a numpy integer (one int64); float or a numpy float
-            (one float32); a list, tuple or array of these, flattened; None or an empty list for a feature without a
-            value. An empty array keeps its kind.
+        features: Values by key: bytes or str (one string); int, bool or a numpy integer (one int64); float or a numpy
+            float (one float32); a list, tuple or array of these, flattened; None or an empty list for a feature without
+            a value. An empty array keeps its kind.
 
     Raises:
-        TypeError: If a value is of none of these types, or of several.
-        OverflowError: If an integer does not fit an int64.
+        TypeError: A value has none of these types, or several.
+        OverflowError: An integer does not fit an int64.
     """
     pieces: list[_Piece] = []
     _add_map(pieces, _FIRST, features, _feature)
@@ -65,7 +65,7 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
 
 
 def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Mapping[str, Any] | None) -> bytes:
-    """One serialized SequenceExample.
+    """Returns one serialized SequenceExample.
 
     Example:
         >>> import asyncdata as ad
@@ -74,12 +74,12 @@ def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Map
         [[1, 2], [3]]
 
     Args:
-        context: As the features of `serialize_example`.
-        sequences: By key, the steps: each a value as in `serialize_example`.
+        context: Like the features of `serialize_example`.
+        sequences: Lists of steps by key; each step is a value as in `serialize_example`.
 
     Raises:
-        TypeError: If a value is of none of these types, or of several.
-        OverflowError: If an integer does not fit an int64.
+        TypeError: A value has none of these types, or several.
+        OverflowError: An integer does not fit an int64.
     """
     pieces: list[_Piece] = []
     _add_map(pieces, _FIRST, context or {}, _feature)
@@ -90,7 +90,7 @@ def serialize_sequence_example(context: Mapping[str, Any] | None, sequences: Map
 def _add_map(pieces: list[_Piece], tag: bytes, features: Mapping[str, Any], message: Callable[[Any], _Message]) -> None:
     """Adds a map from keys to messages."""
     place, total = len(pieces), 0
-    pieces.append(b"")  # Where the size of all will stand.
+    pieces.append(b"")  # The place of the total size.
     for name, value in features.items():
         try:
             head, rest, size = message(value)
@@ -126,7 +126,7 @@ def _steps(steps: Iterable[Any]) -> _Message:
 
 
 def _feature(value: Any) -> _Message:
-    """A Feature. The plainest kinds come first; what has a doubt in it is left to the second half."""
+    """Adds a Feature. The simplest kinds come first; the second half handles the doubtful ones."""
     kind = type(value)
     if kind is int:
         if _LEAST <= value <= _MOST:
