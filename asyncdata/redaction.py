@@ -14,7 +14,7 @@ from typing import Any, Final
 # Everything up to the last @ in front of the path; a password that holds a slash reaches beyond it, a port does not.
 _USER: Final = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*:+/+)(?:[^\s/?#]*|[^\s/?#@]*:(?!\d*(?:[/?#]|$))[^\s@]*)@")
 _CONTAINER: Final = re.compile(r"(?i)(?:abfss?|wasbs?)://[^\s/?#@:]+@")
-"""What stands there with Azure: abfs://container@account."""
+"""Azure's use of this place: abfs://container@account."""
 _SHOWN: Final = frozenset(
     (
         "alt",

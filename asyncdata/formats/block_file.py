@@ -59,7 +59,7 @@ class UnwritableError(TypeError):
 
 
 def frame(image: Image, codec: str | None = None) -> list[bytes | memoryview]:
-    """An image as it stands in a file, in pieces.
+    """Returns an image in its file form, in pieces.
 
     Args:
         image: With its body.
@@ -87,7 +87,7 @@ def frame(image: Image, codec: str | None = None) -> list[bytes | memoryview]:
 
 
 def index(places: list[ImagePlace], at: int, made_of: Json = None) -> bytes:
-    """The index and the trailer, for the end of the file; `at` is where that is, `made_of` goes along."""
+    """Returns the index and the trailer for the end of the file, which is at `at`; `made_of` is stored with them."""
     entries = [[place.offset, place.nbytes, place.rows] for place in places]
     text = json.dumps(entries if made_of is None else {"images": entries, "made_of": made_of}).encode()
     text += b" " * (-len(text) % 64)

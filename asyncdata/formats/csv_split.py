@@ -43,7 +43,7 @@ class Split(NamedTuple):
         first_field: Index of each record's first field, and the number of all fields: one entry more than records.
         quotes: Positions of all quotes in the bytes looked at.
         breaks: Positions of all line ends, those inside quotes included: of the LF, or of a lone CR.
-        misplaced: Position of the first quote that stands where none may, behind the records; -1 without.
+        misplaced: Position of the first misplaced quote, behind the records; -1 if there is none.
         unclosed: Whether the object ends inside quotes.
         cut_off: Whether all bytes were looked at and a record without an end is left.
     """
@@ -146,7 +146,7 @@ class _Marks:
 
     Attributes:
         odd: The bytes so far end inside quotes.
-        misplaced: Position of the first quote that stands where none may; -1 without.
+        misplaced: Position of the first misplaced quote; -1 if there is none.
     """
 
     def __init__(self, start: int) -> None:
@@ -269,7 +269,8 @@ def _breaks(array: Octets, position: Positions, kind: Octets, until: int) -> Pos
 def _misplaced(kinds: Octets, quotes: Positions, *, odd: bool, at_start: bool) -> int:
     """Position of the first quote that neither opens a field, nor closes one, nor is one of two inside one; or -1.
 
-    In front of an opening quote stands a separator, or the quote it is the second of; likewise behind a closing one.
+    A separator, or the first quote of a pair, precedes an opening quote; a separator, or the second one, follows a
+    closing quote.
 
     Args:
         kinds: Of the bytes.

@@ -45,7 +45,7 @@ class Converted(NamedTuple):
     """The values of a column, up to the first field that is wrong.
 
     Attributes:
-        values: One per field; what stands for the wrong ones has no meaning.
+        values: One per field; the values of wrong fields are meaningless.
         wrong: Index of the first one; the number of fields when all are right.
         message: What is wrong with it.
         escaped: Indices of references to bytes in which quotes are still written twice.

@@ -28,8 +28,8 @@ class LineFramer:
     """See the module's docstring.
 
     Args:
-        skip_blank: For JSON: leave lines of white space out, count lines apart from records, and leave carriage
-            returns where they are, for there they are white space, and two numbers must not become one.
+        skip_blank: For JSON: leave lines of white space out, count lines apart from records, and leave carriage returns
+            in place, because there they are white space, and two numbers must not become one.
     """
 
     structure: Structure = LEAF

@@ -22,7 +22,7 @@ from asyncdata.memory.structure import DictOf, Structure
 MAGIC: Final = b"PAR1"
 _ENCRYPTED: Final = b"PARE"
 END_BYTES: Final = 8
-"""What stands behind the footer: its length and the magic bytes."""
+"""The bytes behind the footer: its length and the magic bytes."""
 
 _DECODE_BYTES: Final = 4 << 20
 """About how much is decoded at a time."""
@@ -68,7 +68,7 @@ class RowGroup(NamedTuple):
 
 
 def footer_bytes(tail: bytes, size: int, *, url: str, version: str | None) -> int:
-    """Length of the footer with what stands behind it, from the last bytes of a file.
+    """Returns the length of the footer and the bytes behind it, from the last bytes of a file.
 
     Raises:
         BrokenFrameError: This is no Parquet file, or its footer cannot be that long.
@@ -91,7 +91,7 @@ class ParquetFooter:
     """What a footer says about the wanted part of a file.
 
     Args:
-        footer: The footer and what stands behind it.
+        footer: The footer and the bytes behind it.
         size: Of the file.
         url: The file.
         version: Its version.

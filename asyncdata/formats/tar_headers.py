@@ -36,7 +36,7 @@ class Header(NamedTuple):
     """One header.
 
     Attributes:
-        name: As it stands in the header, with its prefix.
+        name: The name in the header, with its prefix.
         size: What it says about the bytes that follow.
         kind: The type flag.
         extended: For `SPARSE`: more blocks of the sparse map follow.

@@ -102,7 +102,7 @@ def frame(
         remaining: Bytes of the object from ``start`` on, where known. A record that would reach beyond them is an
             error; so is a cut-off tail once ``remaining == stop - start``, which is how to say "this is all".
         check: Verify the length checksums.
-        place: Of ``start``, for the error.
+        place: The place of ``start``, for errors.
 
     Returns:
         The rows, and either a tail to be completed or an error; see :class:`RecordRows`.
@@ -276,7 +276,7 @@ def _pieces(payload: Bytes) -> tuple[bytes, Bytes, bytes]:
 class TFRecordFramer:
     """TFRecord files as one of the framed formats: payloads as references.
 
-    Payload checksums are verified for all records that are framed at once, unless whoever reads the records does it.
+    Payload checksums of all records that are framed at once are verified, unless the reader of the records does it.
 
     Args:
         verify: Whether payload checksums are verified here.

@@ -105,7 +105,7 @@ class Account:
         any_order: A source whose rows are taken as they come, together with those of its like.
         closed: It takes no more asks, and vanishes with its last byte.
         queued: Its asks without an answer, in the order they were made. Seldom empty: the limit is the bottleneck.
-        foresee: Says what its stage is going to hold, for the advice of an error; None of most.
+        foresee: Returns what its stage is going to hold, for the advice in errors; None for most accounts.
         waited_s: Seconds that its asks waited until they were answered.
     """
 
@@ -155,7 +155,7 @@ class Account:
         return max(self.backed, self.own)
 
     def snapshot(self) -> AccountSnapshot:
-        """As it stands."""
+        """Returns its state."""
         return AccountSnapshot(
             self.name,
             self.rank,

@@ -193,7 +193,7 @@ class RefColumn:
         return out
 
     def hold(self) -> None:
-        """One more hold per row; for whoever makes rows out of nothing or hands out a second reference."""
+        """Adds one hold per row, for new rows or a second reference."""
         self.slabs.hold_rows(self.rows[:, 0])
         for table in self.tables():
             self.slabs.hold_rows(table[:, 0])

@@ -72,7 +72,7 @@ def value_leaf(value: Any, count: int) -> Leaf:
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
-    """The array a value stands for in a batch.
+    """Returns the array that a value becomes in a batch.
 
     Raises:
         UnbatchableError: It is no regular array, or one whose mask would be lost.

@@ -28,7 +28,7 @@ class Leaf:
         dtype: Element type of an `array`, as numpy writes it (``<f4``).
         shape: Shape of an `array`; of a `table`, ``(n,)``.
         text: Of a `table`: whether its rows are ``str``.
-        unchecked: Of `bytes`: the payload's masked CRC-32C lies behind it, for the worker task that reads it to verify.
+        unchecked: For `bytes`: the payload's masked CRC-32C follows it, and the worker task that reads it verifies it.
     """
 
     kind: LeafKind

@@ -320,7 +320,7 @@ class Ledger:
         return decided
 
     def snapshot(self) -> LedgerSnapshot:
-        """All accounts as they stand."""
+        """Returns the state of all accounts."""
         accounts = [account.snapshot() for account in self._accounts]
         return LedgerSnapshot(self.limit, self.used, self.peak, self.free, tuple(accounts))
 

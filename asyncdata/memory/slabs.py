@@ -29,7 +29,7 @@ class Slab:
     Attributes:
         offset: Where it begins in the arena.
         nbytes: Its whole size, which is what its account is charged with.
-        account: Whoever is charged now; the charge moves downstream with the rows.
+        account: The account that is charged now; the charge moves downstream with the rows.
     """
 
     __slots__ = ("account", "index", "nbytes", "offset")
@@ -143,7 +143,7 @@ class Slabs:
             self._subtract(index, count)
 
     def claim(self, holds: list[tuple[int, int]]) -> None:
-        """Turns the holds of rows, by `holds_of`, into one hold per slab, for whoever drops them together."""
+        """Turns the holds of rows, from `holds_of`, into one hold per slab, for a holder that drops them together."""
         for index, count in holds:
             self._holds[index] -= count - 1
 

@@ -177,7 +177,7 @@ class Rowset:
         """Where the elements lie, if each is one byte string and nothing else; None otherwise.
 
         A table has references too, but its rows are whole batches of byte strings, and those of arrays and pickles are
-        no byte strings at all: whoever reads rows as payloads asks here, not whether there are references.
+        no byte strings at all. Code that reads rows as payloads checks this, not whether there are references.
         """
         if self._shape.structure is not LEAF or (leaf := self._shape.parts[0].leaf) is None:
             return None

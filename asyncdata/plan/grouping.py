@@ -36,7 +36,7 @@ class PaddedBatch(Node):
     Attributes:
         shapes: None, or nested like the elements: per leaf a shape, whose entries are numbers or None for the longest
             of the batch; None in a leaf's place does this with every axis.
-        values: None, or nested like the elements (or one for all leaves): what stands where an element has nothing.
+        values: None, or nested like the elements (or one for all leaves): the padding.
         longest: Stands in for lengths that are not given; None for the longest of the batch.
     """
 

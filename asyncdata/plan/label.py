@@ -43,7 +43,7 @@ def _shown(value: Any) -> str:
 def steps_of(node: Node) -> str:
     """All steps from the sources on, as one line: ``list_files(*.rec) → interleave(TFRecordDataset) → batch(64)``.
 
-    Branches stand in brackets; of a long plan the middle is left out. Without input or output of any kind.
+    Branches are in brackets; a long plan loses its middle. Does no I/O.
     """
     texts = [_cut(_with_branches(step)) for step in _chain(node)]
     if len(texts) > _MOST_STEPS:

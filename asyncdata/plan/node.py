@@ -93,7 +93,7 @@ class Node:
 
     @property
     def steps(self) -> int:
-        """How many steps of the plan as it was written this node stands for."""
+        """The number of steps of the written plan that this node represents."""
         return 1
 
     @property

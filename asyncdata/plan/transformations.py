@@ -96,7 +96,7 @@ class Batch(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Repeat(Node):
-    """The input `count` times over; None for ever."""
+    """Repeats the input `count` times; None: forever."""
 
     same_elements: ClassVar[bool] = True
 

@@ -44,7 +44,7 @@ def parts_of(named: Iterable[tuple[str, Any]], of_node: Callable[[Node], str]) -
 
     Args:
         named: Values and what to call them.
-        of_node: A text that stands for a dataset's plan.
+        of_node: Returns a text that represents a dataset's plan.
     """
     digester = _Digester(of_node)
     for name, value in named:

@@ -75,7 +75,7 @@ def divide(options: Options, *, current_shards: int, worker_stages: int = 1, par
     Args:
         options: The limit, and the size of a read that is wished for.
         current_shards: Shards that are read in turn: the product of the cycle lengths above a source.
-        worker_stages: Stages that hand work to workers.
+        worker_stages: Stages that give work to workers.
         parts: Pipelines among which the user's limit is divided; the options have one part of it.
 
     Raises:

@@ -54,7 +54,7 @@ class Skips:
         self._last = ""
 
     def guard(self, place: str, label: str) -> Guard:
-        """Whoever asks for one step; the same for every epoch and every inner dataset at this place of the plan."""
+        """The guard of one step; the same for every epoch and every inner dataset at this place of the plan."""
         return self._guards.setdefault(place, Guard(self, label))
 
     def ends_shard(self, error: BaseException) -> bool:

@@ -1,6 +1,6 @@
 """Random numbers as a pure function of (seed, epoch, stage, position).
 
-There is no generator state: the draw at a position is the same whoever requests it, in whatever order, and however the
+There is no generator state: the draw at a position depends neither on who requests it, nor on the order, nor on how the
 input is divided into blocks. The bits are Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 2011) as numpy implements it: four 64-bit words per counter value.
 """

@@ -309,12 +309,13 @@ class Scope:
         rank: Distance from the consumer.
         rows_account: Charged with slabs whose rows are collected downstream.
         shards: Product of the cycle lengths around this node.
-        worker_stages: Stages of the whole plan that hand work to workers.
+        worker_stages: Stages of the whole plan that give work to workers.
         ordered: Whether stages that do not say otherwise keep the order.
         any_order: Whether the sources here are siblings of which any may deliver next.
         errors: The policy in force for elements that fail; None lets none.
         tasks_verify: Whether worker tasks verify payload checksums of the records that are read here.
-        reads: Collects the URLs of the files that are read here, for what is kept in files; None where nothing is.
+        reads: Collects the URLs of the files that are read here, for caches and snapshots in files; None if there are
+            none.
         sharded: The shard that comes after this node, such as ``shard(4, 1)``; empty if none does.
         storage: What the steps behind this place say about storage.
         storage_else: What counts for an inner dataset where neither they nor the dataset itself say anything: the word

@@ -168,7 +168,7 @@ class Stage(ABC):
         """See `pull`."""
 
     def pull_ready(self, limit: int) -> Block | None:
-        """As `pull`, for what is there: None when there is nothing without waiting, or only an error or the end."""
+        """Like `pull`, without waiting: None if no rows are ready, or only an error or the end."""
         block = self._pull_ready(limit)
         if block is not None and self.meter is not None:
             self.meter.note(block)

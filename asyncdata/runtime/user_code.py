@@ -98,7 +98,7 @@ def call_rows(
 ) -> tuple[list[T], Exception | None]:
     """Calls a function for row after row, until `limit` are done, one fails, or 2 ms have passed.
 
-    Or until what it returned takes `most_bytes`, so that whoever collects it is charged before there is more.
+    Or until what it returned takes `most_bytes`, so that the collecting stage is charged before there is more.
 
     Returns:
         What it returned, and the exception of the row after these, if that was the reason to stop. See `leave_out`.

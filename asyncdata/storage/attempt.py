@@ -73,7 +73,7 @@ class Attempt:
         first_byte_at: When the head of the answer had come, on the loop's clock; negative before.
         received: Bytes it had put into the caller's buffer when it ended.
         skipped: Bytes that came and were not wanted: a server without ranges sends what lies before them, too.
-        resends: Requests that were sent again at once, for the server had closed a kept connection.
+        resends: Requests that were sent again at once because the server had closed a kept connection.
         opened: What the head told about an object that is being opened.
         detour: Whether another attempt at the same bytes is silent: of several ways this one takes another.
     """

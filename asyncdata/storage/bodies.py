@@ -113,7 +113,7 @@ class Bodies:
             start: Offset of the first byte.
             buffer: Where the bytes go.
             accept: Looks at the head before the body is placed.
-            skip_allowed: A server that ignores ranges is borne with, by reading up to ``start`` and dropping it.
+            skip_allowed: Accept a server that ignores ranges by reading up to ``start`` and dropping these bytes.
             attempt: Limits, and where to tell what was seen.
         """
         origin, target, key, proxy = self._taken_apart(url)

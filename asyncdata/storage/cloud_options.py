@@ -18,7 +18,7 @@ S3: Final = ("s3",)
 AZURE: Final = ("az",)
 SCHEMES: Final = (*GS, *S3, *AZURE)
 SPELLINGS: Final = ("gs", "gcs", "s3", "s3a", "az", "azure", "abfs", "abfss")
-"""How URLs may begin; options stand under the short names."""
+"""The prefixes of URLs; options are stored under the short names."""
 
 # Ours to obstore's name.
 _S3_KEYS: Final = {

@@ -61,7 +61,7 @@ class GlobPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbered:
-    """What a pattern with ranges in braces stands for.
+    """The names that a pattern with ranges in braces spells out.
 
     Attributes:
         patterns: One pattern for each combination of numbers, in order.

@@ -102,7 +102,7 @@ def check_proxy(value: object) -> str | None:
 
 
 def _split_port(entry: str) -> tuple[str, int | None]:
-    """``host:80`` taken apart; an IPv6 address is left whole unless it stands in brackets."""
+    """Splits ``host:80``; an IPv6 address is split only if it is in brackets."""
     if entry.startswith("["):
         inside, _, rest = entry[1:].partition("]")
         port = rest.removeprefix(":")

@@ -63,7 +63,7 @@ def parse_retry_after(value: str | None, now: datetime | None = None) -> float |
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        return float(text)  # however many digits: for ever is a wish, too
+        return float(text)  # any number of digits is valid
     try:
         when = email.utils.parsedate_to_datetime(text)
     except (ValueError, OverflowError):

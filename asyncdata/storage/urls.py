@@ -45,7 +45,7 @@ def split_bucket(url: str, schemes: tuple[str, ...]) -> tuple[str, str]:
 
 
 class Origin(NamedTuple):
-    """Where a connection goes; a tuple, for it is looked up by every read.
+    """The target of a connection; a tuple, because every read looks it up.
 
     Attributes:
         host: Name or address, without brackets.
@@ -74,7 +74,7 @@ def parse_http_url(url: str) -> tuple[Origin, str]:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UnsupportedURLError("expected http://host/path or https://host/path", url=url)
     tls = parts.scheme == "https"
-    # Characters that may not stand in a request line are quoted; what is quoted already stays as it is.
+    # Quotes characters that are not allowed in a request line; characters that are already quoted stay.
     target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
     if not _PRINTABLE_TARGET.fullmatch(target):
         target = quote(target, safe="/?&=%:@!$'()*+,;~-._[]")

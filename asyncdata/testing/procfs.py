@@ -102,7 +102,7 @@ def process(pid: int) -> ProcessInfo | None:
         return None
     finally:
         os.close(file)
-    # The name stands in parentheses and may hold blanks and parentheses itself: split at the last one.
+    # The name is in parentheses and may itself contain blanks and parentheses, so split at the last one.
     head, _, tail = text.rpartition(b")")
     fields = tail.split(maxsplit=20)
     return ProcessInfo(

@@ -13,8 +13,8 @@ Each task wraps the part whose turn matters::
             ...
 
 Blocks run in the order of their numbers, each after the one before it has ended. A number is used once. A block that
-raises or is cancelled breaks the sequence: whoever waits for a later turn gets ``BrokenSequenceError`` at once, instead
-of waiting for ever.
+raises or is cancelled breaks the sequence: tasks that wait for a later turn get ``BrokenSequenceError`` at once instead
+of waiting forever.
 """
 
 from __future__ import annotations

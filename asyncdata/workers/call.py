@@ -57,7 +57,7 @@ class OverdueError(Exception):
 
 
 class Call:
-    """One call of ``WorkerPool.run``: a mailbox of one event, and where the call stands.
+    """One call of ``WorkerPool.run``: a mailbox of one event, and the state of the call.
 
     ``event`` holds the latest event until ``run`` takes it; ``waiter`` is the future ``run`` sleeps on meanwhile.
     """

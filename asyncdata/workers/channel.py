@@ -160,7 +160,7 @@ class Channel:
             except BlockingIOError:
                 return data
             except (BrokenPipeError, ConnectionResetError):
-                return None  # the other side is gone; whoever receives will see that
+                return None  # the other side is gone; the receiver will notice
             if sent >= len(data):
                 return None
             data, fd = data[sent:], -1
@@ -242,7 +242,7 @@ class Channel:
             self._sock.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
-        """Ends both directions at once, whoever else holds a copy of the socket; what has arrived can still be read."""
+        """Ends both directions at once, even if others hold a copy of the socket. Received data can still be read."""
         with contextlib.suppress(OSError):  # not connected any more, which says the same
             self._sock.shutdown(socket.SHUT_RDWR)
 

@@ -168,7 +168,7 @@ def raised_at(exc: BaseException) -> str:
 
 
 def ends_program(exc: BaseException) -> bool:
-    """Whether this stands for an exception that means more than that a function failed, as ``SystemExit`` does."""
+    """Returns whether this represents an exception such as ``SystemExit``, which means more than a failed function."""
     cause = exc.__cause__ if isinstance(exc, UserFunctionError) else None
     if isinstance(cause, RemoteTraceback):
         return cause.ends_program

@@ -398,7 +398,7 @@ def has_place(value: Any) -> bool:
 
 
 def _item(value: Any) -> _Item:
-    """A leaf as it will be written: a copy, for the function may use its memory again."""
+    """Returns a leaf as it will be written: a copy, because the function may reuse its memory."""
     kind = type(value)
     if kind is bytes:
         return Leaf("bytes"), value

@@ -31,7 +31,7 @@ _STACK_LIMIT: Final = 50
 
 
 class _Job:
-    """One call. ``claim`` holds one token: whoever pops it, a thread or the one who cancels, decides its fate."""
+    """One call. ``claim`` holds one token. The thread or the canceller that pops it decides about the call."""
 
     __slots__ = ("args", "claim", "done", "error", "fn", "result", "stuck", "waiter")
 

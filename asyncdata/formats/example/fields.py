@@ -21,7 +21,7 @@ from asyncdata.formats.example.varints import ByteArray, IntArray, lengths_at
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 SPARE_BYTES: Final = 192
-"""Messages that end this close to the end of the buffer are left over: whoever looks at many places looks ahead."""
+"""Messages that end this close to the end of the buffer are left over, because the vectorized scan reads ahead."""
 RUN: Final = 8192
 """So many fields are looked at in one go: what is looked at again and again stays in the cache."""
 _MOST_STEPS: Final = 1024

@@ -124,7 +124,7 @@ def skip_field(data: bytes | memoryview, position: int, stop: int) -> int:
 
 
 def signed(value: int) -> int:
-    """The int64 that the unsigned value of a varint stands for."""
+    """Returns the int64 that the unsigned value of a varint represents."""
     return value - (1 << 64) if value >> 63 else value
 
 

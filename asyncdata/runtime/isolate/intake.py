@@ -331,7 +331,7 @@ class Intake:
             self._dispose_unless_used()
 
     def cut(self) -> None:
-        """The process is gone: whoever waits finds that out. From the thread that noticed."""
+        """Tells waiters that the process is gone. The thread that noticed calls it."""
         self._channel.cut()
 
     def _dispose_unless_used(self) -> None:

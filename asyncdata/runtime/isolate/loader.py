@@ -239,7 +239,7 @@ class Loader:
             return memory
 
     def stats(self, intake: Intake) -> PipelineStats | None:
-        """How a pipeline stands; None when the process does not answer in time."""
+        """Returns the state of a pipeline; None if the process does not answer in time."""
         return None if self._gone.is_open else self._inquiry.ask(intake.number)
 
     # --- the end -----------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Host:
     # --- main thread -------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Starts pipelines until it is told to close; refuses what comes later."""
+        """Starts pipelines until it is asked to close; rejects later ones."""
         while (job := self.jobs.get()) is not None:
             job()
         self._runtime.post(self._stop)
@@ -222,7 +222,7 @@ class Host:
                 self._forget(number, run)
 
     def _watch_end(self, run: _Run) -> None:
-        """The consumer has left: if user code keeps the pipeline from ending, it is told so."""
+        """The consumer has left. If user code prevents the pipeline from ending, the consumer is informed."""
         if run.pipeline is not None and not run.gone.is_open:
             self._runtime.spawn_on_stage(self._report_end(run))
 

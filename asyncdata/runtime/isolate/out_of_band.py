@@ -81,7 +81,7 @@ def write_file(name: str, pieces: Buffers) -> int:
 
 
 def load(body: bytes) -> Any:
-    """What was sent in a message; arrays get memory of their own, for they may be written to."""
+    """Loads what was sent in a message. Arrays get memory of their own, because they may be written to."""
     sizes, position = _head(memoryview(body))
     pickled = memoryview(body)[position : position + sizes[0]]
     position += sizes[0]

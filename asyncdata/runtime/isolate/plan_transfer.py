@@ -19,7 +19,7 @@ from asyncdata.workers.transfer import LOADER, dump_program, dumps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cargo:
-    """What the loader process is told to run.
+    """The plan that the loader process is to run.
 
     Attributes:
         plan: The last node.

@@ -36,7 +36,7 @@ _F = TypeVar("_F", bound=Node)
 
 
 def _reads(kind: type[_F]) -> Callable[[Make[_F]], Make[_F]]:
-    """As `lowers`, for a node that reads the file named by its ``url``: begun again, or ended early, as options say."""
+    """Like `lowers`, for a node that reads the file of its ``url``; the options may restart it or end it early."""
 
     def register(make: Make[_F]) -> Make[_F]:
         lowers(kind, resumes=own)(functools.partial(_guarded, make))

@@ -29,7 +29,7 @@ _QUIET_ROUNDS: Final = 64
 
 
 class ReadAhead(Protocol):
-    """Whoever holds read-ahead bytes."""
+    """A holder of read-ahead bytes."""
 
     def recall(self, slab: Slab) -> None:
         """Gives this slab back soon; it was read ahead, and is needed elsewhere."""
@@ -303,7 +303,7 @@ class Budget:
         self._room.append(callback)
 
     def snapshot(self) -> LedgerSnapshot:
-        """All accounts as they stand."""
+        """Returns the state of all accounts."""
         return self.ledger.snapshot()
 
     def end(self) -> None:

@@ -33,7 +33,7 @@ def headroom(slab_bytes: int) -> int:
 
 
 class Chunk:
-    """Some consecutive bytes of an object, held once by whoever got it.
+    """Consecutive bytes of an object, held once by the receiver.
 
     Attributes:
         slab: Where they lie.
@@ -95,7 +95,7 @@ class Chunks(Protocol):
         """The next bytes, None at the end."""
 
     def take_ready(self) -> Chunk | None:
-        """The next bytes, if they are at hand."""
+        """Returns the next bytes if they have arrived."""
 
     async def fill(self, slab: Slab, start: int, length: int) -> int:
         """The next `length` bytes into another slab."""

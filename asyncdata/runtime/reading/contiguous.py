@@ -115,7 +115,7 @@ class Contiguous:
         self._cut_off, self._need = True, need
 
     def leave(self) -> None:
-        """The chunk is framed: its slab now belongs to the rows, and to whoever collects them."""
+        """The chunk is framed: its slab now belongs to the rows and their collector."""
         chunk, self._chunk = self._chunk, None
         if chunk is None:
             return
@@ -131,7 +131,7 @@ class Contiguous:
     # --- more bytes --------------------------------------------------------------------------------------------
 
     def take_ready(self) -> bool:
-        """Brings up more bytes that are at hand; False where that takes waiting."""
+        """Adds more bytes if they have arrived; returns False if it would have to wait."""
         if self._comes_at_once or (self._cut_off and not self._fits_in_front):
             return False
         following = self._chunks.take_ready()

@@ -40,7 +40,7 @@ class Question:
     Attributes:
         span: Number of the span.
         start: ``startOffset``; empty for none.
-        end: ``endOffset``; empty for none. The same for all pages of a span, for a token goes with it.
+        end: ``endOffset``; empty for none. It is the same for all pages of a span, because page tokens depend on it.
         token: ``pageToken``; None for the first page.
     """
 
@@ -198,7 +198,7 @@ class _Scale:
                 break
             index = bisect_left(alphabet, rest[at])
             fits = index < len(alphabet) and alphabet[index] == rest[at]
-            value += (index + fits) * unit  # 0 stands for the end of the name
+            value += (index + fits) * unit  # 0 represents the end of the name
             if not fits:
                 break
         return value

@@ -29,7 +29,7 @@ from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
 WARM_CONNECTIONS: Final = 4
-"""Connections that a listing opens ahead, for the first bodies."""
+"""Connections that a listing opens early for the first bodies."""
 
 
 def open_reader(spec: ReaderSpec) -> GcsReader:

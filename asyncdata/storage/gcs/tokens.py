@@ -159,7 +159,7 @@ class Tokens:
     def _start(self) -> asyncio.Task[Token]:
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._fetch(), name="asyncdata token refresh")
-            # A renewal ahead of time may fail without harm: the token at hand is still valid.
+            # An early renewal may fail without harm, because the current token is still valid.
             self._fetching.add_done_callback(self._retrieve)
         return self._fetching
 

@@ -45,7 +45,7 @@ def java_error(name: str, message: str) -> StorageError:
 
     Args:
         name: Its class, with or without the package.
-        message: What the server says; only its first line is kept, for a stack trace may follow.
+        message: The server's message; only its first line is kept, because a stack trace may follow.
     """
     short = name.rpartition(".")[2].rpartition("$")[2]
     told = first_line(message)

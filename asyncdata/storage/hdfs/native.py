@@ -108,7 +108,7 @@ class NativeClient:
         self._client = self._connect(config)
 
     async def look(self, path: str) -> Entry:
-        """What stands at a path.
+        """Returns what is at a path.
 
         Raises:
             ObjectNotFoundError: Nothing.
@@ -242,7 +242,7 @@ def _failovers(authority: str, config: Mapping[str, str], folder: str | None) ->
 
     Args:
         authority: ``host:port``, or the name of a nameservice.
-        config: Goes before what stands in the files.
+        config: Overrides the configuration files.
         folder: Where Hadoop's configuration files are.
     """
     if not authority:

@@ -190,7 +190,7 @@ class HdfsReader:
                 except ObjectChangedError as changed:
                     return changed
                 except StorageError:
-                    pass  # the NameNode cannot tell; the first failure stands
+                    pass  # the NameNode cannot tell; report the first failure
         return error
 
     @staticmethod

@@ -41,7 +41,7 @@ class Questions:
     """How a store is asked.
 
     Attributes:
-        look: What stands at a path; None for nothing.
+        look: Returns what is at a path; None if there is nothing.
         entries: What a folder holds; nothing where there is no such folder.
     """
 

@@ -182,7 +182,7 @@ class RangeConnection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[Answer]:
         """Sends one request; what is returned is done when ``buffer`` is let go of.
 
-        Whoever is cancelled while waiting for it has to ``close`` the connection.
+        A caller that is cancelled while waiting for it must ``close`` the connection.
 
         Args:
             request: The whole head of a GET of ``[start, start + len(buffer))``.

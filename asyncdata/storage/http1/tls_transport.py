@@ -26,7 +26,7 @@ from typing import Any, Final
 
 TURN_BYTES: Final = 1 << 20
 _RECORD_BYTES: Final = 16 << 10
-"""The most one record holds; a buffer that is larger is filled by several before the protocol is told."""
+"""The most that one record contains; several records fill a larger buffer before the protocol is notified."""
 
 
 class TlsTransport(asyncio.Transport):

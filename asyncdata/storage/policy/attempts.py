@@ -149,6 +149,6 @@ class Attempts:
         )
 
     async def aclose(self) -> None:
-        """Refuses whoever waits, and ends second attempts."""
+        """Rejects waiting reads, and ends second attempts."""
         self.slots.close()
         await self._hedger.aclose()

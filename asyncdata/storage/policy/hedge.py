@@ -291,7 +291,7 @@ class Hedger:
             info = await racing.again(offset, memoryview(buffer), second)
         except StorageError:
             self._counters.hedge_ended(won=False, wasted=second.received)
-            return False  # the first attempt stands, and tells by itself what is wrong
+            return False  # the first attempt continues and reports the error itself
         except asyncio.CancelledError:
             self._counters.hedge_ended(won=False, wasted=second.received)
             raise

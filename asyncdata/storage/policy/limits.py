@@ -51,7 +51,7 @@ class Observations:
         self._limits: dict[int, tuple[ReadLimits, float]] = {}
 
     def first_byte(self, size: int, seconds: float, *, censored: bool = False, weight: int = 1) -> None:
-        """The head of an answer came, or had not come when the attempt was given up; it stands for so many."""
+        """The head of a response arrived, or had not when the attempt was abandoned; counts `weight` times."""
         kind = _kind(size)
         own = self._first.get(kind)
         if own is None:
@@ -150,7 +150,7 @@ class Quantiles:
         self.count = 0.0
 
     def add(self, value: float, *, censored: bool = False, weight: int = 1) -> None:
-        """Takes one value above 0, or the value at which one was cut short; it stands for so many."""
+        """Adds one value above 0, or a censored value; counts `weight` times."""
         place = int((math.log2(value) - _LOWEST) * _PER_DOUBLING) if value > 0 else 0
         place = min(max(place, 0), _CLASSES - 1)
         (self._cut if censored else self._seen)[place] += weight

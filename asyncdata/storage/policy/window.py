@@ -413,7 +413,7 @@ class RequestWindow:
             self._go_back(now, f"{tried} requests may bring less than {self._base}")
 
     def _age_best(self, base: Rate | None) -> None:
-        """What was best once is not for ever: what is compared now counts as much."""
+        """What was best once may change: the current comparison counts as much."""
         if base is not None:
             self._best += 0.5 * (max(self._rate.mean, base.mean) - self._best)
 

@@ -73,7 +73,7 @@ class Callers:
 
     Args:
         user: ``user.name``.
-        do_as: Whom a proxy user stands for.
+        do_as: The user that a proxy user acts for.
         token_file: Path of a file that holds a delegation token and nothing else.
     """
 
@@ -262,9 +262,9 @@ class WebHdfsReader:
             except ObjectChangedError as changed:
                 return changed
             except StorageError:
-                pass  # the NameNode cannot tell; the first failure stands
+                pass  # the NameNode cannot tell; report the first failure
         return error
 
 
 def _accept(head: ResponseHead) -> None:
-    """Any answer will do: what is no body of the file is told apart by its status."""
+    """Accepts any response, because its status shows whether it is a body of the file."""

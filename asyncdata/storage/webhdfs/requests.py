@@ -30,7 +30,7 @@ class Caller:
 
     Attributes:
         user: ``user.name`` of a cluster without Kerberos; None lets the server take its own.
-        do_as: Whom a proxy user stands for.
+        do_as: The user that a proxy user acts for.
         token: A delegation token; with it the two others are not sent.
     """
 
