@@ -202,7 +202,7 @@ def test_epochs_go_on_behind_a_state() -> None:
     it = fresh.iterator(state=state)
     assert list(it) == []
     assert [list(map(int, fresh)) for _ in range(2)] == epochs[1:]
-    it = iter(fresh)
+    it = fresh.iterator()
     it.load_state_dict(state)
     assert (it.epoch, it.position, list(it)) == (0, 20, [])
     assert list(map(int, fresh)) == epochs[1]

@@ -38,7 +38,7 @@ _FEW: Final = 64
 """Up to this number, integers are packed faster one by one than together."""
 _FLOAT: Final = struct.Struct("<f")
 _SHORT_LEADS: Final = tuple(_FIRST + write_varint(size) for size in range(1024))
-"""The bytes in front of a string shorter than 1 KiB, by its size; such strings are copied rather than kept as pieces."""
+"""The bytes before a string of less than 1 KiB, by its size; such strings are copied, not kept as pieces."""
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
