@@ -357,3 +357,43 @@ def test_a_fresh_process_goes_on(tmp_path: Path) -> None:
     for count in (0, 20, 35):
         found = ask(count, first["state"])
         assert found["taken"] + found["rest"] == expected
+
+
+def changed(value: Any, places: random.Random) -> Any:
+    """A state with one part that was replaced or is missing."""
+    if isinstance(value, dict) and value and places.random() < 0.9:
+        key = places.choice(sorted(value))
+        if places.random() < 0.15:
+            return {name: part for name, part in value.items() if name != key}
+        return {**value, key: changed(value[key], places)}
+    if isinstance(value, list) and value and places.random() < 0.8:
+        index = places.randrange(len(value))
+        return [*value[:index], changed(value[index], places), *value[index + 1 :]]
+    return places.choice([None, 0, 1, -1, 7, 1 << 40, "x", [], [1], {}, {"~": "tuple", "items": []}, 0.5, True])
+
+
+@pytest.mark.parametrize("seed", range(samples(40, 2000)))
+def test_a_state_that_was_changed_is_read_or_refused(seed: int, files: dict[str, list[str]]) -> None:
+    """With an error of asyncdata's own; nothing hangs."""
+    places = random.Random(seed)
+    records = ad.TFRecordDataset(files["records"])
+    inner = D.range(20).concatenate(D.range(2))
+    pipelines_of_all_kinds = [
+        records.shuffle(7, seed=1).batch(3),
+        D.zip((records.repeat(2), D.range(90).shuffle(9).enumerate())),
+        D.range(40).scan(0, lambda state, x: (state + x, state)).shard(2, 1).skip(3),
+        D.range(9).interleave(lambda _: inner, cycle_length=3).take(70).batch(4).rebatch([2, 3]),
+        D.sample_from_datasets([D.range(50), D.range(50).batch(2).unbatch()], [0.5, 0.5], seed=2).window(3).map(repr),
+    ]
+    dataset = places.choice(pipelines_of_all_kinds)
+    with dataset.iterator() as it:
+        for _ in range(places.randint(0, 10)):
+            next(it)
+        state = json.loads(json.dumps(it.state_dict()))
+    damaged = {**state, "state": changed(state["state"], places)}
+    try:
+        with dataset.iterator(state=damaged) as it:
+            for _ in range(100):
+                next(it, None)
+    except ad.AsyncdataError:
+        pass

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import State
 from asyncdata.options import merged_storage
@@ -58,7 +59,8 @@ def lower(node: Node, scope: Scope) -> Stage:
     if scope.state is not None:
         # Where elements may be left out, rows of the output are not counted off from rows of the input.
         loose = resumes is passed_on and scope.errors is not None
-        scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
+        with _naming(context):
+            scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
     stage = make(node, scope, context)
     if stage.meter is None:
         stage.meter = scope.services.meter(scope.place, label(node))
@@ -66,8 +68,22 @@ def lower(node: Node, scope: Scope) -> Stage:
         # The stage of its input, which does all there is to do.
         scope.services.meters[scope.place] = stage.meter
     if scope.resume.mark is not None:
-        stage.restore(scope.resume.mark)
+        with _naming(context):
+            stage.restore(scope.resume.mark)
     return DropStage(context, stage, scope.resume.drop) if scope.resume.drop else stage
+
+
+@contextlib.contextmanager
+def _naming(context: StageContext) -> Generator[None]:
+    """What is wrong with a state that was changed, or cut short, is an error of one kind that names the step."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(
+            f"the state is damaged: this step cannot begin at it ({type(error).__name__}: {error})", stage=context.label
+        ) from error
 
 
 def resumed(rule: Rule, node: Node, states: Sequence[State | None], make: Callable[[Resume], Stage]) -> Stage:
