@@ -75,8 +75,10 @@ class ParserStage(InlineMapStage):
         super().__init__(context, upstream, function)
         self._parser = parser
         self._budget = context.budget
+        self._account = context.tasks
         self._arena = context.budget.slabs.arena.array
         self._most = _FIRST_ROWS
+        self._gives_rows = parser.dense
         self._slab: Slab | None = None
 
     async def _pull(self, limit: int) -> Block | None:
@@ -100,7 +102,7 @@ class ParserStage(InlineMapStage):
         try:
             if leaf.kind == "table" and leaf.shape[0] and not leaf.text:
                 return self._parse_batches(column, leaf.shape[0], limit)
-            if leaf.kind == "bytes" and column.leaf is not None:
+            if leaf.kind == "bytes" and column.leaf is not None and self._gives_rows:
                 return self._parse_records(column.rows[: min(limit, self._most)])
         except Exception:  # noqa: BLE001 -- element by element the same error names its row
             return None
@@ -110,7 +112,8 @@ class ParserStage(InlineMapStage):
         """Single records, or all those of batches of a size."""
         began = time.thread_time()
         leaves, structure = flatten(self._parser.rows(self._arena, records))
-        if not all(_is_of_rows(leaf, len(records)) for leaf in leaves):
+        self._gives_rows = all(_is_of_rows(leaf, len(records)) for leaf in leaves)
+        if not self._gives_rows:
             return None
         found = {index: leaf for index, leaf in enumerate(leaves) if self._is_inside(leaf)}
         strings = sum(leaf.nbytes for leaf in found.values())
@@ -130,7 +133,7 @@ class ParserStage(InlineMapStage):
     def _parse_batches(self, column: RefColumn, size: int, limit: int) -> _Parsed | None:
         """As many batches as are like the first, or that one."""
         count = min(limit, len(column), max(1, self._most // size))
-        if self._parser.dense and column.leaf is not None:
+        if self._gives_rows and column.leaf is not None:
             records = column.pick(slice(count)).tables()[0]
             if (parsed := self._parse_records(records, size)) is not None:
                 return parsed
@@ -153,7 +156,7 @@ class ParserStage(InlineMapStage):
         columns = parsed.columns
         if nbytes := _stored_bytes(parsed):
             try:
-                self._slab = await self._budget.take(self.context.tasks, nbytes)
+                self._slab = await self._budget.take(self._account, nbytes)
             except MemoryLimitError as error:
                 self.context.sources.locate_rows(error, self.label, self._block.origin[: parsed.elements])
                 raise
