@@ -7,11 +7,13 @@ Python's stack would not allow it. Nodes know their inputs but not how they run:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -138,9 +140,23 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
+_seeds: Final[ContextVar[Callable[[], int] | None]] = ContextVar("asyncdata_seeds", default=None)
+
+
 def drawn_seed() -> int:
-    """A seed for one step of one dataset, which keeps it on its way to other processes."""
-    return secrets.randbits(63)
+    """A seed for one step of one dataset; the dataset keeps it in other processes."""
+    draw = _seeds.get()
+    return secrets.randbits(63) if draw is None else draw()
+
+
+@contextlib.contextmanager
+def drawing_seeds(draw: Callable[[], int]) -> Generator[None]:
+    """Inside, seeds come from a function: of datasets that a running pipeline has made."""
+    before = _seeds.set(draw)
+    try:
+        yield
+    finally:
+        _seeds.reset(before)
 
 
 def upwards(node: Node, rule: Callable[[Node, Callable[[Node], T]], T]) -> dict[int, T]:

@@ -64,7 +64,12 @@ def first_unlike(here: Sequence[str], there: Sequence[str]) -> str | None:
 
 def drawn_seeds(node: Node) -> list[int]:
     """The seeds that steps drew when they were made, for an order that stays, the last step's first."""
-    return [each.drawn for each in walk(node) if hasattr(each, "drawn")]
+    return [getattr(each, "drawn", 0) for each in walk(node) if _draws_once(each)]
+
+
+def _draws_once(node: Node) -> bool:
+    fresh = getattr(node, "reshuffle", None) or getattr(node, "rerandomize", None)
+    return hasattr(node, "drawn") and not fresh and getattr(node, "seed", None) is None
 
 
 def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
@@ -74,7 +79,7 @@ def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
     nodes = list(walk(node))
     changed: dict[int, Node] = {}
     for each in nodes:
-        if hasattr(each, "drawn") and rest:
+        if _draws_once(each) and rest:
             seed = rest.pop(0)
             again = dataclasses.replace(each, drawn=seed)  # type: ignore[call-arg]  # nodes that have it
             changed.setdefault(id(each), again)

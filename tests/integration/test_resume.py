@@ -227,15 +227,18 @@ def test_an_order_that_was_drawn_is_in_the_state() -> None:
     """A Dataset that is written anew draws other seeds; it gives the order of the state all the same."""
 
     def written() -> ad.Dataset:
-        return D.range(50).shuffle(50, reshuffle_each_iteration=False).concatenate(D.range(9).shuffle(3))
+        made = D.range(2).interleave(lambda _: D.range(25).shuffle(25, reshuffle_each_iteration=False))
+        other = D.range(50).shuffle(50, reshuffle_each_iteration=False).take(50).map(lambda x: x + 25)
+        return made.concatenate(other).concatenate(D.range(9).shuffle(3))
 
+    check(written(), written(), random.Random(3), 100)
     with written().iterator() as it:
         first = [int(next(it)) for _ in range(20)]
         state = it.state_dict()
         rest = list(map(int, it))
     with it_of(written(), state) as it:
         assert list(map(int, it)) == rest
-    assert sorted(first + rest) == sorted([*range(50), *range(9)])
+    assert sorted(first + rest) == sorted([*range(25), *range(25), *range(25, 75), *range(9)])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.shards import refuse_overlap
-from asyncdata.runtime.lower.registry import around_inner, lower, lower_inner, lower_into, lowers, resumed
+from asyncdata.runtime.lower.registry import around_inner, lower, lower_inner, lower_into, lowers, made_inside, resumed
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.batch import BatchStage
@@ -113,7 +113,7 @@ def _group_by_window(node: grouping.GroupByWindow, scope: Scope, context: StageC
     function = UserFunction(node.function, context)
 
     def reduce(value: int, contents: Materialized, number: int, origin: Rows) -> Stage:
-        inner = function((value, wrap(contents)), origin)
+        inner = made_inside(function, (value, wrap(contents)), origin, scope)
         return lower_inner(inner, around.below(1, element=(*scope.element, number)))
 
     return GroupByWindowStage(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncdata.errors import PipelineError, StateError
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import State
+from asyncdata.memory.advance import Rows, State
 from asyncdata.options import merged_storage
 from asyncdata.plan.files import FramedFile
 from asyncdata.plan.label import label_of
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
@@ -26,6 +27,7 @@ from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.dropped import DropStage
 from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, passed_on, selected
 from asyncdata.spec import BytesSpec
+from asyncdata.types import Element
 
 N = TypeVar("N", bound=Node)
 
@@ -94,10 +96,21 @@ def resumed(rule: Rule, node: Node, states: Sequence[State | None], make: Callab
 
 
 def lower_inner(node: Node, scope: Scope) -> Stage:
-    """The stage that runs an inner dataset, a plan that a function made of an element, from the scope's state on."""
+    """The stage of an inner dataset, a plan that a function made of an element, from the scope's state on."""
     services = scope.services
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     return lower(rewrite(node, services.options, sharded=scope.sharded), scope)
+
+
+def made_inside(function: Callable[[Element, Rows], Node], element: Element, origin: Rows, scope: Scope) -> Node:
+    """The plan that a function makes of an element; orders that it draws follow from the pipeline's seed.
+
+    So they are the same when the pipeline is brought back to a state in front of the element.
+    """
+    place = (*scope.epoch, *scope.element, *origin.tolist())
+    numbers = itertools.count()
+    with drawing_seeds(lambda: stage_key(scope.services.seed, f"inner {next(numbers)}", place)[0] >> 1):
+        return function(element, origin)
 
 
 def around_inner(node: Node, scope: Scope) -> Scope:

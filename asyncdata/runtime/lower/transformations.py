@@ -8,7 +8,16 @@ from asyncdata.memory.advance import Rows, State
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.shards import shard_label
-from asyncdata.runtime.lower.registry import around_inner, draw_key, lower, lower_inner, lower_into, lowers, number_of
+from asyncdata.runtime.lower.registry import (
+    around_inner,
+    draw_key,
+    lower,
+    lower_inner,
+    lower_into,
+    lowers,
+    made_inside,
+    number_of,
+)
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
@@ -46,7 +55,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
     any_order = scope.any_order or not context.ordered
 
     def make_inner(element: Element, origin: Rows, state: State | None = None) -> Stage:
-        inner = function(element, origin)
+        inner = made_inside(function, element, origin, scope)
         path = (*scope.element, int(origin[0]), int(origin[1]))
         shards = scope.shards * node.cycle_length
         return lower_inner(inner, around.below(1, element=path, shards=shards, any_order=any_order, state=state))
