@@ -48,7 +48,7 @@ def test_the_error_names_how_the_last_ones_ended_and_is_of_the_last_ones_kind() 
     first, second = starts.error(), starts.error()
     assert first is not second
     assert type(first) is WorkerDiedError
-    assert "4 in a row have failed: exited with code 1; was killed by SIGKILL. New" in str(first)
+    assert "4 in a row have failed: exited with code 1; was killed by SIGKILL. asyncdata tries again" in str(first)
     cause = ImportError("numpy")
     refused = PipelineError("cannot start")
     refused.__cause__ = cause
