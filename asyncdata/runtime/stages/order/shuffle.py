@@ -151,6 +151,7 @@ class ShuffleStage(Stage):
         if self._draining:
             left = np.array(self._places, np.int64)
             self._columns = [column.pick(left) for column in self._columns]
+            self._numbers = self._numbers[left]
             self._places = list(range(len(left)))
         return [column for block in self._filling for column in block.columns] + self._columns[:-2]
 
