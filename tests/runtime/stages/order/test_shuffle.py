@@ -21,7 +21,7 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage, exchange, from_history, with_history
 from asyncdata.runtime.stages.sources.arrays import RangeStage
 from tests.runtime.stages import oracle
-from tests.runtime.stages.laws import Bench, Make, Scripted, script, whole
+from tests.runtime.stages.laws import Bench, Make, Scripted, check_any_blocking, script, whole
 
 
 def shuffled(count: int, size: int, key: tuple[int, int] = (5, 6)) -> Make:
@@ -146,3 +146,25 @@ def test_thin_slabs_are_reported_while_the_buffer_fills_and_runs() -> None:
     assert moved > 1500
     expected: list[Any] = oracle.shuffle([str(i).encode() * (i % 4) for i in range(3000)], 1500, drawing((5, 6)))
     assert trace.elements == expected
+
+
+class _Moving(Stage):
+    """Asks for the rows that may be moved before each pull, as a pipeline does that has no memory left."""
+
+    def __init__(self, shuffle: ShuffleStage) -> None:
+        super().__init__(shuffle.context, (shuffle,))
+        self._shuffle = shuffle
+
+    async def _pull(self, limit: int) -> Block | None:
+        list(self._shuffle.movable())
+        return await self._shuffle.pull(limit)
+
+
+def _shuffle(bench: Bench) -> ShuffleStage:
+    return ShuffleStage(bench.context("shuffle"), Scripted(bench, script(1500, drops=False), "array"), 1200, (3, 4))
+
+
+def test_rows_that_may_be_moved_keep_their_numbers() -> None:
+    """Also while the buffer is emptied, which 1,200 of these rows wait for."""
+    expected = check_any_blocking(_shuffle, seeds=range(1))
+    expected.check_same(check_any_blocking(lambda bench: _Moving(_shuffle(bench)), seeds=range(2)))
