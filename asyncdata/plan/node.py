@@ -173,6 +173,46 @@ def upwards(node: Node, rule: Callable[[Node, Callable[[Node], T]], T]) -> dict[
     return said
 
 
+def rebuilt(node: Node, change: Callable[[Node, Node], Node]) -> Node:
+    """The plan with every step changed, the sources first.
+
+    Args:
+        node: The last step.
+        change: ``change(old, new)`` is called with a step, and the same step with its inputs changed.
+    """
+    made: dict[int, Node] = {}
+    for old in reversed(list(walk(node))):
+        new = old
+        former = old.inputs
+        if former:
+            inputs = tuple([made[id(child)] for child in former])
+            if any(after is not before for after, before in zip(inputs, former, strict=True)):
+                new = old.with_inputs(inputs)
+        made[id(old)] = change(old, new)
+    return made[id(node)]
+
+
+def numbered(node: Node, transparent: tuple[type[Node], ...]) -> Iterator[tuple[Node, list[int]]]:
+    """The steps of a plan, each once, the sources first, with the numbers of its inputs in this order, from 0.
+
+    Args:
+        node: The last step.
+        transparent: Steps of these kinds are left out; their input stands for them.
+    """
+    numbers: dict[int, int] = {}
+    count = 0
+    for each in reversed(list(walk(node))):
+        if id(each) in numbers:
+            continue
+        inputs = [numbers[id(child)] for child in each.inputs]
+        if isinstance(each, transparent):
+            numbers[id(each)] = inputs[0]
+            continue
+        numbers[id(each)] = count
+        count += 1
+        yield each, inputs
+
+
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything upstream of it, depth first."""
     waiting = [node]

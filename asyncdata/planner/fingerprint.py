@@ -15,33 +15,21 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.plan.label import function_name, label_of
-from asyncdata.plan.node import Node, walk
+from asyncdata.plan.node import Node, numbered, rebuilt, walk
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import Prefetch, WithOptions
+from asyncdata.planner.recipe import CHANGE_NOTHING
 from asyncdata.redaction import redact
 
 _TRANSPARENT: Final = (Prefetch, Shard, WithOptions)
-_CHANGE_NOTHING: Final = frozenset(
-    {
-        *("parallelism", "deterministic", "executor", "zero_copy", "log_warning", "drawn", "setup"),
-        *("cell", "make", "node_of", "recipe", "codec", "path", "filename"),
-    }
-)
+_CHANGE_NOTHING: Final = frozenset({*CHANGE_NOTHING, "setup"})
 _LONGEST: Final = 200
 
 
 def fingerprint(node: Node) -> list[str]:
     """A line per step, sources first; see the module's docstring."""
     lines: list[str] = []
-    numbers: dict[int, int] = {}
-    for each in reversed(list(walk(node))):
-        if id(each) in numbers:
-            continue
-        inputs = [numbers[id(child)] for child in each.inputs]
-        if isinstance(each, _TRANSPARENT):
-            numbers[id(each)] = inputs[0]
-            continue
-        numbers[id(each)] = len(lines)
+    for each, inputs in numbered(node, _TRANSPARENT):
         settings = {name: value for name, value in each.settings.items() if name not in _CHANGE_NOTHING}
         shown = ", ".join(f"{name}={_shown(value)}" for name, value in settings.items() if value is not None)
         joined = "" if inputs in ([], [len(lines) - 1]) else f" of steps {', '.join(map(str, inputs))}"
@@ -74,22 +62,14 @@ def _draws_once(node: Node) -> bool:
 
 def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
     """The plan with other such seeds, in that order."""
-    rest = list(seeds)
-    made: dict[int, Node] = {}
-    nodes = list(walk(node))
-    changed: dict[int, Node] = {}
-    for each in nodes:
-        if _draws_once(each) and rest:
-            seed = rest.pop(0)
-            again = dataclasses.replace(each, drawn=seed)  # type: ignore[call-arg]  # nodes that have it
-            changed.setdefault(id(each), again)
-    for each in reversed(nodes):
-        if id(each) not in made:
-            new = changed.get(id(each), each)
-            inputs = tuple(made[id(child)] for child in each.inputs)
-            unlike = any(one is not other for one, other in zip(inputs, each.inputs, strict=True))
-            made[id(each)] = new.with_inputs(inputs) if unlike else new
-    return made[id(node)]
+    drawn = {id(each): seed for each, seed in zip(filter(_draws_once, walk(node)), seeds, strict=True)}
+
+    def change(old: Node, new: Node) -> Node:
+        if id(old) not in drawn:
+            return new
+        return dataclasses.replace(new, drawn=drawn[id(old)])  # type: ignore[call-arg]  # nodes that have it
+
+    return rebuilt(node, change)
 
 
 def first_unordered(node: Node, *, deterministic: bool) -> str | None:

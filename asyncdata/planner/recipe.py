@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from asyncdata.options import Options
 from asyncdata.plan.grouping import Cache, GroupByWindow, Snapshot
-from asyncdata.plan.node import Node, walk
+from asyncdata.plan.node import Node, numbered, walk
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, WithOptions
 from asyncdata.planner.digests import Parts, parts_of
 from asyncdata.redaction import redact
@@ -24,7 +24,7 @@ PYTHON: Final = sys.implementation.cache_tag
 """Code is compared where it was compiled by the same version."""
 
 _TRANSPARENT: Final = (Prefetch, WithOptions, Cache)
-_CHANGE_NOTHING: Final = (
+CHANGE_NOTHING: Final = (
     *("parallelism", "deterministic", "executor", "zero_copy", "log_warning", "drawn"),
     *("cell", "make", "node_of", "recipe", "codec", "path", "filename"),
 )
@@ -136,25 +136,15 @@ def _may_draw(node: Node) -> bool:
 
 
 def _steps(node: Node) -> list[Step]:
-    made: list[Step] = []
-    numbers: dict[int, int] = {}
-    for each in reversed(list(walk(node))):
-        if id(each) in numbers:
-            continue
-        inputs = [numbers[id(child)] for child in each.inputs]
-        if isinstance(each, _TRANSPARENT):
-            numbers[id(each)] = inputs[0]
-            continue
-        numbers[id(each)] = len(made) + 1
-        made.append(_step(each, inputs))
-    return made
+    # The first entry of a recipe is none of the plan's steps.
+    return [_step(each, [number + 1 for number in inputs]) for each, inputs in numbered(node, _TRANSPARENT)]
 
 
 def _step(node: Node, inputs: list[int]) -> Step:
     settings: dict[str, Any] = {}
     others: list[tuple[str, Any]] = []
     for name, value in node.settings.items():
-        if name in _CHANGE_NOTHING:
+        if name in CHANGE_NOTHING:
             continue
         known, shown = _shown(value)
         if known:

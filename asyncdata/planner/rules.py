@@ -12,7 +12,7 @@ from typing import Final
 from asyncdata.arguments import is_async
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.combining import Concatenate
-from asyncdata.plan.node import Node, walk
+from asyncdata.plan.node import Node, rebuilt
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps, reads_rows
@@ -75,16 +75,10 @@ def rewrite(node: Node, options: Options, *, sharded: str = "") -> Node:
 
 
 def _apply(rule: Rule, node: Node, options: Options) -> Node:
-    made: dict[int, Node] = {}
-    for old in reversed(list(walk(node))):
-        new = old
-        former = old.inputs
-        if former:
-            inputs = tuple([made[id(child)] for child in former])
-            if any(after is not before for after, before in zip(inputs, former, strict=True)):
-                new = old.with_inputs(inputs)
-        made[id(old)] = rule(new, options)
-    return made[id(node)]
+    def change(_: Node, new: Node) -> Node:
+        return rule(new, options)
+
+    return rebuilt(node, change)
 
 
 def tasks_verify(node: Node) -> bool:

@@ -397,7 +397,3 @@ class Scope:
         states = self.resume.inputs
         settings = {"state": states[child] if child < len(states) else None, "resume": BEGIN, **changes}
         return dataclasses.replace(self, place=f"{self.place}.{child}", rank=self.rank + 1, **settings)
-
-    def anew(self) -> Scope:
-        """The scope without the state: an input that is begun later."""
-        return dataclasses.replace(self, resume=BEGIN)

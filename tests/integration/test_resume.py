@@ -67,25 +67,7 @@ def check(dataset: ad.Dataset, again: ad.Dataset, places: random.Random, most: i
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Files of several formats, some of them empty."""
-    folder = tmp_path_factory.mktemp("files")
-    written: dict[str, list[str]] = {"records": [], "lines": [], "fixed": [], "examples": []}
-    for i, count in enumerate((30, 0, 1, 50)):
-        records = [b"%d" % (100 * i + j) * (j % 3) for j in range(count)]
-        path = folder / f"{i}.tfrecord"
-        with ad.TFRecordWriter(path) as writer:
-            writer.write_many(records)
-        written["records"].append(str(path))
-        path = folder / f"{i}.examples"
-        with ad.TFRecordWriter(path) as writer:
-            writer.write_many([pipelines.example(100 * i + j) for j in range(count)])
-        written["examples"].append(str(path))
-        path = folder / f"{i}.txt"
-        path.write_bytes(b"\r\n".join(records) + (b"\n" if i % 2 else b""))
-        written["lines"].append(str(path))
-        path = folder / f"{i}.bin"
-        path.write_bytes(b"h" + bytes(range(97, 97 + count)) * 3 + b"ff")
-        written["fixed"].append(str(path))
-    return written
+    return pipelines.write_files(tmp_path_factory.mktemp("files"), (30, 0, 1, 50))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ nests are ``["tuple", …]`` and ``["dict", …]``. Byte strings that are Exampl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,6 +93,28 @@ def example(n: int) -> bytes:
     for name in ("n", "t", "s", "w")[n % 4 : n % 4 + n % 2]:
         del features[name]
     return ad.serialize_example({name: value for name, value in features.items() if value != []})
+
+
+def write_files(folder: Path, counts: Sequence[int]) -> dict[str, list[str]]:
+    """Files for the sources of drawn pipelines, of each format one per count of records."""
+    written: dict[str, list[str]] = {"records": [], "lines": [], "fixed": [], "examples": []}
+    for i, count in enumerate(counts):
+        records = [b"%d" % (10 * i + j) * (j % 3) for j in range(count)]
+        path = folder / f"{i}.tfrecord"
+        with ad.TFRecordWriter(path) as writer:
+            writer.write_many(records)
+        written["records"].append(str(path))
+        path = folder / f"{i}.examples"
+        with ad.TFRecordWriter(path) as writer:
+            writer.write_many([example(10 * i + j) for j in range(4 * count)])
+        written["examples"].append(str(path))
+        path = folder / f"{i}.txt"
+        path.write_bytes(b"\r\n".join(records) + (b"\n" if i % 2 else b""))
+        written["lines"].append(str(path))
+        path = folder / f"{i}.bin"
+        path.write_bytes(b"h" + bytes(range(97, 97 + 3 * count)) + b"ff")
+        written["fixed"].append(str(path))
+    return written
 
 
 def inner(name: str, element: Any) -> ad.Dataset:

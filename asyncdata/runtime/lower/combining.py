@@ -9,13 +9,13 @@ from asyncdata.memory.advance import State
 from asyncdata.plan import combining
 from asyncdata.plan.node import Node
 from asyncdata.planner.sizes import shards_of_inputs
-from asyncdata.runtime.lower.registry import branch, draw_key, lower, lowers, number_of
+from asyncdata.runtime.lower.registry import branch, draw_key, first_of, lower, lowers
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices
 from asyncdata.runtime.stages.order.zip import ZipStage
-from asyncdata.runtime.state.resume import Resume, Rule, counted, cursor, own
+from asyncdata.runtime.state.resume import Resume, counted, cursor, own
 
 
 def _side_by_side(node: Node, scope: Scope) -> list[Stage]:
@@ -38,12 +38,11 @@ def _zip(node: combining.Zip, scope: Scope, context: StageContext) -> Stage:
 
 @lowers(combining.Concatenate, resumes=own)
 def _concatenate(node: combining.Concatenate, scope: Scope, context: StageContext) -> Stage:
-    first = number_of(scope)
+    first, state = first_of(scope, context)
 
     def make(number: int) -> Stage:
         scope.services.occupy(f"{scope.place}.{number}")
-        state = next(iter(scope.resume.inputs), None) if number == first else None
-        return lower(node.datasets[number], branch(scope, number, state=state))
+        return lower(node.datasets[number], branch(scope, number, state=state if number == first else None))
 
     return ConcatenateStage(context, make, len(node.datasets), _vacate(scope), first)
 
@@ -52,21 +51,21 @@ def _concatenate(node: combining.Concatenate, scope: Scope, context: StageContex
 def _sample_from(node: combining.SampleFrom, scope: Scope, context: StageContext) -> Stage:
     key = draw_key(node, scope, node.seed, fresh=bool(node.rerandomize))
     count = len(node.datasets)
+    *states, chosen = scope.resume.inputs or [None] * (count + 1)
+    choices = chosen or State(None, 0)
     selector: Stage
-    rule: Rule
     if node.weights is not None:
+        resume = cursor(node, choices)
         stages = _side_by_side(node, scope)
-        selector, rule = RandomChoices(context, key, node.weights), cursor
+        selector = RandomChoices(context, key, node.weights)
     else:
-        *states, choices = scope.resume.inputs or [None] * (count + 1)
-        weights = counted()(node, choices or State(None, 0))
-        inputs = (*states, *(weights.inputs or (None,)))
-        *stages, upstream = _side_by_side(node, dataclasses.replace(scope, resume=Resume(inputs=inputs)))
-        selector, rule = VaryingChoices(context, upstream, key, count), counted()
-    if scope.resume.mark is not None:
-        begin = rule(node, scope.resume.inputs[count] or State(None, 0)).mark
-        if begin is not None:
-            selector.restore(begin)
+        # The selector is no node: the dataset of weights, which is one, begins at what the selector's state says.
+        resume = counted()(node, choices)
+        inputs = Resume(inputs=(*states, *resume.inputs))
+        *stages, upstream = _side_by_side(node, dataclasses.replace(scope, resume=inputs))
+        selector = VaryingChoices(context, upstream, key, count)
+    if resume.mark is not None:
+        selector.restore(resume.mark)
     return _sample(node, scope, context, selector, stages)
 
 

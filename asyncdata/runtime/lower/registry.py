@@ -61,7 +61,7 @@ def lower(node: Node, scope: Scope) -> Stage:
     if scope.state is not None:
         # Where elements may be left out, rows of the output are not counted off from rows of the input.
         loose = resumes is passed_on and scope.errors is not None
-        with _naming(context):
+        with _as_state_error(context):
             scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
     stage = make(node, scope, context)
     if stage.meter is None:
@@ -70,14 +70,14 @@ def lower(node: Node, scope: Scope) -> Stage:
         # The stage of its input, which does all there is to do.
         scope.services.meters[scope.place] = stage.meter
     if scope.resume.mark is not None:
-        with _naming(context):
+        with _as_state_error(context):
             stage.restore(scope.resume.mark)
     return DropStage(context, stage, scope.resume.drop) if scope.resume.drop else stage
 
 
 @contextlib.contextmanager
-def _naming(context: StageContext) -> Generator[None]:
-    """What is wrong with a state that was changed, or cut short, is an error of one kind that names the step."""
+def _as_state_error(context: StageContext) -> Generator[None]:
+    """Makes errors of one kind, which name the step, of those that a changed or truncated state causes."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -144,9 +144,11 @@ def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: b
     return stage_key(chosen, f"draw {node.draws_before}", (*epoch, *element))
 
 
-def number_of(scope: Scope) -> int:
-    """The input that a step of several, which are read one after the other, begins with."""
-    return 0 if scope.resume.mark is None else int(scope.resume.mark["number"])
+def first_of(scope: Scope, context: StageContext) -> tuple[int, State | None]:
+    """The input that a step of several, read one after the other, begins with, and the state that it begins at."""
+    mark = scope.resume.mark
+    with _as_state_error(context):
+        return (0, None) if mark is None else (int(mark["number"]), scope.resume.inputs[0])
 
 
 def branch(scope: Scope, number: int, shards: int | None = None, **changes: Any) -> Scope:

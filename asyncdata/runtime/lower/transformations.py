@@ -11,12 +11,12 @@ from asyncdata.planner.shards import shard_label
 from asyncdata.runtime.lower.registry import (
     around_inner,
     draw_key,
+    first_of,
     lower,
     lower_inner,
     lower_into,
     lowers,
     made_inside,
-    number_of,
 )
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
@@ -78,11 +78,10 @@ def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext)
 
 @lowers(transformations.Repeat, resumes=own)
 def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -> Stage:
-    first = number_of(scope)
+    first, state = first_of(scope, context)
 
     def make(epoch: int) -> Stage:
-        around = scope if epoch == first else scope.anew()
-        return lower(node.input, around.below(epoch=(*scope.epoch, epoch)))
+        return lower(node.input, scope.below(epoch=(*scope.epoch, epoch), state=state if epoch == first else None))
 
     return ConcatenateStage(context, make, node.count, first=first)
 

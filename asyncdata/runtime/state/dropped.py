@@ -7,7 +7,7 @@ from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 
 
 class DropStage(Stage):
-    """Drops the first rows of its input; unlike those of `skip` they are not used up, for they were before.
+    """Drops the first rows of its input, because they were delivered before; `skip` would count them as used again.
 
     Args:
         context: Of the step whose rows they are.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from asyncdata.errors import StateError
 from asyncdata.memory.advance import Advance, State
 
 
@@ -45,6 +46,12 @@ class InputHistory:
             found = known
         at, (mark, skip) = found
         return State(mark, skip + row - at)
+
+    def too_short(self, rows: int, stage: str) -> StateError:
+        """The error for an input that ended before it had so many rows, as it had when the state was taken."""
+        return StateError(
+            f"the input has {self.rows} elements; when the state was taken it had at least {rows}", stage=stage
+        )
 
     def forget(self, row: int) -> None:
         """No earlier row will be asked for."""

@@ -70,11 +70,6 @@ def selected(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
     return Resume(inputs=(State(state.mark, 0),), drop=state.skip)
 
 
-def batches(node: Any, state: State) -> Resume:
-    """Batches of `size` elements each."""
-    return _of_size(node, state)
-
-
 def counted(rows: Callable[[Any, Mark, int], int] = lambda _node, _mark, skip: skip) -> Rule:
     """At its mark, where so many outputs behind it are so many rows of each input.
 
@@ -95,4 +90,5 @@ def counted(rows: Callable[[Any, Mark, int], int] = lambda _node, _mark, skip: s
     return rule
 
 
-_of_size: Final = counted(lambda node, _mark, skip: skip * node.size)
+batches: Final = counted(lambda node, _mark, skip: skip * node.size)
+"""Batches of `size` elements each."""

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.errors import PipelineError
 from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
@@ -140,11 +139,7 @@ class InterleaveStage(Stage):
             await self._pause()
             block = await self._upstream.pull(self._given - self._history.rows)
             if block is None:
-                raise PipelineError(
-                    f"the input has {self._history.rows} elements; when the state was taken it had at least "
-                    f"{self._given}",
-                    stage=self.label,
-                )
+                raise self._history.too_short(self._given, self.label)
             self._take_input(block)
         while self._elements:
             element, origin, row = self._elements.popleft()

@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Foreseen
 from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
@@ -189,10 +188,7 @@ class ShuffleStage(Stage):
                 self._since_evacuation += len(here)
                 await self._evacuate_now_and_then()
         if len(self) < len(wanted):
-            raise PipelineError(
-                f"the input has {self._history.rows} elements; when the state was taken it had at least {self._until}",
-                stage=self.label,
-            )
+            raise self._history.too_short(self._until, self.label)
         if self._filling:
             whole = Block.concat(self._filling)
             order = np.searchsorted(kept, wanted)

@@ -148,7 +148,7 @@ class Job:
                 self._budget.hurry(slab)
 
     def movable(self) -> tuple[Column, ...]:
-        """Its rows, until a task is told where they lie, and may return parts of them; see `budget.Holder`."""
+        """Its rows; none once a task has their offsets, because its results may refer to them. See `budget.Holder`."""
         return () if any(part.task is not None for part in self.parts) else self.block.columns
 
     def cut(self, rows_per_task: int) -> None:
