@@ -211,8 +211,8 @@ def test_an_interrupt_while_a_batch_goes_is_raised_behind_it(executor: str, monk
 def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, int], int]) -> None:
     """A program that starts and closes pipelines all the time ends at the first one.
 
-    Python prints and discards an interrupt that hits one of its own callbacks, after an import or when a thread object
-    is freed; the program raises it again.
+    Python discards an interrupt that comes while a thread object is freed; the program raises it again. Modules made
+    with Cython discard one that comes while they are imported, so the program has imported everything before.
     """
     delays = random.Random(3)
     for _ in range(samples(3, 100)):
