@@ -96,7 +96,7 @@ class ConcatenateStage(Stage):
             self._current = self._next = None
             return
         self._number += 1
-        self._current, self._next = self._next or self._make(self._number), None
+        self._current, self._next = self._make(self._number) if self._next is None else self._next, None
         self._rows = 0
         self._marker.next_input()
 

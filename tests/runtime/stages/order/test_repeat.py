@@ -66,6 +66,22 @@ def test_for_ever_ends_with_an_empty_input_only() -> None:
     assert trace.elements == [0, 1, 2] * 50
 
 
+def test_every_epoch_is_made_once() -> None:
+    """Also one that is prepared and whose stage has a length, which is 0 before it is read."""
+    made: list[int] = []
+
+    def make(bench: Bench) -> Stage:
+        def epoch(number: int) -> Stage:
+            made.append(number)
+            return ShuffleStage(bench.context("shuffle"), numbers(bench, 3), 2, (1, number))
+
+        return ConcatenateStage(bench.context("repeat"), epoch, 4)
+
+    assert len(whole(make).elements) == 12
+    assert len(set(made)) == 4
+    assert all(made.count(number) == made.count(0) for number in made)
+
+
 def test_the_next_epoch_is_prepared_before_this_one_ends() -> None:
     """The next input is made and prepared while the last elements of this one are read; each is closed once."""
     events: list[Any] = []
