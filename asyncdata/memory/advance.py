@@ -59,9 +59,10 @@ class Advance:
         ends: ``int64[rows]``: once output row i is consumed, ``used_rows[:ends[i]]`` are used up. None: one each.
         marks: ``(row, mark)`` pairs in ascending order of row, 0 <= row <= rows.
         ordered: Of which kind it is.
+        events: What is to be known of tracks with these rows, see `asyncdata.runtime.state.tracks`; in deliveries only.
     """
 
-    __slots__ = ("ends", "marks", "ordered", "rows", "used_rows")
+    __slots__ = ("ends", "events", "marks", "ordered", "rows", "used_rows")
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Advance:
         self.used_rows = used_rows
         self.ends = ends
         self.marks = marks
+        self.events: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         marks = list(self.marks) if self.ordered else "unordered"
@@ -97,6 +99,13 @@ class Advance:
     def used(self, row: int) -> Rows:
         """Origins used up by the first `row` rows."""
         return self.used_rows[: self.end(row)]
+
+    def used_by_row(self) -> tuple[list[Rows], Rows]:
+        """What each row uses up where rows have no fixed order, none where they have one; and the tail."""
+        if self.ordered:
+            return [NO_ORIGINS] * self.rows, NO_ORIGINS
+        *parts, tail = np.split(self.used_rows, self._all_ends())
+        return parts, tail
 
     def split(self, row: int) -> tuple[Advance, Advance]:
         """The advances of the first `row` rows and of the rest; the tail always goes with the rest."""
@@ -142,6 +151,12 @@ class Advance:
         index = np.arange(len(self.used_rows))
         index[: len(shift)] += shift
         return self._alike(self.rows, self.used_rows.take(index, axis=0), new_ends, marks)
+
+    def using(self, rows: Rows) -> Advance:
+        """The advance when each row also uses up one of these, in front of its own source row."""
+        ends = self._all_ends()
+        used = np.insert(self.used_rows, np.maximum(ends - 1, 0), rows, axis=0)
+        return self._alike(self.rows, used, ends + np.arange(1, self.rows + 1), self.marks)
 
     def group(self, stops: Sequence[int], marks: Marks) -> Advance:
         """The advance when rows up to ``stops[j]`` form output j; the stage supplies marks of its own."""

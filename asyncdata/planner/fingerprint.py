@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.plan.label import function_name, label_of
+from asyncdata.plan.label import function_name
 from asyncdata.plan.node import Node, numbered, rebuilt, walk
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import Prefetch, WithOptions
@@ -70,21 +70,6 @@ def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
         return dataclasses.replace(new, drawn=drawn[id(old)])  # type: ignore[call-arg]  # nodes that have it
 
     return rebuilt(node, change)
-
-
-def first_unordered(node: Node, *, deterministic: bool) -> str | None:
-    """The first step that passes elements on as they are ready, as a label; None if every step keeps the order.
-
-    Args:
-        node: The last step, as it is run.
-        deterministic: What holds where a step does not say.
-    """
-    for each in reversed(list(walk(node))):
-        said = getattr(each, "deterministic", True)
-        parallel = getattr(each, "parallelism", None) is not None
-        if hasattr(each, "deterministic") and parallel and not (deterministic if said is None else said):
-            return label_of(each)
-    return None
 
 
 def _shown(value: Any) -> str:

@@ -16,6 +16,7 @@ from asyncdata.memory.advance import State
 from asyncdata.observe.snapshot import SkippedStats
 from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.planner.sizes import Shares, divide
+from asyncdata.planner.unordered import UnorderedPart
 from asyncdata.runtime.error_policy import Skips, sum_up
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.life.threads import in_thread
@@ -29,6 +30,7 @@ from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
 from asyncdata.runtime.state.resume import BEGIN, Resume
+from asyncdata.runtime.state.tracks import Place, Tracks
 from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
 
@@ -97,6 +99,7 @@ class Services:
         settings: The options in force for the pipeline.
         seed: Stands in for seeds that were not given.
         spawn: Starts a task of the pipeline.
+        tracks: Of what is delivered in no fixed order.
     """
 
     def __init__(
@@ -106,8 +109,10 @@ class Services:
         settings: Options,
         seed: int,
         spawn: Spawn,
+        tracks: Tracks,
     ) -> None:
         self.runtime = runtime
+        self.tracks = tracks
         self.settings = settings
         self.options = merged(Options(memory_limit_bytes=budget.limit), settings)
         self.seed = seed
@@ -322,6 +327,8 @@ class Scope:
             of the steps before the one that made it.
         state: What the node is to be brought back to; None: it begins.
         resume: The same, divided among the node and its inputs, while the node is lowered.
+        part: The unordered part of the plan, or of the inner dataset's plan.
+        within: What tracks here belong to; None where elements have a fixed order, or no state can be taken.
     """
 
     services: Services
@@ -342,6 +349,8 @@ class Scope:
     storage_else: Storage = field(default_factory=dict)
     state: State | None = None
     resume: Resume = BEGIN
+    part: UnorderedPart | None = None
+    within: Place | None = None
 
     @property
     def access(self) -> Access:

@@ -26,11 +26,13 @@ from asyncdata import arguments
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, StateError
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.plan.node import Node
-from asyncdata.planner.fingerprint import drawn_seeds, first_unordered
+from asyncdata.planner.fingerprint import drawn_seeds
+from asyncdata.planner.unordered import unordered_part
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
+from asyncdata.runtime.state.tracks import Saved
 from asyncdata.types import Element
 from asyncdata.workers.failure import in_a_line
 
@@ -246,10 +248,21 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             else:
                 arguments.integer("at", at, least=0)
                 self._check_position(at)
-            state, ordered = self._positions.at(at)
             made = self._made
-        if not ordered:
-            raise StateError(self._why_unordered())
+            part = unordered_part(self._plan, deterministic=made.options.deterministic)
+            state: Saved
+            if part.steps:
+                delivered = self._positions.delivered(at)
+                if (refused := part.refused or delivered.refused) is not None:
+                    raise StateError(f"{refused}. deterministic=True keeps the order")
+                state = delivered.saved()
+            else:
+                state, ordered = self._positions.at(at)
+                if not ordered:
+                    raise StateError(
+                        "a step of an inner dataset passes elements on as they are ready: no position describes which "
+                        "of them were delivered. deterministic=True keeps the order"
+                    )
         return to_document(
             SavedState(
                 epoch=self.epoch,
@@ -257,16 +270,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 seed=made.seed,
                 drawn=tuple(drawn_seeds(made.plan)),
                 state=state,
+                causes=part.causes,
             ),
             self._plan,
-        )
-
-    def _why_unordered(self) -> str:
-        options = self._made.options
-        step = first_unordered(self._made.plan, deterministic=options.deterministic) or "a step of an inner dataset"
-        return (
-            f"{step} passes elements on as they are ready: no position describes which of them were delivered. "
-            "deterministic=True keeps the order"
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.memory.advance import State
+from asyncdata.memory.advance import Advance, State
 from asyncdata.memory.block import Block
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
@@ -26,6 +26,7 @@ from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import divide
+from asyncdata.planner.unordered import unordered_part
 from asyncdata.runtime.consumer.delivery import Deliverer
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
@@ -34,6 +35,7 @@ from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.scope import Scope, Services, Step
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
+from asyncdata.runtime.state.tracks import Place, Saved, Tracks
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class Pipeline:
         options: In force.
         seed: Stands in for seeds that were not given.
         epoch: Number of this iteration.
-        state: What the last step is brought back to; None: it begins.
+        state: What it begins at; None: the beginning.
         edge: Where deliveries go.
         ended: Called on the stage loop when everything is put back.
         remote: The consumer is another process.
@@ -67,7 +69,7 @@ class Pipeline:
         epoch: int,
         edge: Exit,
         ended: Callable[[], None],
-        state: State | None = None,
+        state: Saved | None = None,
         remote: bool = False,
     ) -> None:
         self._runtime = runtime
@@ -75,7 +77,8 @@ class Pipeline:
         self._options = options
         self._seed = seed
         self._epoch = epoch
-        self._state = state
+        self._state = state if isinstance(state, State) else None
+        self._tracks = Tracks(() if isinstance(state, State) or state is None else state)
         self._edge = edge
         self._ended = ended
         self._remote = remote
@@ -121,6 +124,7 @@ class Pipeline:
                         self._options,
                         self._seed,
                         tasks.spawn,
+                        self._tracks,
                     )
                 )
                 error = await self._work(services[0])
@@ -173,6 +177,7 @@ class Pipeline:
         batches = sum(isinstance(node, _BATCH_NODES) for node in nodes)
         # A few batches have as much for their outputs as one worker stage each; many divide what four would have.
         workers = max(workers, -(-(workers + batches) // _STAGES_AT_FULL_SHARE))
+        part = unordered_part(self._plan, deterministic=self._options.deterministic)
         return Scope(
             services=services,
             place="plan",
@@ -185,18 +190,29 @@ class Pipeline:
             ordered=self._options.deterministic,
             errors=services.errors,
             state=self._state,
+            part=part,
+            within=Place() if part.steps and part.refused is None else None,
         )
 
     async def _pump(self, root: Stage, deliverer: Deliverer) -> None:
         pause = Pause()
+        news: list[Advance] = []
+        tracked = not root.ordered
         while await self._edge.wait_for_room():
             block = await root.pull(BLOCK_ROWS)
             if block is None:
                 return
             if not len(block):
                 self._edge.remind()
-            elif not await self._deliver(block, deliverer):
-                return
+                if tracked:
+                    # What nothing was made of is used up with the next element.
+                    news = [Advance.concat([*news, block.advance])]
+            else:
+                if news:
+                    block.advance = Advance.concat([*news, block.advance])
+                    news = []
+                if not await self._deliver(block, deliverer):
+                    return
             del block
             await pause()
 
@@ -207,6 +223,7 @@ class Pipeline:
         try:
             while rest is not None:
                 delivery, rest = deliverer.deliver(rest)
+                delivery.advance.events = self._tracks.take_events()
                 if not await self._edge.put(delivery):
                     return False
                 del delivery

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Advance, Fold, State
+from asyncdata.runtime.state.delivered import Delivered
+from asyncdata.runtime.state.tracks import Saved
 
 
 class _Span(NamedTuple):
@@ -36,8 +38,10 @@ class Positions:
         first: Elements that were delivered before.
     """
 
-    def __init__(self, position: int, state: State | None, kept: int) -> None:
-        self._fold = Fold(state)
+    def __init__(self, position: int, state: Saved | None, kept: int) -> None:
+        tracks = () if isinstance(state, State) or state is None else state
+        self._delivered = Delivered(tracks)
+        self._fold = Fold(state if isinstance(state, State) else None)
         self.first = self._begin = self._end = position
         self._kept = kept
         self._spans: deque[_Span] = deque()
@@ -46,6 +50,7 @@ class Positions:
     def receive(self, advance: Advance) -> None:
         """The next elements were received, of which none was handed out yet."""
         span = _Span(self._end, self._fold, advance)
+        self._delivered.hear(advance.events)
         self._spans.append(span)
         self._fold = copy.copy(self._fold)
         self._fold.feed(advance)
@@ -55,7 +60,9 @@ class Positions:
             oldest = min(oldest, self._committed)
         while len(self._spans) > 1 and self._spans[1].first <= oldest:
             self._begin = self._spans[1].first
-            self._spans.popleft()
+            old = self._spans.popleft()
+            if not old.advance.ordered:
+                self._delivered.feed(old.advance.used_rows)
 
     @property
     def committed(self) -> int | None:
@@ -66,19 +73,38 @@ class Positions:
         """So many elements were used; states of earlier positions will not be asked for."""
         self._committed = position
 
+    def delivered(self, position: int) -> Delivered:
+        """What the first elements, so many, have used up of each track.
+
+        Raises:
+            StateError: It is not known any more.
+        """
+        self._check(position)
+        found = self._delivered.copy()
+        for span in self._spans:
+            row = position - span.first
+            if row <= 0:
+                break
+            advance = span.advance
+            found.feed(advance.used_rows if row > advance.rows else advance.used(row))
+        return found
+
     def at(self, position: int) -> tuple[State, bool]:
         """The state behind so many elements, and whether all of them came in an order that is the same in every run.
 
         Raises:
             StateError: It is not known any more.
         """
-        if position < self._begin:
-            raise StateError(
-                f"the state after {position} elements is not kept any more, only those after {self._begin} and more: "
-                "Options(state_history=...) keeps more of them, and commit() keeps the last one that was used"
-            )
+        self._check(position)
         for span in reversed(self._spans):
             if span.first <= position:
                 row = position - span.first
                 return span.fold.at(span.advance, row), span.fold.ordered and (not row or span.advance.ordered)
         return self._fold.state, self._fold.ordered
+
+    def _check(self, position: int) -> None:
+        if position < self._begin:
+            raise StateError(
+                f"the state after {position} elements is not kept any more, only those after {self._begin} and more: "
+                "Options(state_history=...) keeps more of them, and commit() keeps the last one that was used"
+            )

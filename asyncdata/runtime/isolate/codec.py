@@ -20,6 +20,7 @@ from asyncdata.memory.structure import Structure
 from asyncdata.runtime.consumer.delivery import ColumnParts, Delivery
 from asyncdata.runtime.isolate import out_of_band
 from asyncdata.runtime.memory.packing import RefLeaf
+from asyncdata.runtime.state.tracks import Event
 
 
 class _Contents(NamedTuple):
@@ -30,6 +31,7 @@ class _Contents(NamedTuple):
     ends: Rows | None
     marks: Marks
     ordered: bool
+    events: tuple[Event, ...]
 
 
 def dump_structure(structure: Structure) -> bytes:
@@ -59,6 +61,7 @@ def wrap(delivery: Delivery) -> out_of_band.Buffers:
         advance.ends,
         advance.marks,
         advance.ordered,
+        advance.events,
     )
     plain = tuple(contents)
     if all(isinstance(column, RefLeaf) and column.leaves is None for column in delivery.columns):
@@ -86,6 +89,7 @@ def unwrap(contents: Any, structure: Structure, base: npt.NDArray[np.uint8] | No
         structure: How leaves nest.
         base: The arena, through a lease.
     """
-    columns, in_arena, origin, used, ends, marks, ordered = _Contents(*contents)
+    columns, in_arena, origin, used, ends, marks, ordered, events = _Contents(*contents)
     advance = Advance(len(origin), used, ends, marks, ordered=ordered)
+    advance.events = events
     return Delivery(structure, columns, base if in_arena else None, origin, advance)

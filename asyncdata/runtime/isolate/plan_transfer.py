@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from asyncdata.errors import FunctionTransferError
-from asyncdata.memory.advance import State
 from asyncdata.options import Options
 from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import out_of_band
+from asyncdata.runtime.state.tracks import Saved
 from asyncdata.storage.backends import BackendSpec, adopt_backends, registered_backends
 from asyncdata.workers.transfer import LOADER, dump_program, dumps
 
@@ -26,7 +26,7 @@ class Cargo:
         options: In force.
         seed: Stands in for seeds that were not given.
         epoch: Number of the iteration.
-        state: What the last step is brought back to; None: it begins.
+        state: What it begins at; None: the beginning.
         backends: What serves URL schemes, beside asyncdata itself.
     """
 
@@ -34,7 +34,7 @@ class Cargo:
     options: Options
     seed: int
     epoch: int
-    state: State | None = None
+    state: Saved | None = None
     backends: Mapping[str, BackendSpec] = field(default_factory=registered_backends)
 
 

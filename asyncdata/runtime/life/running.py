@@ -8,9 +8,11 @@ import secrets
 
 from asyncdata.errors import PipelineClosedError, StateError
 from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.options import Options
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import with_drawn_seeds
 from asyncdata.planner.rules import rewrite
+from asyncdata.planner.unordered import unordered_part
 from asyncdata.runtime.consumer.edge import Edge
 from asyncdata.runtime.consumer.pipeline import Pipeline
 from asyncdata.runtime.isolate.intake import Intake
@@ -164,6 +166,16 @@ class RunningIsolated(Running):
         return dataclasses.replace(known or PipelineStats(), waits=self.edge.waits, loader_pid=self.loader_pid)
 
 
+def _check_order(plan: Node, options: Options, there: tuple[str, ...]) -> None:
+    here = unordered_part(plan, deterministic=options.deterministic).causes
+    if here != there:
+        steps = [", ".join(labels) or "no step" for labels in (here, there)]
+        raise StateError(
+            f"the state is of another pipeline: {steps[0]} passes elements on as they are ready here, {steps[1]} in "
+            "the state. deterministic=True keeps the order"
+        )
+
+
 def prepare(plan: Node, epoch: int, saved: SavedState | None = None) -> Running:
     """Returns a pipeline to start, from a saved state or from its beginning, on the caller's Runtime or on a new one.
 
@@ -175,6 +187,7 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None) -> Running:
     state = None
     if saved is not None:
         plan, epoch, seed, state = with_drawn_seeds(plan, saved.drawn), saved.epoch, saved.seed, saved.state
+        _check_order(plan, options, saved.causes)
         if options.seed not in (None, seed):
             raise StateError(f"the state is of another pipeline: seed={options.seed} here, {seed} in the state")
     else:

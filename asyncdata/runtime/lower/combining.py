@@ -9,7 +9,7 @@ from asyncdata.memory.advance import State
 from asyncdata.plan import combining
 from asyncdata.plan.node import Node
 from asyncdata.planner.sizes import shards_of_inputs
-from asyncdata.runtime.lower.registry import branch, draw_key, first_of, lower, lowers
+from asyncdata.runtime.lower.registry import begin_track, branch, draw_key, first_of, inside, lower, lowers
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
@@ -33,18 +33,22 @@ def _vacate(scope: Scope) -> Callable[[int], None]:
 
 @lowers(combining.Zip, resumes=counted())
 def _zip(node: combining.Zip, scope: Scope, context: StageContext) -> Stage:
-    return ZipStage(context, _side_by_side(node, scope), node.structure)
+    track = begin_track(node, scope)
+    stages = _side_by_side(node, dataclasses.replace(scope, within=inside(track)))
+    return ZipStage(context, stages, node.structure, track)
 
 
 @lowers(combining.Concatenate, resumes=own)
 def _concatenate(node: combining.Concatenate, scope: Scope, context: StageContext) -> Stage:
     first, state = first_of(scope, context)
+    track = begin_track(node, scope)
 
     def make(number: int) -> Stage:
         scope.services.occupy(f"{scope.place}.{number}")
-        return lower(node.datasets[number], branch(scope, number, state=state if number == first else None))
+        around = dataclasses.replace(scope, within=inside(track, number))
+        return lower(node.datasets[number], branch(around, number, state=state if number == first else None))
 
-    return ConcatenateStage(context, make, len(node.datasets), _vacate(scope), first)
+    return ConcatenateStage(context, make, len(node.datasets), _vacate(scope), first, track)
 
 
 @lowers(combining.SampleFrom, resumes=own)

@@ -19,6 +19,7 @@ from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.rules import rewrite
+from asyncdata.planner.unordered import UnorderedPart, unordered_part
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
@@ -26,6 +27,8 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.dropped import DropStage
 from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, passed_on, selected
+from asyncdata.runtime.state.tracked import TrackedStage
+from asyncdata.runtime.state.tracks import WHOLE, Place, Track
 from asyncdata.spec import BytesSpec
 from asyncdata.types import Element
 
@@ -54,6 +57,8 @@ def lower(node: Node, scope: Scope) -> Stage:
     found = _LOWERINGS.get(type(node))
     if found is None:
         raise PipelineError(f"there is no stage for {node.label}")
+    if scope.within is not None and id(node) not in _part(scope).steps:
+        return _tracked(node, scope)
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
@@ -73,6 +78,31 @@ def lower(node: Node, scope: Scope) -> Stage:
         with _as_state_error(context):
             stage.restore(scope.resume.mark)
     return DropStage(context, stage, scope.resume.drop) if scope.resume.drop else stage
+
+
+def _part(scope: Scope) -> UnorderedPart:
+    assert scope.part is not None
+    return scope.part
+
+
+def _tracked(node: Node, scope: Scope) -> Stage:
+    """The stage of an ordered input of the unordered part."""
+    track = begin_track(node, scope)
+    assert track is not None
+    stage = lower(node, dataclasses.replace(scope, within=None, state=track.saved.state))
+    return TrackedStage(stage.context, stage, track)
+
+
+def begin_track(node: Node, scope: Scope) -> Track | None:
+    """The track of an input of the unordered part, or of a step of it that counts; None where there is none."""
+    if scope.within is None:
+        return None
+    return scope.services.tracks.begin(scope.within, _part(scope).numbers[id(node)])
+
+
+def inside(track: Track | None, position: int = WHOLE) -> Place | None:
+    """What the inputs of a step that counts belong to."""
+    return None if track is None else Place(track.number, position)
 
 
 @contextlib.contextmanager
@@ -99,7 +129,13 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
     """The stage of an inner dataset, a plan that a function made of an element, from the scope's state on."""
     services = scope.services
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
-    return lower(rewrite(node, services.options, sharded=scope.sharded), scope)
+    plan = rewrite(node, services.options, sharded=scope.sharded)
+    if scope.within is not None:
+        part = unordered_part(plan, deterministic=scope.ordered)
+        if part.refused is not None:
+            services.tracks.refuse(part.refused)
+        scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)
+    return lower(plan, scope)
 
 
 def made_inside(function: Callable[[Element, Rows], Node], element: Element, origin: Rows, scope: Scope) -> Node:
@@ -159,6 +195,8 @@ def branch(scope: Scope, number: int, shards: int | None = None, **changes: Any)
     """
     element = (*scope.element, ~number)
     shards = scope.shards if shards is None else shards
+    if scope.within is not None:
+        changes["within"] = scope.within.branch(number)
     return scope.below(number, element=element, shards=shards, any_order=False, **changes)
 
 

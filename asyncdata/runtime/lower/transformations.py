@@ -10,8 +10,10 @@ from asyncdata.plan import sequence, transformations
 from asyncdata.planner.shards import shard_label
 from asyncdata.runtime.lower.registry import (
     around_inner,
+    begin_track,
     draw_key,
     first_of,
+    inside,
     lower,
     lower_inner,
     lower_into,
@@ -29,6 +31,7 @@ from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWh
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
 from asyncdata.runtime.state.resume import Resume, again, counted, own, passed_on, selected
+from asyncdata.runtime.state.tracks import Place
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
@@ -54,11 +57,14 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
     around = around_inner(node, scope)
     any_order = scope.any_order or not context.ordered
 
-    def make_inner(element: Element, origin: Rows, state: State | None = None) -> Stage:
+    def make_inner(element: Element, origin: Rows, used: Rows, state: State | None = None) -> Stage:
         inner = made_inside(function, element, origin, scope)
         path = (*scope.element, int(origin[0]), int(origin[1]))
         shards = scope.shards * node.cycle_length
-        return lower_inner(inner, around.below(1, element=path, shards=shards, any_order=any_order, state=state))
+        # The last row that an element uses up is the one it is made of.
+        within = None if scope.within is None else Place(int(used[-1, 0]), int(used[-1, 1]))
+        changes = {"element": path, "shards": shards, "any_order": any_order, "state": state, "within": within}
+        return lower_inner(inner, around.below(1, **changes))
 
     return InterleaveStage(
         context,
@@ -79,11 +85,13 @@ def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext)
 @lowers(transformations.Repeat, resumes=own)
 def _repeat(node: transformations.Repeat, scope: Scope, context: StageContext) -> Stage:
     first, state = first_of(scope, context)
+    track = begin_track(node, scope)
 
     def make(epoch: int) -> Stage:
-        return lower(node.input, scope.below(epoch=(*scope.epoch, epoch), state=state if epoch == first else None))
+        begin = state if epoch == first else None
+        return lower(node.input, scope.below(epoch=(*scope.epoch, epoch), state=begin, within=inside(track, epoch)))
 
-    return ConcatenateStage(context, make, node.count, first=first)
+    return ConcatenateStage(context, make, node.count, first=first, track=track)
 
 
 def _taken(node: transformations.Take, state: State) -> Resume:
@@ -92,15 +100,19 @@ def _taken(node: transformations.Take, state: State) -> Resume:
 
 @lowers(transformations.Take, resumes=_taken)
 def _take(node: transformations.Take, scope: Scope, context: StageContext) -> Stage:
-    upstream = lower(node.input, scope.below())
-    return upstream if node.count < 0 else TakeStage(context, upstream, node.count)
+    if node.count < 0:
+        return lower(node.input, scope.below())
+    track = begin_track(node, scope)
+    return TakeStage(context, lower(node.input, scope.below(within=inside(track))), node.count, track)
 
 
 @lowers(transformations.Skip, resumes=counted())
 def _skip(node: transformations.Skip, scope: Scope, context: StageContext) -> Stage:
     upstream = lower(node.input, scope.below())
     # All of them: nothing need be read.
-    return TakeStage(context, upstream, 0) if node.count < 0 else SkipStage(context, upstream, node.count)
+    if node.count < 0:
+        return TakeStage(context, upstream, 0)
+    return SkipStage(context, upstream, node.count, begin_track(node, scope))
 
 
 @lowers(sequence.Shard, resumes=counted(lambda node, _mark, skip: skip * node.num_shards))
@@ -129,7 +141,7 @@ def _prefetch(node: transformations.Prefetch, scope: Scope, context: StageContex
 
 @lowers(sequence.Enumerate, resumes=counted())
 def _enumerate(node: sequence.Enumerate, scope: Scope, context: StageContext) -> Stage:
-    return EnumerateStage(context, lower(node.input, scope.below()), node.start)
+    return EnumerateStage(context, lower(node.input, scope.below()), node.start, begin_track(node, scope))
 
 
 @lowers(sequence.TakeWhile, resumes=selected)

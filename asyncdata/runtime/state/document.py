@@ -11,6 +11,7 @@ from asyncdata.memory.advance import State
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.tracks import Saved, from_saved, to_saved
 
 VERSION: Final = 1
 _KEY: Final = "asyncdata_state"
@@ -25,14 +26,16 @@ class SavedState:
         position: Elements of it that were delivered.
         seed: Of the pipeline: the one of its options, or the one it drew.
         drawn: Seeds that steps of the plan drew.
-        state: What the last step is brought back to.
+        state: What the pipeline is brought back to.
+        causes: The steps that pass elements on as they are ready.
     """
 
     epoch: int
     position: int
     seed: int
     drawn: tuple[int, ...]
-    state: State
+    state: Saved
+    causes: tuple[str, ...] = ()
 
 
 def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
@@ -44,7 +47,8 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         "seed": saved.seed,
         "drawn": list(saved.drawn),
         "plan": fingerprint(plan),
-        "state": to_json(saved.state),
+        "state": to_json(saved.state if isinstance(saved.state, State) else to_saved(saved.state)),
+        "unordered": list(saved.causes),
     }
 
 
@@ -66,11 +70,16 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         state = from_json(document["state"])
         numbers = [document[name] for name in ("epoch", "position", "seed")]
         drawn = tuple(document["drawn"])
+        causes = tuple([str(label) for label in document["unordered"]])
+        if causes:
+            state = from_saved(state)
     except KeyError as error:
         raise StateError(f"the state is damaged: {error} is missing") from error
-    if not isinstance(state, State) or not all(type(number) is int for number in (*numbers, *drawn)):
+    except (TypeError, ValueError) as error:
+        raise StateError(f"the state is damaged: {error}") from error
+    if not isinstance(state, tuple) or not all(type(number) is int for number in (*numbers, *drawn)):
         raise StateError("the state is damaged: a number or the position is missing")
     if len(drawn) != len(drawn_seeds(plan)):
         raise StateError("the state is damaged: seeds are missing")
     epoch, position, seed = numbers
-    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=state)
+    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=state, causes=causes)

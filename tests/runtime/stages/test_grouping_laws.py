@@ -97,7 +97,7 @@ def _window(
 
 
 def _flat_window(bench: Bench, kind: Kinds) -> Stage:
-    def make_inner(element: Element, origin: Rows) -> Stage:
+    def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
         while isinstance(element, tuple):
             element = element[0]
         return _batch(bench, ContentsStage(bench.context("window"), element), 2)
@@ -145,7 +145,7 @@ def _reduce_first(bench: Bench, key: int, contents: Materialized) -> Stage:
 
 
 def _reduce_twice(bench: Bench, key: int, contents: Materialized) -> Stage:
-    def make_inner(element: Element, origin: Rows) -> Stage:
+    def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
         return ContentsStage(bench.context("window"), contents)
 
     outer = Scripted(bench, script(2, drops=False), "objects")

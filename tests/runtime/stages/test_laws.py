@@ -116,7 +116,7 @@ def _repeat(bench: Bench, kind: Kinds, count: int | None = 3) -> Stage:
 
 
 def _interleave(bench: Bench, kind: Kinds, cycle: int = 3, block: int = 2, *, sloppy: bool = False) -> Stage:
-    def make_inner(element: Element, origin: Rows) -> Stage:
+    def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
         value = number(element)
         return Scripted(bench, script(value % 6, first=100 * value), kind)
 

@@ -121,7 +121,7 @@ def _interleaved(bench: Bench, draw: random.Random, depth: int, *, joined: bool)
     stage = InterleaveStage(
         bench.context("interleave", ordered=not sloppy),
         Scripted(bench, script(5), "objects"),
-        lambda _element, _origin: drawn(bench, random.Random(seed), depth - 1)[0],
+        lambda _element, _origin, _used: drawn(bench, random.Random(seed), depth - 1)[0],
         cycle_length=2,
         block_length=2,
         ahead=1,

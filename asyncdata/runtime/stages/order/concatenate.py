@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncdata.memory.advance import Mark
+import numpy as np
+
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.tracks import Track
 
 
 class ConcatenateStage(Stage):
@@ -22,6 +25,7 @@ class ConcatenateStage(Stage):
         count: How many there are; None for ever, until one of them turns out empty, which would otherwise never end.
         ended: Told the number of each input that has ended and is closed.
         first: The input to begin with.
+        track: Of the inputs, where their elements have no fixed order.
     """
 
     def __init__(
@@ -31,15 +35,19 @@ class ConcatenateStage(Stage):
         count: int | None,
         ended: Callable[[int], None] | None = None,
         first: int = 0,
+        track: Track | None = None,
     ) -> None:
         super().__init__(context)
         self._make = make
         self._count = count
         self._told = ended
-        self._number = first
-        self._current: Stage | None = make(first) if count != 0 else None
+        self._track = track
+        self._number = first if track is None else track.saved.at
+        self._current: Stage | None = make(self._number) if count is None or self._number < count else None
         self._next: Stage | None = None
-        self._rows = 0
+        # An input of a state is not empty, whether or not anything of it is left.
+        self._rows = 1 if track is not None and track.is_restored else 0
+        self._used = NO_ORIGINS
         self._marker = Marker()
 
     def restore(self, mark: Mark) -> None:
@@ -62,8 +70,14 @@ class ConcatenateStage(Stage):
         if self._current is not None:
             self._current.prepare()
 
+    def _following(self) -> int:
+        number = self._number + 1
+        while self._track is not None and self._track.was_delivered(number):
+            number += 1
+        return number
+
     def _is_more(self) -> bool:
-        return self._count is None or self._number + 1 < self._count
+        return self._count is None or self._following() < self._count
 
     async def _pull(self, limit: int) -> Block | None:
         while self._current is not None:
@@ -72,13 +86,18 @@ class ConcatenateStage(Stage):
             if block is not None:
                 self._rows += len(block)
                 if self._next is None and self._is_more() and self._current.draining:
-                    self._next = self._make(self._number + 1)
+                    self._next = self._make(self._following())
                     self._next.prepare()
                 return self._marked(block)
             await self._turn_over(self._current)
-        return None
+        used, self._used = self._used, NO_ORIGINS
+        return Block.empty(Advance(0, used, ordered=False)) if len(used) else None
 
     def _marked(self, block: Block) -> Block:
+        if len(self._used):
+            # With the first element behind the inputs that have ended, these are used up.
+            block.advance = Advance.concat([Advance(0, self._used, ordered=False), block.advance])
+            self._used = NO_ORIGINS
         before = self._marker.rows
         return self._marker.mark(
             block, lambda row, state: {"number": self._number, "row": before + row, "input": state}
@@ -90,12 +109,16 @@ class ConcatenateStage(Stage):
         await ended.aclose()
         if self._told is not None:
             self._told(self._number)
+        if self._track is not None:
+            self._used = np.concatenate((self._used, self._track.used(np.array([self._number]))))
         if not more:
             if self._next is not None:
                 await self._next.aclose()
             self._current = self._next = None
+            if self._track is not None:
+                self._track.ends(self._following())
             return
-        self._number += 1
+        self._number = self._following()
         self._current, self._next = self._make(self._number) if self._next is None else self._next, None
         self._rows = 0
         self._marker.next_input()

@@ -39,18 +39,20 @@ by the row, and what has arrived need not be waited for."""
 
 
 class _Waiting(NamedTuple):
-    """An input element whose inner dataset has no slot yet; the number of its row in the input."""
+    """An input element whose inner dataset has no slot yet; the number of its row in the input, and what it uses up."""
 
     inner: Stage
     row: int
+    used: Rows
 
 
 class _Slot(Input):
     """One place in the cycle, and the inner dataset that has it."""
 
-    def __init__(self, inner: Stage, row: int, most_rows: int, most_bytes: int) -> None:
+    def __init__(self, inner: Stage, row: int, used: Rows, most_rows: int, most_bytes: int) -> None:
         super().__init__(inner)
         self.row = row
+        self._used = used
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._enough = 1
@@ -71,6 +73,10 @@ class _Slot(Input):
             self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
         super().add(block)
 
+    def left_over(self) -> Rows:
+        """See `Input`; with the dataset's last element, the one that it was made of is used up."""
+        return np.concatenate((super().left_over(), self._used))
+
     async def pull_at_hand(self, pause: Pause) -> None:
         """Rows that need not be waited for, as far as there are any and more are useful."""
         while not self.has_enough and (block := self.stage.pull_ready(BLOCK_ROWS)) is not None:
@@ -84,8 +90,8 @@ class InterleaveStage(Stage):
     Args:
         context: What every stage is given. Where elements leave in any order, the rotation is sloppy.
         upstream: Gives the elements that inner datasets are made of.
-        make_inner: ``make_inner(element, origin)`` makes an inner dataset's last stage and does not start it; a third
-            argument is the state it is brought back to.
+        make_inner: ``make_inner(element, origin, used)`` makes an inner dataset's last stage and does not start it; a
+            fourth argument is the state it is brought back to.
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
         ahead: Inner datasets prepared beyond those that have a slot.
@@ -109,7 +115,7 @@ class InterleaveStage(Stage):
         self._ordered = self._in_order = context.ordered
         self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = Turn(0, 0)
-        self._elements: deque[tuple[Element, Rows, int]] = deque()
+        self._elements: deque[tuple[Element, Rows, int, Rows]] = deque()
         self._waiting: deque[_Waiting] = deque()
         self._input_ended = False
         self._history = InputHistory()
@@ -142,11 +148,11 @@ class InterleaveStage(Stage):
                 raise self._history.too_short(self._given, self.label)
             self._take_input(block)
         while self._elements:
-            element, origin, row = self._elements.popleft()
+            element, origin, row, used = self._elements.popleft()
             if row in self._revived:
                 index, state = self._revived.pop(row)
-                inner = self._make_inner(element, origin, state)
-                slot = self._slots[index] = self._slot(inner, row)
+                inner = self._make_inner(element, origin, used, state)
+                slot = self._slots[index] = self._slot(inner, row, used)
                 slot.begin(state)
                 inner.prepare()
 
@@ -168,11 +174,11 @@ class InterleaveStage(Stage):
     def _give_slot(self, index: int) -> None:
         found = self._waiting.popleft()
         self._given = found.row + 1
-        self._slots[index] = self._slot(found.inner, found.row)
+        self._slots[index] = self._slot(found.inner, found.row, found.used)
 
-    def _slot(self, inner: Stage, row: int) -> _Slot:
+    def _slot(self, inner: Stage, row: int, used: Rows) -> _Slot:
         cycle = len(self._slots)
-        return _Slot(inner, row, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
+        return _Slot(inner, row, used, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
 
     @property
     def _may_open_more(self) -> bool:
@@ -205,10 +211,10 @@ class InterleaveStage(Stage):
             while self._missing and self._failure is None:
                 await self._pause()
                 if self._elements:
-                    element, origin, row = self._elements.popleft()
-                    inner = self._make_inner(element, origin)
+                    element, origin, row, used = self._elements.popleft()
+                    inner = self._make_inner(element, origin, used)
                     self._in_order = self._in_order and inner.ordered
-                    self._waiting.append(_Waiting(inner, row))
+                    self._waiting.append(_Waiting(inner, row, used))
                     wait = False
                 elif self._input_ended:
                     return
@@ -241,7 +247,9 @@ class InterleaveStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         try:
-            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first)))
+            used, rest = block.advance.used_by_row()
+            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
+            self._tail = np.concatenate((self._tail, rest))
         finally:
             block.release()
 

@@ -19,6 +19,7 @@ from asyncdata.memory.structure import Structure, graft
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import Input, side_by_side
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.tracks import Track
 
 
 class ZipStage(Stage):
@@ -28,15 +29,22 @@ class ZipStage(Stage):
         context: What every stage is given.
         stages: The inputs.
         structure: How they nest; a leaf for each.
+        track: Of its elements, where they have no fixed order.
     """
 
-    def __init__(self, context: StageContext, stages: Sequence[Stage], structure: Structure) -> None:
+    def __init__(
+        self, context: StageContext, stages: Sequence[Stage], structure: Structure, track: Track | None = None
+    ) -> None:
         super().__init__(context, tuple(stages))
         self._structure = structure
         self._inputs = [Input(stage) for stage in stages]
         self._begun = False
         self._ended = False
         self._marker = Marker()
+        self._track = track
+        if track is not None:
+            self._marker.begin(track.saved.delivered)
+            self._ended = track.is_over
         context.budget.holders[self] = None
 
     def movable(self) -> Iterable[Column]:
@@ -68,6 +76,8 @@ class ZipStage(Stage):
         structure = graft(self._structure, iter([head.structure for head in heads]))
         columns = tuple(column for head in heads for column in head.columns)
         advance = side_by_side([head.advance for head in heads], marks)
+        if self._track is not None:
+            advance = self._track.counted(advance)
         return Block(structure, columns, heads[0].origin, advance)
 
     async def _finish(self, ended: int) -> Block | None:
@@ -75,6 +85,8 @@ class ZipStage(Stage):
             with contextlib.suppress(Exception):
                 await source.more(1, self._pause)
         self._ended = True
+        if self._track is not None:
+            self._track.ends(self._marker.rows)
         used = [source.skip(1) if source.rows else source.left_over() for source in self._inputs]
         for source in self._inputs:
             source.release()

@@ -11,16 +11,20 @@ from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.tracks import Track
 
 
 class EnumerateStage(Stage):
     """Puts the number of each element in front of it."""
 
-    def __init__(self, context: StageContext, upstream: Stage, start: int) -> None:
+    def __init__(self, context: StageContext, upstream: Stage, start: int, track: Track | None = None) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._start = start
         self._marker = Marker()
+        self._track = track
+        if track is not None:
+            self._marker.begin(track.saved.delivered)
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""
@@ -28,14 +32,20 @@ class EnumerateStage(Stage):
 
     async def _pull(self, limit: int) -> Block | None:
         block = await self._upstream.pull(limit)
-        if block is None:
-            return None
         passed = self._marker.rows
+        if block is None:
+            if self._track is not None:
+                self._track.ends(passed)
+            return None
         self._marker.mark(block, lambda row, state: {"passed": passed + row, "input": state})
         if not len(block):
             return block
-        first = self._start + passed
-        numbers = ArrayColumn(np.arange(first, first + len(block), dtype=np.int64))
+        if self._track is None:
+            places = np.arange(passed, passed + len(block), dtype=np.int64)
+        else:
+            places = self._track.next_numbers(len(block))
+            block.advance = self._track.counted(block.advance, places)
+        numbers = ArrayColumn(self._start + places)
         return Block(TupleOf((LEAF, block.structure)), (numbers, *block.columns), block.origin, block.advance)
 
 

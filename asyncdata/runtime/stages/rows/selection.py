@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncdata.memory.advance import Mark, Rows
+from asyncdata.memory.advance import Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.tracks import Track
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
@@ -33,20 +34,26 @@ class FilterStage(RowwiseStage):
 class TakeStage(Stage):
     """The first `count` elements; asks its input for no more than that."""
 
-    def __init__(self, context: StageContext, upstream: Stage, count: int) -> None:
+    def __init__(self, context: StageContext, upstream: Stage, count: int, track: Track | None = None) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._count = count
         self._marker = Marker()
+        self._track = track
+        if track is not None:
+            self._marker.begin(track.saved.delivered)
+            self._count = self._marker.rows if track.is_over else count
 
     async def _pull(self, limit: int) -> Block | None:
         passed = self._marker.rows
         left = self._count - passed
-        if left <= 0:
-            return None
-        block = await self._upstream.pull(min(limit, left))
+        block = await self._upstream.pull(min(limit, left)) if left > 0 else None
         if block is None:
+            if self._track is not None:
+                self._track.ends(passed)
             return None
+        if self._track is not None:
+            block.advance = self._track.counted(block.advance)
         self._marker.mark(block, lambda row, state: {"passed": passed + row, "input": state})
         if len(block) == left:
             # What would follow the last element is not used up, wherever the block happened to end.
@@ -66,11 +73,13 @@ class TakeStage(Stage):
 class SkipStage(Stage):
     """All but the first `count` elements."""
 
-    def __init__(self, context: StageContext, upstream: Stage, count: int) -> None:
+    def __init__(self, context: StageContext, upstream: Stage, count: int, track: Track | None = None) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
-        self._left = count
+        self._left = count if track is None else count - track.saved.delivered
+        self._count = count
         self._marker = Marker()
+        self._track = track
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`; what there is to skip was skipped in front of the first mark."""
@@ -80,9 +89,15 @@ class SkipStage(Stage):
     async def _pull(self, limit: int) -> Block | None:
         block = await self._upstream.pull(limit)
         if block is None:
+            if self._track is not None:
+                self._track.ends(self._count - self._left)
             return None
+        skipped = min(self._left, len(block))
+        if self._track is not None and skipped:
+            head, rest = block.advance.split(skipped)
+            block.advance = Advance.concat([self._track.counted(head), rest])
         taken, passed = block.advance, self._marker.rows
-        kept = np.arange(min(self._left, len(block)), len(block))
+        kept = np.arange(skipped, len(block))
         self._left -= len(block) - len(kept)
         if len(kept) < len(block):
             block = block.select(kept)

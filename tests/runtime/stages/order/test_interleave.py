@@ -33,7 +33,7 @@ def interleaved(
     """Input element i makes a dataset of ``lengths[i]`` elements: 100 i, 100 i + 1 and so on."""
 
     def make(bench: Bench) -> Stage:
-        def make_inner(element: Element, origin: Rows) -> Stage:
+        def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
             return Scripted(bench, [("row", 100 * element + j) for j in range(lengths[element])])
 
         return InterleaveStage(
@@ -132,7 +132,7 @@ def test_sloppy_does_not_wait_for_a_slow_dataset() -> None:
     def make(bench: Bench) -> Stage:
         gate = asyncio.Event()
 
-        def make_inner(element: Element, origin: Rows) -> Stage:
+        def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
             inner = Scripted(bench, [("row", 100 * element + j) for j in range(4)])
             return Gated(inner, gate) if element == 1 else inner
 
@@ -181,7 +181,7 @@ def test_as_many_as_asked_for_are_always_opened_ahead(cycle: int, ahead: int, sl
     def make(bench: Bench) -> Stage:
         opened: list[int] = []
 
-        def make_inner(element: Element, origin: Rows) -> Stage:
+        def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
             opened.append(element)
             return Scripted(bench, [("row", 100 * element + j) for j in range(rows)])
 
@@ -221,7 +221,7 @@ def failing_at(bad: int, *, sloppy: bool, in_inner: bool) -> Make:
     """Opening, or reading, the dataset of element `bad` fails; every dataset has three elements."""
 
     def make(bench: Bench) -> Stage:
-        def make_inner(element: Element, origin: Rows) -> Stage:
+        def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
             if element == bad and not in_inner:
                 raise ValueError("cannot be opened")
             fail = element == bad and in_inner
@@ -301,7 +301,7 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
     bench = Bench()
 
     def make(bench: Bench) -> Stage:
-        def make_inner(element: Element, origin: Rows) -> Stage:
+        def make_inner(element: Element, origin: Rows, _used: Rows) -> Stage:
             return InPieces(bench, range(1000 * element, 1000 * element + 900), 30 + element)
 
         return InterleaveStage(

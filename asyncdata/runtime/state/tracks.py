@@ -1,0 +1,252 @@
+"""`Track`: the elements of one ordered input of an unordered part, each known by its position.
+
+    files ─▶ TrackedStage ─▶ sloppy interleave ─┬─▶ shuffle ─▶ batch ─▶ consumer
+             track 0                            │                       positions of track 0 … n that were delivered
+             inner dataset ─▶ TrackedStage ─────┘
+                              track 1 … n, each of a position of track 0
+
+Rows of the unordered part carry the (track, position) pairs that they use up in their advances, through every stage.
+What else must be known beside these pairs are events: a track has begun, here its input may begin again, it has ended.
+Events travel with the next delivery, wherever the consumer is.
+
+Steps that count have a track, too: each of their rows uses up a number of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from asyncdata.memory.advance import ORIGIN_WIDTH, Advance, Mark, Rows, State
+
+WHOLE: Final = -1
+"""The position of a track that stands for all of it."""
+
+
+class Place(NamedTuple):
+    """What an input or a step that counts belongs to.
+
+    Attributes:
+        track: Number of the track; -1: the pipeline.
+        position: The element of the track that an inner dataset or an epoch is made of, or `WHOLE`.
+        branches: Inputs of steps with several, on the way from there.
+    """
+
+    track: int = -1
+    position: int = WHOLE
+    branches: tuple[int, ...] = ()
+
+    def branch(self, number: int) -> Place:
+        """That of an input of a step with several."""
+        return self._replace(branches=(*self.branches, number))
+
+
+class Begun(NamedTuple):
+    """A track has begun.
+
+    Attributes:
+        track: Its number.
+        place: What it belongs to.
+        step: Number of its step, see `asyncdata.planner.unordered`.
+    """
+
+    track: int
+    place: Place
+    step: int
+
+
+class Marked(NamedTuple):
+    """A track's input can begin at a mark, which is in front of a position."""
+
+    track: int
+    position: int
+    mark: Mark
+
+
+class Ended(NamedTuple):
+    """A track has so many elements."""
+
+    track: int
+    total: int
+
+
+class Refused(NamedTuple):
+    """No state can be taken from now on."""
+
+    why: str
+
+
+Event: TypeAlias = Begun | Marked | Ended | Refused
+
+BEGINNING: Final = State(None, 0)
+
+NO_POSITIONS: Final = np.empty(0, np.int64)
+NO_POSITIONS.flags.writeable = False
+
+
+@dataclass(slots=True)
+class SavedTrack:
+    """A track in a state.
+
+    Attributes:
+        place: What it belongs to.
+        step: Number of its step.
+        at: The first position that was not delivered.
+        later: Positions behind it that were delivered, in ascending order.
+        total: How many elements there are, where that was known.
+        state: The input's state in front of `at`.
+    """
+
+    place: Place
+    step: int
+    at: int = 0
+    later: Rows = field(default_factory=lambda: NO_POSITIONS)
+    total: int | None = None
+    state: State = BEGINNING
+
+    @property
+    def delivered(self) -> int:
+        """How many elements were delivered."""
+        return self.at + len(self.later)
+
+
+Saved: TypeAlias = State | tuple[SavedTrack, ...]
+"""What a pipeline begins at: the state of its last step, or tracks where its elements have no fixed order."""
+
+
+class Track:
+    """See the module's docstring. Stage loop only.
+
+    Attributes:
+        number: Names it in provenance.
+        saved: What was delivered before.
+        is_restored: Whether a state had it.
+    """
+
+    def __init__(self, number: int, saved: SavedTrack, events: list[Event], *, is_restored: bool) -> None:
+        self.number = number
+        self.saved = saved
+        self.is_restored = is_restored
+        self._ended = False
+        self._events = events
+        self._free = _free_numbers(saved)
+
+    def begins(self, position: int, mark: Mark) -> None:
+        """The input can begin in front of a position."""
+        self._events.append(Marked(self.number, position, mark))
+
+    def ends(self, total: int) -> None:
+        """There are so many elements; said again at every later pull."""
+        if not self._ended:
+            self._ended = True
+            self._events.append(Ended(self.number, total))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it was delivered before; nothing is known of what it was made of then."""
+        return self.saved.delivered == self.saved.total
+
+    def was_delivered(self, position: int) -> bool:
+        """Whether an element was delivered before."""
+        return position < self.saved.at or position in self.saved.later
+
+    def next_numbers(self, count: int) -> Rows:
+        """Numbers for the next rows of a step that counts, the lowest that no delivered row has."""
+        return np.fromiter(self._free, np.int64, count)
+
+    def used(self, positions: Rows) -> Rows:
+        """The provenance of these positions."""
+        rows = np.zeros((len(positions), ORIGIN_WIDTH), np.int64)
+        rows[:, 0] = self.number
+        rows[:, 1] = positions
+        return rows
+
+    def counted(self, advance: Advance, numbers: Rows | None = None) -> Advance:
+        """The advance when each row also uses up a number of this track, by default the next ones."""
+        chosen = self.next_numbers(advance.rows) if numbers is None else numbers
+        return advance.using(self.used(chosen))
+
+
+def _free_numbers(saved: SavedTrack) -> Iterator[int]:
+    taken = set(saved.later.tolist())
+    number = saved.at
+    while True:
+        if number not in taken:
+            yield number
+        number += 1
+
+
+class Tracks:
+    """The tracks of a running pipeline. Stage loop only.
+
+    Args:
+        saved: Those of a state, whose numbers are their places in the list.
+    """
+
+    def __init__(self, saved: Sequence[SavedTrack] = ()) -> None:
+        self._saved = {(track.place, track.step): (number, track) for number, track in enumerate(saved)}
+        self._count = len(saved)
+        self._events: list[Event] = []
+
+    def begin(self, place: Place, step: int) -> Track:
+        """The track of an input, or of a step that counts."""
+        known = self._saved.get((place, step))
+        if known is not None:
+            return Track(*known, self._events, is_restored=True)
+        number = self._count
+        self._count += 1
+        self._events.append(Begun(number, place, step))
+        return Track(number, SavedTrack(place, step), self._events, is_restored=False)
+
+    def refuse(self, why: str) -> None:
+        """No state can be taken from now on."""
+        self._events.append(Refused(why))
+
+    def take_events(self) -> tuple[Event, ...]:
+        """What happened since the last time."""
+        if not self._events:
+            return ()
+        events = tuple(self._events)
+        self._events.clear()
+        return events
+
+
+def from_saved(value: Any) -> tuple[SavedTrack, ...]:
+    """The tracks of a state.
+
+    Raises:
+        ValueError: They are damaged.
+    """
+    tracks: list[SavedTrack] = []
+    for number, (track, position, branches, step, at, later, total, state) in enumerate(value):
+        place = Place(track, position, tuple(branches))
+        numbers = [track, position, step, at, *place.branches, *([] if total is None else [total])]
+        if not all(type(each) is int for each in numbers) or not -1 <= track < number or min(at, step) < 0:
+            raise ValueError(f"the numbers of track {number}")
+        behind = np.asarray(later)
+        if behind.dtype != np.int64 or behind.ndim != 1 or (np.diff(behind, prepend=at) <= 0).any():
+            raise ValueError(f"the positions of track {number}")
+        if not isinstance(state, State):
+            raise TypeError(f"the state of track {number}")
+        tracks.append(SavedTrack(place, step, at, behind, total, state))
+    return tuple(tracks)
+
+
+def to_saved(tracks: Sequence[SavedTrack]) -> list[Any]:
+    """Data that `from_saved` reads, and that JSON can hold by way of `json_codec`."""
+    return [
+        [
+            track.place.track,
+            track.place.position,
+            list(track.place.branches),
+            track.step,
+            track.at,
+            track.later,
+            track.total,
+            track.state,
+        ]
+        for track in tracks
+    ]

@@ -1,0 +1,112 @@
+"""A consumer that is killed at any moment, and goes on from the state it wrote last, uses every element once."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncdata as ad
+from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.faults.programs import Program, program
+from tests.integration.test_exactly_once import Draw, leaves
+from tests.samples import SOAK, samples
+
+_BODY = """
+import json
+from tests.integration.test_exactly_once import Draw, leaves, spin
+
+def commit(used, state):
+    with open({path!r} + ".new", "w") as file:
+        json.dump([used, state], file)
+    os.replace({path!r} + ".new", {path!r})
+
+used, state = json.load(open({path!r})) if os.path.exists({path!r}) else [[], None]
+{make}
+with dataset.iterator(state=state) as it:
+    for element in it:
+        used += [list(leaf) for leaf in leaves([element]).elements()]
+        commit(used, it.state_dict())
+        say("used")
+    commit(used, it.state_dict())
+say("end")
+"""
+
+
+def life(source: str, uses: int, draw: random.Random) -> bool:
+    """Kills the program once it has used so many elements, and some time after that; whether it came to the end."""
+    with program(source) as running:
+        ended = False
+        for _ in range(uses):
+            ended = heard(running) == "end"
+            if ended:
+                break
+        if not ended:
+            time.sleep(draw.uniform(0.0, 0.03))
+        running.popen.kill()
+    return ended
+
+
+def heard(running: Program) -> str:
+    """The program's next word."""
+    assert running.popen.stdout is not None
+    word = running.popen.stdout.readline().strip()
+    if word not in {"used", "end"}:
+        running.popen.kill()
+        raise AssertionError(running.popen.communicate()[1][-4000:])
+    return word
+
+
+def all_lives(path: Path, make: str, kills: int, seed: int, most_uses: int) -> Counter[tuple[int, int]]:
+    """What all lives together have used."""
+    draw = random.Random(seed)
+    source = _BODY.format(path=str(path), make=make)
+    for _ in range(kills):
+        if life(source, draw.randint(0, most_uses), draw):
+            break
+    assert life(source, 1 << 30, draw)
+    used: list[Any] = json.loads(path.read_text())[0]
+    return Counter((place, number) for place, number in used)
+
+
+@pytest.mark.timeout(7200 if SOAK else 600)
+def test_every_record_once_per_epoch(tmp_path: Path) -> None:
+    """From a store that stalls, through two steps without an order and a shuffle, in two epochs."""
+    shards = samples(8, 40)
+    with FakeGCS(buckets=["bucket"]) as server:
+        for shard in range(shards):
+            local = tmp_path / "shard"
+            with ad.TFRecordWriter(local) as writer:
+                writer.write_many([b"%d" % (200 * shard + n) for n in range(200)])
+            server.put("bucket", f"{shard:03}.tfrecord", local.read_bytes())
+        server.profile = Profile(
+            name="stalls",
+            rules=(Rule(fault=Fault(kind="stall", seconds=(0.1, 1.0), after_fraction=(0.0, 1.0)), rate=0.05),),
+        )
+        make = f"""
+storage = {{"gs": {{"endpoint_url": {server.url!r}, "token": "anon"}}}}
+dataset = ad.Dataset.list_files("gs://bucket/*.tfrecord", shuffle=False)
+dataset = dataset.interleave(ad.TFRecordDataset, 4, num_parallel_calls=4, deterministic=False).shuffle(1000)
+dataset = dataset.map(lambda record: spin(int(record)), 4, executor="thread", deterministic=False).batch(32).repeat(2)
+dataset = dataset.with_options(ad.Options(storage=storage))
+"""
+        used = all_lives(tmp_path / "state", make, samples(6, 200), 1, 4)
+    assert used == Counter({(0, number): 2 for number in range(200 * shards)})
+
+
+@pytest.mark.parametrize("seed", range(samples(3, 60)))
+def test_random_pipelines(seed: int, tmp_path: Path) -> None:
+    """With `take`, `enumerate`, `zip`, `filter` and the rest of what has a state."""
+    drawn = Draw(seed, [])
+    make = f"dataset = Draw({seed}, []).make()"
+    used = all_lives(tmp_path / "state", make, 3, seed, 6)
+    expected = leaves(list(drawn.make(deterministic=True)))
+    if drawn.is_exact:
+        assert used == expected, drawn
+    else:
+        assert sum(used.values()) <= sum(expected.values()) or "filter" in repr(drawn), drawn

@@ -1,0 +1,103 @@
+"""`Delivered` against sets: what a state says of tracks, however rows arrive."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from asyncdata.memory.advance import ORIGIN_WIDTH, State
+from asyncdata.runtime.state.delivered import Delivered
+from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.tracks import Begun, Ended, Marked, Place, Refused, SavedTrack, from_saved, to_saved
+from tests.samples import samples
+
+
+def used(*pairs: tuple[int, int]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    rows = np.zeros((len(pairs), ORIGIN_WIDTH), np.int64)
+    rows[:, :2] = np.array(pairs, np.int64).reshape(-1, 2)
+    return rows
+
+
+def positions(track: SavedTrack) -> set[int]:
+    return {*range(track.at), *track.later.tolist()}
+
+
+@pytest.mark.parametrize("seed", range(samples(20, 1000)))
+def test_positions_in_any_order(seed: int) -> None:
+    """In parts of any size, with copies in between; the base is the last mark in front of what is missing."""
+    draw = random.Random(seed)
+    total = draw.randint(1, 60)
+    delivered = Delivered()
+    delivered.hear([Begun(0, Place(), 0), *(Marked(0, row, f"mark {row}") for row in range(7, total, 7))])
+    order = list(range(total))
+    draw.shuffle(order)
+    while order:
+        count = draw.randint(1, 20)
+        part, order = order[:count], order[count:]
+        delivered.feed(used(*((0, row) for row in part)))
+        if draw.random() < 0.5:
+            copied = delivered.copy()
+            delivered.feed(used())
+            delivered = copied
+        (track,) = delivered.saved()
+        assert positions(track) == set(range(total)) - set(order)
+        base = max([0, *(row for row in range(7, total, 7) if row <= track.at)])
+        assert track.state == State(f"mark {base}" if base else None, track.at - base)
+
+
+def test_an_element_is_delivered_with_its_datasets() -> None:
+    """Not before all of their elements are, even if everything else says that it is used up."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0, 0), 0), Begun(2, Place(0, 1), 0), Ended(1, 2)])
+    delivered.feed(used((0, 0), (0, 1), (1, 1), (2, 0)))
+    assert [positions(track) for track in delivered.saved()] == [set(), {1}, {0}]
+    delivered.feed(used((1, 0)))
+    outer, inner = delivered.saved()
+    assert (positions(outer), inner.place) == ({0}, Place(0, 1))
+    delivered.hear([Ended(2, 1)])
+    (outer,) = delivered.saved()
+    assert positions(outer) == {0, 1}
+
+
+def test_a_dataset_waits_for_its_element() -> None:
+    """It may be complete long before the element counts as used up."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0, 0), 0), Ended(1, 1)])
+    delivered.feed(used((1, 0)))
+    assert len(delivered.saved()) == 2
+    delivered.feed(used((0, 0)))
+    assert [positions(track) for track in delivered.saved()] == [{0}]
+
+
+def test_what_is_over_takes_everything_inside_along() -> None:
+    """Behind `take` nothing is left to deliver of what it did not take; the pipeline's own tracks say so."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0), 1), Begun(2, Place(1, 5), 0), Ended(0, 2)])
+    delivered.feed(used((0, 0), (1, 3), (0, 1), (2, 8)))
+    (track,) = delivered.saved()
+    assert (track.at, track.total) == (2, 2)
+    delivered.hear([Begun(3, Place(1, 9), 0), Marked(2, 1, "late"), Ended(1, 3)])
+    delivered.feed(used((3, 1)))
+    assert len(delivered.saved()) == 1
+
+
+def test_a_state_goes_on_in_the_next_life() -> None:
+    """Numbers of saved tracks are their places; later ones come behind them."""
+    delivered = Delivered()
+    delivered.hear([Begun(4, Place(), 0), Begun(9, Place(4, 3), 1), Marked(9, 2, {"at": 2})])
+    delivered.feed(used((9, 0), (9, 1), (9, 3), (4, 0)))
+    saved = from_saved(from_json(to_json(to_saved(delivered.saved()))))
+    assert [track.place for track in saved] == [Place(), Place(0, 3)]
+    again = Delivered(saved)
+    again.feed(used((1, 2)))
+    assert [track.at for track in again.saved()] == [1, 4]
+    assert again.saved()[1].state == State({"at": 2}, 2)
+
+
+def test_the_first_refusal_counts() -> None:
+    """It names a step."""
+    delivered = Delivered()
+    delivered.hear([Refused("one"), Refused("two")])
+    assert delivered.copy().refused == "one"
