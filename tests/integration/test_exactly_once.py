@@ -50,7 +50,7 @@ def few_unordered(x: Any) -> ad.Dataset:
 
 def of_file(path: bytes) -> ad.Dataset:
     """The numbers of one file."""
-    return ad.TFRecordDataset(path).map(int)
+    return ad.TFRecordDataset(path.decode()).map(int)
 
 
 class Draw:

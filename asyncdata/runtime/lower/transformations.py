@@ -73,6 +73,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         cycle_length=node.cycle_length,
         block_length=node.block_length,
         ahead=min(node.cycle_length, _MAX_PARALLEL_OPENS),
+        tracks=None if scope.within is None else scope.services.tracks,
     )
 
 

@@ -10,20 +10,36 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
-from asyncdata.memory.advance import Rows, State
-from asyncdata.runtime.state.tracks import WHOLE, Begun, Ended, Event, Marked, Place, Refused, SavedTrack
+from asyncdata.memory.advance import NO_ORIGINS, Rows, State
+from asyncdata.runtime.state.tracks import (
+    WHOLE,
+    Begun,
+    Closed,
+    Dropped,
+    Ended,
+    Event,
+    Marked,
+    Place,
+    Refused,
+    SavedTrack,
+)
 
-_SETTLE_ROWS = 1 << 16
+_POSITION_BITS: Final = 40
+"""Of a position; the rest is left for the number of its track among those that are sorted together."""
+
+_SETTLE_ROWS: Final = 1 << 16
 """Rows that are collected before they are sorted: sorting costs less by the row than keeping each in its place."""
 
 
 class _Track:
     """What is known of one track."""
 
-    __slots__ = ("at", "bases", "held", "later", "open", "place", "step", "total")
+    __slots__ = ("at", "bases", "closed", "later", "open", "place", "step", "total")
 
     def __init__(self, saved: SavedTrack) -> None:
         self.place = saved.place
@@ -32,15 +48,15 @@ class _Track:
         self.later = saved.later
         self.total = saved.total
         self.bases = deque([(saved.at, saved.state)])
-        # Tracks of the datasets that were made of an element, and elements that wait for these alone.
+        # Tracks of the datasets that were made of an element, and what is used up when these are complete.
         self.open: dict[int, set[int]] = {}
-        self.held: set[int] = set()
+        self.closed: dict[int, Rows] = {}
 
     def copy(self) -> _Track:
         made = _Track(self.saved())
         made.bases = self.bases.copy()
         made.open = {position: set(tracks) for position, tracks in self.open.items()}
-        made.held = set(self.held)
+        made.closed = dict(self.closed)
         return made
 
     def saved(self) -> SavedTrack:
@@ -49,15 +65,13 @@ class _Track:
         return SavedTrack(self.place, self.step, self.at, self.later, self.total, state)
 
     def add(self, positions: Rows) -> None:
-        """These were delivered, too."""
-        if self.open:
-            held = np.fromiter((position in self.open for position in positions.tolist()), bool, len(positions))
-            self.held.update(positions[held].tolist())
-            positions = positions[~held]
-        # Each was delivered once; what a damaged state says beyond that changes nothing.
-        later = np.union1d(self.later, positions[positions >= self.at])
-        gap = np.flatnonzero(later != np.arange(self.at, self.at + len(later)))
-        run = int(gap[0]) if len(gap) else len(later)
+        """These were delivered, too; in ascending order."""
+        # Two sorted parts, which a stable sort merges. Each was delivered once, unless the state was damaged.
+        later = np.sort(np.concatenate((self.later, positions)), kind="stable")
+        if (later[1:] == later[:-1]).any() or (len(later) and later[0] < self.at):
+            later = np.unique(later[later >= self.at])
+        missing = np.flatnonzero(later != np.arange(self.at, self.at + len(later)))
+        run = int(missing[0]) if len(missing) else len(later)
         self.at += run
         self.later = later[run:]
         while len(self.bases) > 1 and self.bases[1][0] <= self.at:
@@ -66,7 +80,7 @@ class _Track:
     @property
     def is_complete(self) -> bool:
         """Whether nothing of it is left to deliver."""
-        return self.at + len(self.later) == self.total and not self.held and not self.open.keys() - {WHOLE}
+        return self.at + len(self.later) == self.total and not self.open.keys() - {WHOLE}
 
 
 class Delivered:
@@ -85,6 +99,7 @@ class Delivered:
         self._pending: list[Rows] = []
         self._pending_rows = 0
         self._ended: list[int] = []
+        self._closed: list[tuple[int, int]] = []
         for number, track in enumerate(saved):
             self._enter(number, track)
 
@@ -117,6 +132,13 @@ class Delivered:
                     if number in self._tracks:
                         self._tracks[number].total = total
                         self._ended.append(number)
+                case Closed(used):
+                    number, position = used[-1, :2].tolist()
+                    if number in self._tracks:
+                        self._tracks[number].closed[position] = used
+                        self._closed.append((number, position))
+                case Dropped(used):
+                    self.feed(used)
                 case Refused(why):
                     self.refused = self.refused or why
 
@@ -140,26 +162,32 @@ class Delivered:
         return tuple(found)
 
     def _settle(self) -> None:
-        if not self._pending and not self._ended:
-            return
-        touched = set(self._ended)
-        self._ended = []
-        if self._pending:
-            used = np.concatenate(self._pending)
-            self._pending, self._pending_rows = [], 0
-            used = used[np.argsort(used[:, 0], kind="stable"), :2]
-            starts = np.flatnonzero(np.diff(used[:, 0], prepend=-1))
-            for rows in np.split(used, starts[1:]) if len(used) else ():
-                number = int(rows[0, 0])
-                if number in self._tracks:
-                    self._tracks[number].add(rows[:, 1])
-                    touched.add(number)
-        # Inner datasets first: their end may be what an element waits for.
-        for number in sorted(touched, reverse=True):
-            track = self._tracks.get(number)
-            for position in () if track is None else sorted(track.held):
-                self._close(number, position)
+        touched, self._ended = self._ended, []
+        pending, self._pending, self._pending_rows = self._pending, [], 0
+        closed, self._closed = self._closed, []
+        touched += self._add(np.concatenate([NO_ORIGINS, *pending]))
+        for number, position in closed:
+            self._close(number, position)
+        for number in touched:
             self._end(number)
+
+    def _add(self, used: Rows) -> list[int]:
+        """Enters positions; returns their tracks."""
+        if not len(used):
+            return []
+        # Both in one number, which sorts in a fraction of the time.
+        first = int(used[:, 0].min())
+        keys = np.sort((used[:, 0] - first << _POSITION_BITS) + used[:, 1])
+        tracks = keys >> _POSITION_BITS
+        starts = np.flatnonzero(np.diff(tracks, prepend=-1)).tolist()
+        positions = keys & ((1 << _POSITION_BITS) - 1)
+        found = []
+        for start, stop in pairwise([*starts, len(keys)]):
+            number = first + int(tracks[start])
+            if number in self._tracks:
+                self._tracks[number].add(positions[start:stop])
+                found.append(number)
+        return found
 
     def _end(self, number: int) -> None:
         """What a track that has nothing left means for the element that it belongs to."""
@@ -172,16 +200,15 @@ class Delivered:
         """Counts an element as delivered if all its datasets are, and lets their tracks go."""
         track = self._tracks.get(number)
         # What belongs to the pipeline stays, because a state must say that it has ended.
-        if track is None or position not in track.held:
+        if track is None or position not in track.closed:
             return
-        inner = track.open[position]
+        inner = track.open.get(position, set())
         if all(self._tracks[each].is_complete for each in inner):
             for each in inner:
                 self._forget_inside(self._tracks.pop(each))
-            del track.open[position]
-            track.held.discard(position)
-            track.add(np.array([position], np.int64))
-            self._end(number)
+            track.open.pop(position, None)
+            for each in self._add(track.closed.pop(position)):
+                self._end(each)
 
     def _forget_inside(self, track: _Track) -> None:
         for numbers in track.open.values():

@@ -6,8 +6,8 @@
                               track 1 … n, each of a position of track 0
 
 Rows of the unordered part carry the (track, position) pairs that they use up in their advances, through every stage.
-What else must be known beside these pairs are events: a track has begun, here its input may begin again, it has ended.
-Events travel with the next delivery, wherever the consumer is.
+What else must be known beside these pairs are events: a track has begun, here its input may begin again, it has ended,
+the dataset of an element has. Events travel with the next delivery, wherever the consumer is.
 
 Steps that count have a track, too: each of their rows uses up a number of it.
 """
@@ -73,13 +73,29 @@ class Ended(NamedTuple):
     total: int
 
 
+class Closed(NamedTuple):
+    """An element that datasets were made of gives nothing more.
+
+    Attributes:
+        used: What it uses up, its own position last, once all elements of its datasets were delivered.
+    """
+
+    used: Rows
+
+
+class Dropped(NamedTuple):
+    """Elements that nothing was made of."""
+
+    used: Rows
+
+
 class Refused(NamedTuple):
     """No state can be taken from now on."""
 
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Refused
+Event: TypeAlias = Begun | Marked | Ended | Closed | Dropped | Refused
 
 BEGINNING: Final = State(None, 0)
 
@@ -149,6 +165,10 @@ class Track:
         """Whether all of it was delivered before; nothing is known of what it was made of then."""
         return self.saved.delivered == self.saved.total
 
+    def closes(self, position: int) -> None:
+        """The datasets of an element have ended."""
+        self._events.append(Closed(self.used(np.array([position]))))
+
     def was_delivered(self, position: int) -> bool:
         """Whether an element was delivered before."""
         return position < self.saved.at or position in self.saved.later
@@ -200,6 +220,15 @@ class Tracks:
         self._count += 1
         self._events.append(Begun(number, place, step))
         return Track(number, SavedTrack(place, step), self._events, is_restored=False)
+
+    def close(self, used: Rows) -> None:
+        """The dataset of an element that uses these up has ended."""
+        self._events.append(Closed(used))
+
+    def drop(self, used: Rows) -> None:
+        """Nothing is made of what these are."""
+        if len(used):
+            self._events.append(Dropped(used))
 
     def refuse(self, why: str) -> None:
         """No state can be taken from now on."""

@@ -10,7 +10,18 @@ import pytest
 from asyncdata.memory.advance import ORIGIN_WIDTH, State
 from asyncdata.runtime.state.delivered import Delivered
 from asyncdata.runtime.state.json_codec import from_json, to_json
-from asyncdata.runtime.state.tracks import Begun, Ended, Marked, Place, Refused, SavedTrack, from_saved, to_saved
+from asyncdata.runtime.state.tracks import (
+    Begun,
+    Closed,
+    Dropped,
+    Ended,
+    Marked,
+    Place,
+    Refused,
+    SavedTrack,
+    from_saved,
+    to_saved,
+)
 from tests.samples import samples
 
 
@@ -48,10 +59,11 @@ def test_positions_in_any_order(seed: int) -> None:
 
 
 def test_an_element_is_delivered_with_its_datasets() -> None:
-    """Not before all of their elements are, even if everything else says that it is used up."""
+    """Not before all of their elements are, even if they have ended."""
     delivered = Delivered()
     delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0, 0), 0), Begun(2, Place(0, 1), 0), Ended(1, 2)])
-    delivered.feed(used((0, 0), (0, 1), (1, 1), (2, 0)))
+    delivered.hear([Closed(used((0, 0))), Closed(used((0, 1)))])
+    delivered.feed(used((1, 1), (2, 0)))
     assert [positions(track) for track in delivered.saved()] == [set(), {1}, {0}]
     delivered.feed(used((1, 0)))
     outer, inner = delivered.saved()
@@ -62,12 +74,12 @@ def test_an_element_is_delivered_with_its_datasets() -> None:
 
 
 def test_a_dataset_waits_for_its_element() -> None:
-    """It may be complete long before the element counts as used up."""
+    """It may be complete long before the element has no more datasets."""
     delivered = Delivered()
     delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0, 0), 0), Ended(1, 1)])
     delivered.feed(used((1, 0)))
     assert len(delivered.saved()) == 2
-    delivered.feed(used((0, 0)))
+    delivered.hear([Closed(used((0, 0)))])
     assert [positions(track) for track in delivered.saved()] == [{0}]
 
 
@@ -101,3 +113,21 @@ def test_the_first_refusal_counts() -> None:
     delivered = Delivered()
     delivered.hear([Refused("one"), Refused("two")])
     assert delivered.copy().refused == "one"
+
+
+def test_what_an_element_uses_up_waits_with_it() -> None:
+    """Such as its number among those that `take` has let pass."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0), 1), Begun(2, Place(1, 7), 0), Ended(2, 2)])
+    delivered.hear([Closed(used((0, 4), (1, 7)))])
+    delivered.feed(used((2, 0)))
+    assert [positions(track) for track in delivered.saved()] == [set(), set(), {0}]
+    delivered.feed(used((2, 1)))
+    assert [positions(track) for track in delivered.saved()] == [{4}, {7}]
+
+
+def test_what_is_dropped_is_not_delivered_again() -> None:
+    """Nothing was made of it."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Place(), 0), Dropped(used((0, 0), (0, 2)))])
+    assert [positions(track) for track in delivered.saved()] == [{0, 2}]

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.state.marker import Marker
@@ -47,7 +45,6 @@ class ConcatenateStage(Stage):
         self._next: Stage | None = None
         # An input of a state is not empty, whether or not anything of it is left.
         self._rows = 1 if track is not None and track.is_restored else 0
-        self._used = NO_ORIGINS
         self._marker = Marker()
 
     def restore(self, mark: Mark) -> None:
@@ -90,14 +87,9 @@ class ConcatenateStage(Stage):
                     self._next.prepare()
                 return self._marked(block)
             await self._turn_over(self._current)
-        used, self._used = self._used, NO_ORIGINS
-        return Block.empty(Advance(0, used, ordered=False)) if len(used) else None
+        return None
 
     def _marked(self, block: Block) -> Block:
-        if len(self._used):
-            # With the first element behind the inputs that have ended, these are used up.
-            block.advance = Advance.concat([Advance(0, self._used, ordered=False), block.advance])
-            self._used = NO_ORIGINS
         before = self._marker.rows
         return self._marker.mark(
             block, lambda row, state: {"number": self._number, "row": before + row, "input": state}
@@ -110,7 +102,7 @@ class ConcatenateStage(Stage):
         if self._told is not None:
             self._told(self._number)
         if self._track is not None:
-            self._used = np.concatenate((self._used, self._track.used(np.array([self._number]))))
+            self._track.closes(self._number)
         if not more:
             if self._next is not None:
                 await self._next.aclose()

@@ -27,6 +27,7 @@ from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import Marker
+from asyncdata.runtime.state.tracks import Tracks
 from asyncdata.types import Element
 
 MakeInner = Callable[..., Stage]
@@ -52,7 +53,7 @@ class _Slot(Input):
     def __init__(self, inner: Stage, row: int, used: Rows, most_rows: int, most_bytes: int) -> None:
         super().__init__(inner)
         self.row = row
-        self._used = used
+        self.used = used
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._enough = 1
@@ -73,10 +74,6 @@ class _Slot(Input):
             self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
         super().add(block)
 
-    def left_over(self) -> Rows:
-        """See `Input`; with the dataset's last element, the one that it was made of is used up."""
-        return np.concatenate((super().left_over(), self._used))
-
     async def pull_at_hand(self, pause: Pause) -> None:
         """Rows that need not be waited for, as far as there are any and more are useful."""
         while not self.has_enough and (block := self.stage.pull_ready(BLOCK_ROWS)) is not None:
@@ -95,6 +92,7 @@ class InterleaveStage(Stage):
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
         ahead: Inner datasets prepared beyond those that have a slot.
+        tracks: Told of the elements whose datasets have ended, where elements have no fixed order.
     """
 
     def __init__(
@@ -106,8 +104,10 @@ class InterleaveStage(Stage):
         cycle_length: int,
         block_length: int,
         ahead: int,
+        tracks: Tracks | None = None,
     ) -> None:
         super().__init__(context, (upstream,))
+        self._tracks = tracks
         self._upstream = upstream
         self._make_inner = make_inner
         self._block_length = block_length
@@ -249,7 +249,8 @@ class InterleaveStage(Stage):
         try:
             used, rest = block.advance.used_by_row()
             self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
-            self._tail = np.concatenate((self._tail, rest))
+            if self._tracks is not None:
+                self._tracks.drop(rest)
         finally:
             block.release()
 
@@ -336,6 +337,8 @@ class InterleaveStage(Stage):
         assert slot is not None
         await slot.stage.aclose()
         self._tail = np.concatenate((self._tail, slot.left_over()))
+        if self._tracks is not None:
+            self._tracks.close(slot.used)
         self._slots[index] = None
 
     async def _fill_sloppy(self) -> bool:
