@@ -39,6 +39,7 @@ MAY_HOLD_STATE = {
 MAY_SLEEP = {
     "tests/architecture/test_forbidden.py": "names what is forbidden",
     "tests/faults/test_interrupts.py": "a signal at a random moment",
+    "tests/faults/test_killed_consumers.py": "a signal at a random moment",
     "tests/integration/test_charged_as_used.py": "a function that takes longer for some elements than for others",
     "tests/patience.py": "looks at conditions that nobody announces; lets virtual time pass",
     "tests/storage/http1/test_watchdog.py": "somebody keeps the loop for longer than a limit",

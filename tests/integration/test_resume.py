@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
+from fake_gcs import FakeGCS
+from tests.integration.shards import BUCKET, records, shard_bytes
 from tests.referee import pipelines
 from tests.samples import SOAK, samples
 
@@ -377,3 +379,32 @@ def test_a_state_that_was_changed_is_read_or_refused(seed: int, files: dict[str,
                 next(it, None)
     except ad.AsyncdataError:
         pass
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_resume_reads_what_is_left(part: float, deterministic: bool) -> None:
+    """And little more: each open file from a few marks in front of its position on."""
+    shards, count, nbytes = 6, 60, 100_000
+    record = nbytes + 16
+    with FakeGCS(buckets=[BUCKET]) as server:
+        for shard in range(shards):
+            server.put(BUCKET, f"{shard}.tfrecord", shard_bytes(records(shard, count, nbytes)))
+        options = ad.Options(
+            storage={"gs": {"endpoint_url": server.url, "token": "anon"}},
+            deterministic=deterministic,
+            memory_limit_bytes=64 << 20,
+            num_workers=0,
+        )
+        files = ad.Dataset.list_files(f"gs://{BUCKET}/*.tfrecord", shuffle=False)
+        dataset = files.interleave(ad.TFRecordDataset, 2, num_parallel_calls=2).batch(4)
+        with ad.Runtime(options), dataset.iterator() as it:
+            for _ in range(int(part * shards * count) // 4):
+                next(it)
+            state = it.state_dict()
+        before = len(server.journal)
+        with ad.Runtime(options):
+            rest = sum(len(batch) for batch in dataset.iterator(state=state))
+        sent = sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
+    assert rest == shards * count - int(part * shards * count) // 4 * 4
+    assert sent <= rest * record + 2 * (3 * (1 << 20) + 2 * record)

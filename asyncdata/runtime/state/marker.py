@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from asyncdata.memory.advance import Advance, Fold, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
 
@@ -24,16 +26,20 @@ class Marker:
 
     Args:
         every: Rows between two marks.
+        follows: Whether there is a mark behind each mark of the input, and at fixed rows only where it has none: what
+            the input goes back to is then never far, however large its rows are.
 
     Attributes:
         rows: Of the output so far; while a block's marks are written, those in front of the block.
         input: The state of the stage's input, where it has one.
     """
 
-    __slots__ = ("_begun", "_every", "input", "rows")
+    __slots__ = ("_begun", "_behind", "_every", "_follows", "input", "rows")
 
-    def __init__(self, every: int = MARK_EVERY) -> None:
+    def __init__(self, every: int = MARK_EVERY, *, follows: bool = False) -> None:
         self._every = every
+        self._follows = follows
+        self._behind: set[int] = set()
         self._begun = True
         self.rows = 0
         self.input = Fold()
@@ -50,9 +56,23 @@ class Marker:
         places = range(-self.rows % self._every, rows, self._every)
         return places if self._begun or not rows or (places and not places[0]) else (0, *places)
 
-    def marks(self, rows: int, write: Callable[[int], Mark], *, ordered: bool = True) -> Marks:
-        """The marks of the next block: ``write(row)`` makes each of them."""
-        marks = tuple((row, write(row)) for row in self.places(rows, ordered=ordered))
+    def marks(
+        self, rows: int, write: Callable[[int], Mark], *, ordered: bool = True, also: Sequence[int] = ()
+    ) -> Marks:
+        """The marks of the next block: ``write(row)`` makes each of them.
+
+        Args:
+            rows: Of the block.
+            write: Makes the mark of a row of the block.
+            ordered: Whether there are any.
+            also: Rows that have a mark beside those at fixed distances, wherever blocks begin and end.
+        """
+        places = self.places(rows, ordered=ordered)
+        return self.marks_at(rows, write, sorted({*places, *also}) if also else places)
+
+    def marks_at(self, rows: int, write: Callable[[int], Mark], places: Sequence[int]) -> Marks:
+        """The marks of the next block at these rows."""
+        marks = tuple((row, write(row)) for row in places)
         self.rows += rows
         self._begun = self._begun or rows > 0
         return marks
@@ -73,12 +93,24 @@ class Marker:
             at: The input row that each output row is made of; None where they are the same.
         """
 
-        def nested(row: int) -> Mark:
-            return write(row, self.input.at(taken, row if at is None else int(at[row])))
+        def before(row: int) -> State:
+            return self.input.at(taken, row if at is None else int(at[row]))
 
-        marks = self.marks(rows, nested, ordered=taken.ordered and self.input.ordered)
+        places = self.places(rows, ordered=taken.ordered and self.input.ordered)
+        if self._follows and taken.ordered:
+            places = [row for row in places if before(row).mark is None]
+            if self._behind or taken.marks:
+                places = sorted({*places, *self._following(taken, rows, at)})
+        marks = self.marks_at(rows, lambda row: write(row, before(row)), places)
         self.input.feed(taken)
         return marks
+
+    def _following(self, taken: Advance, rows: int, at: Sequence[int] | Rows | None) -> set[int]:
+        """The first row of the output behind each mark of the input; some come with the next block."""
+        marked = np.array([*self._behind, *(row for row, _ in taken.marks)], np.int64)
+        found = marked + 1 if at is None else np.searchsorted(np.asarray(at, np.int64), marked, side="right")
+        self._behind = set(np.maximum(marked[found >= rows] - taken.rows, -1).tolist())
+        return set(found[found < rows].tolist())
 
     def mark(self, block: Block, write: Callable[[int, State], Mark]) -> Block:
         """Marks the next block of a stage that passes its input's rows on."""
@@ -89,3 +121,4 @@ class Marker:
         """The input that comes next is another one; its first row has a mark."""
         self.input = Fold()
         self._begun = False
+        self._behind = set()

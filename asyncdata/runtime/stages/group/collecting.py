@@ -67,7 +67,7 @@ class Collector:
         self._rows = 0
         self._ended = False
         # As often as its input marks elements; at every batch where these are larger.
-        self._marker = Marker(every=max(1, MARK_EVERY // max(sizes)))
+        self._marker = Marker(every=max(1, MARK_EVERY // max(sizes)), follows=True)
         self._pause = Pause()
 
     def restore(self, mark: Mark) -> None:

@@ -72,7 +72,7 @@ class WindowStage(Stage):
         self._rows = 0
         self._gap = 0
         self._ended = False
-        self._marker = Marker()
+        self._marker = Marker(follows=True)
         self._most = 1
         self._copies: list[Ticket] = []
         self._rows_account.foresee = self._foresee

@@ -45,7 +45,7 @@ class ConcatenateStage(Stage):
         self._next: Stage | None = None
         # An input of a state is not empty, whether or not anything of it is left.
         self._rows = 1 if track is not None and track.is_restored else 0
-        self._marker = Marker()
+        self._marker = Marker(follows=True)
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`; the input is the one that the mark names."""

@@ -74,6 +74,11 @@ class _Slot(Input):
             self._enough = max(1, min(self._most_rows, self._most_bytes // mean))
         super().add(block)
 
+    @property
+    def marked(self) -> list[int]:
+        """Rows at hand that have a mark."""
+        return [row for row, _ in self.peek().advance.marks] if self.rows else []
+
     async def pull_at_hand(self, pause: Pause) -> None:
         """Rows that need not be waited for, as far as there are any and more are useful."""
         while not self.has_enough and (block := self.stage.pull_ready(BLOCK_ROWS)) is not None:
@@ -120,6 +125,7 @@ class InterleaveStage(Stage):
         self._input_ended = False
         self._history = InputHistory()
         self._given = 0
+        self._inner_marks = 0
         self._revived: dict[int, tuple[int, State]] = {}
         self._marker = Marker()
         self._tail = NO_ORIGINS
@@ -428,6 +434,20 @@ class InterleaveStage(Stage):
             self._tail = NO_ORIGINS
         return joined
 
+    def _marked(self, order: Rows) -> list[int]:
+        """Rows where marks belong: as often as inner datasets have one each, or at fixed rows where they have none."""
+        found: list[int] = []
+        for index, slot in enumerate(self._slots):
+            marked = slot.marked if slot is not None else ()
+            if marked:
+                rows = np.flatnonzero(order == index)
+                found += [int(rows[row]) for row in marked if row < len(rows)]
+        found.sort()
+        begun = self._inner_marks
+        self._inner_marks += len(found)
+        fixed = () if begun else [row for row in self._marker.places(len(order)) if not found or row <= found[0]]
+        return sorted({*fixed, *(row for count, row in enumerate(found, begun) if count % len(self._slots) == 0)})
+
     def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> Marks:
         def mark(row: int) -> Mark:
             before = plan_rows(available, vacant, turn, self._block_length, row).turn if row else turn
@@ -454,7 +474,7 @@ class InterleaveStage(Stage):
                 "input": self._history.before(oldest),
             }
 
-        marks = self._marker.marks(len(order), mark, ordered=self.ordered)
+        marks = self._marker.marks_at(len(order), mark, self._marked(order) if self.ordered else ())
         self._history.forget(min((s.row for s in self._slots if s is not None), default=self._given))
         return marks
 

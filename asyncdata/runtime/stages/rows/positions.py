@@ -21,7 +21,7 @@ class EnumerateStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._start = start
-        self._marker = Marker()
+        self._marker = Marker(follows=True)
         self._track = track
         if track is not None:
             self._marker.begin(track.saved.delivered)
@@ -58,7 +58,7 @@ class ShardStage(Stage):
         self._num_shards = num_shards
         self._index = index
         self._seen = 0
-        self._marker = Marker()
+        self._marker = Marker(follows=True)
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""
@@ -94,7 +94,7 @@ class AssertCardinalityStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._count = count
-        self._marker = Marker()
+        self._marker = Marker(follows=True)
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""

@@ -38,7 +38,7 @@ class TakeStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._count = count
-        self._marker = Marker()
+        self._marker = Marker(follows=True)
         self._track = track
         if track is not None:
             self._marker.begin(track.saved.delivered)
@@ -78,7 +78,7 @@ class SkipStage(Stage):
         self._upstream = upstream
         self._left = count if track is None else count - track.saved.delivered
         self._count = count
-        self._marker = Marker()
+        self._marker = Marker(follows=True)
         self._track = track
 
     def restore(self, mark: Mark) -> None:

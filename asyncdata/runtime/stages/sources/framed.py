@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.sources.file import FileStage, SourceFile
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.workers.failure import annotate
+
+_MARK_BYTES: Final = 1 << 20
+"""The first record in each so many bytes has a mark, so that large records are not read again from far in front."""
 
 
 class FramedStage(FileStage):
@@ -59,6 +63,7 @@ class FramedStage(FileStage):
         self._error: DataError | None = None
         self._behind_error: tuple[int, int] | None = None
         self._marker = Marker()
+        self._window = 0
         self._index = 0
         self._line = 1
         self._counts_lines = False
@@ -70,6 +75,7 @@ class FramedStage(FileStage):
         self._index = mark["record"]
         self._line = mark.get("line", 1)
         self._bytes.begin(mark["offset"])
+        self._window = mark["offset"] // _MARK_BYTES
 
     def prepare(self) -> None:
         """Asks for the first chunk as read-ahead."""
@@ -218,7 +224,10 @@ class FramedStage(FileStage):
             }
             return place if lines is None else {**place, "line": int(lines[row])}
 
-        return self._marker.marks(len(origin), mark)
+        windows = origin[:, 3] // _MARK_BYTES
+        far = np.flatnonzero(np.diff(windows, prepend=self._window)).tolist()
+        self._window = int(windows[-1])
+        return self._marker.marks(len(origin), mark, also=far)
 
     def _column(self, values: Values) -> Column:
         if isinstance(values, Refs):
