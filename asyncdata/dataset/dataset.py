@@ -163,8 +163,14 @@ class Dataset:
         output_shapes: Any = None,
         args: Sequence[Any] | None = None,
         output_signature: Any = None,
+        *,
+        state: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None,
+        every: int = 1000,
     ) -> Dataset:
         """The elements that a generator function yields. It is called for every iteration.
+
+        An iterator that is brought back to a state replays the generator: elements that were delivered before are made
+        again and dropped. A generator that can begin anywhere tells where it is with `state`.
 
         Args:
             generator: A function that returns an iterable (run in a thread), or an async generator function (run on
@@ -175,13 +181,38 @@ class Dataset:
             args: Arguments of the function.
             output_signature: Types and shapes together: specs such as `ArraySpec` (or anything with `shape` and
                 `dtype`).
+            state: ``(get, set)``, plain functions that are called where the generator runs. ``get()`` is called while
+                the generator waits behind an element, and returns numbers, texts, bytes, arrays, or lists, tuples and
+                dicts of these. ``set(value)`` is called before the generator function, in an iterator that goes on from
+                a state, and the generator then yields what follows. Generators that run at the same time, as in an
+                interleave, need an object each.
+            every: ``get`` is called after so many elements; up to so many are made again and dropped.
 
         Example:
             >>> import asyncdata as ad
             >>> list(ad.Dataset.from_generator(lambda n: iter("ab" * n), args=(2,)))
             ['a', 'b', 'a', 'b']
+            >>> class Squares:
+            ...     begin = 0
+            ...     def __call__(self):
+            ...         numbers, self.begin = range(self.begin, 1000), 0
+            ...         for number in numbers:
+            ...             self.number = number
+            ...             yield number**2
+            ...     def get(self):
+            ...         return self.number + 1
+            ...     def set(self, value):
+            ...         self.begin = value
+            >>> squares = Squares()
+            >>> ds = ad.Dataset.from_generator(squares, state=(squares.get, squares.set), every=100)
+            >>> with ds.iterator() as it:
+            ...     taken = [next(it) for _ in range(950)]
+            ...     state = it.state_dict()
+            >>> with ds.iterator(state=state) as it:  # begins with the square of 900
+            ...     next(it)
+            902500
         """
-        return Dataset(sources.generated(generator, output_types, output_shapes, args, output_signature))
+        return Dataset(sources.generated(generator, output_types, output_shapes, args, output_signature, state, every))
 
     @staticmethod
     def range(start: int, stop: int | None = None, step: int = 1, output_type: Any = np.int64) -> Dataset:

@@ -54,6 +54,8 @@ def generated(
     output_shapes: Any,
     args: Sequence[Any] | None,
     output_signature: Any,
+    state: Any,
+    every: int,
 ) -> Node:
     """`Dataset.from_generator`."""
     if not callable(generator):
@@ -68,7 +70,24 @@ def generated(
         generator = converted(generator, signature)
     if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Iterable)):
         raise TypeError(f"args must be a tuple of the function's arguments, not {arguments.shown(args)}")
-    return Generator(function=generator, args=() if args is None else tuple(args), signature=signature)
+    get, restore = _state_functions(state)
+    return Generator(
+        function=generator,
+        args=() if args is None else tuple(args),
+        signature=signature,
+        get_state=get,
+        set_state=restore,
+        state_every=arguments.integer("every", every, least=1),
+    )
+
+
+def _state_functions(state: Any) -> tuple[Any, Any]:
+    if state is None:
+        return None, None
+    if not isinstance(state, tuple) or len(state) != 2 or not all(map(callable, state)):
+        raise TypeError(f"state must be two functions, (get, set), not {arguments.shown(state)}")
+    get, restore = state
+    return arguments.plain_function("get", get), arguments.plain_function("set", restore)
 
 
 def numbers(start: int, stop: int | None, step: int, output_type: Any) -> Node:

@@ -58,7 +58,8 @@ class Items(Node):
 class Generator(Node):
     """What a generator function yields; called anew for every iteration. The function may be async.
 
-    `signature` is the spec of its elements, where it was given.
+    `signature` is the spec of its elements, where it was given. Where the generator tells its own state, `get_state` is
+    called every so many elements (`state_every`), and `set_state` before the generator begins again.
     """
 
     name: ClassVar[str] = "from_generator"
@@ -66,6 +67,9 @@ class Generator(Node):
     function: Callable[..., Any]
     args: tuple[Any, ...]
     signature: Any = None
+    get_state: Callable[[], Any] | None = None
+    set_state: Callable[[Any], Any] | None = None
+    state_every: int = 1
 
     def element_spec(self, of: Callable[[Node], Any]) -> Any:
         return self.signature

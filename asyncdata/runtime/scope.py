@@ -129,6 +129,8 @@ class Services:
         self._by_program: dict[tuple[str, bytes], ProcessExecutor] = {}
         self._programs: list[ProcessExecutor] = []
         self._opened = 0
+        self.telling: set[int] = set()
+        self.said_replayed = False
         self._charges: dict[int, tuple[object, Charges]] = {}
         self._skips: dict[str, Skips] = {}
         policy = settings.errors

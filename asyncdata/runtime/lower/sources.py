@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
+from asyncdata.errors import StateError
+from asyncdata.memory.advance import State
 from asyncdata.plan import sequence, sources
+from asyncdata.plan.label import label_of
 from asyncdata.runtime.lower.registry import draw_key, lowers
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import CounterStage, ItemsStage, RandomStage, RangeStage, SlicesStage
-from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
+from asyncdata.runtime.stages.sources.generator import (
+    AsyncGeneratorStage,
+    GeneratorStage,
+    OwnState,
+    is_async_generator,
+)
 from asyncdata.runtime.stages.sources.list_files import ListFilesStage
-from asyncdata.runtime.state.resume import again, cursor
+from asyncdata.runtime.state.resume import Resume, again, cursor
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 @lowers(sources.Range, resumes=cursor)
@@ -45,11 +57,32 @@ def _items(node: sources.Items, scope: Scope, context: StageContext) -> Stage:
     return ItemsStage(context, node.items)
 
 
-@lowers(sources.Generator, resumes=again)
+def _told(node: sources.Generator, state: State) -> Resume:
+    if not state.mark or "value" not in state.mark:
+        return again(node, state)
+    if node.set_state is None:
+        raise StateError(
+            f"{label_of(node)} told its own state when this state was taken: it needs state=(get, set) to begin there"
+        )
+    return Resume(state.mark, drop=state.skip)
+
+
+@lowers(sources.Generator, resumes=_told)
 def _generator(node: sources.Generator, scope: Scope, context: StageContext) -> Stage:
-    del scope
+    services = scope.services
+    own = None
+    if node.get_state is not None and node.set_state is not None:
+        own = OwnState(context.label, node.get_state, node.set_state, node.state_every, services.telling)
+    elif scope.resume.drop and not services.said_replayed:
+        services.said_replayed = True
+        _LOGGER.warning(
+            "%s is replayed: %d elements are made again and dropped, to come to where the state was taken; "
+            "from_generator(..., state=(get, set)) begins anywhere",
+            context.label,
+            scope.resume.drop,
+        )
     kind = AsyncGeneratorStage if is_async_generator(node.function) else GeneratorStage
-    return kind(context, node.function, node.args)
+    return kind(context, node.function, node.args, own)
 
 
 @lowers(sources.ListFiles, resumes=cursor)

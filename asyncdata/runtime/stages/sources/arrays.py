@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,7 +49,11 @@ class CountedStage(Stage):
             return None
         count, structure, columns = found
         origin = self._origin(count)
-        return Block(structure, columns, origin, source_advance(origin, self._marker))
+        return Block(structure, columns, origin, source_advance(origin, self._marker, self._mark))
+
+    def _mark(self, at: int) -> Mark:
+        """What is written in front of the element of this number."""
+        return {"at": at}
 
     def _origin(self, count: int) -> Rows:
         """Provenance of the next so many elements."""
@@ -68,10 +73,12 @@ def source_origin(source: int, start: int, count: int) -> Rows:
     return origin
 
 
-def source_advance(origin: Rows, marker: Marker) -> Advance:
-    """The advance of elements that are counted, not read."""
+def source_advance(
+    origin: Rows, marker: Marker, mark: Callable[[int], Mark] = lambda number: {"at": number}
+) -> Advance:
+    """The advance of elements that are counted, not read; ``mark(number)`` is written in front of some of them."""
     start = marker.rows
-    return Advance(len(origin), origin, None, marker.marks(len(origin), lambda row: {"at": start + row}))
+    return Advance(len(origin), origin, None, marker.marks(len(origin), lambda row: mark(start + row)))
 
 
 class RangeStage(CountedStage):

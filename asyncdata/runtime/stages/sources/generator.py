@@ -5,19 +5,110 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import operator
 import time
 from abc import abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
+from asyncdata.errors import StateError
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Ahead, StageContext
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken, columns_of
+from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.user_code import element_bytes
+from asyncdata.workers.calling import no_coroutine
 from asyncdata.workers.failure import annotate, as_raisable
 
 _END: Final = object()
+
+
+class OwnState:
+    """Where a generator is by its own account: what `get` told behind some elements, until marks contain it.
+
+    Args:
+        label: Of the step.
+        get: Tells it; called where the generator runs.
+        restore: Is given it in front of the first element; called there, too.
+        every: Elements from one call of `get` to the next.
+        telling: The objects of the pipeline whose generators run, by id: each can speak for one generator only.
+    """
+
+    def __init__(
+        self, label: str, get: Callable[[], Any], restore: Callable[[Any], Any], every: int, telling: set[int]
+    ) -> None:
+        self.every = every
+        self._label = label
+        self._get = get
+        self._restore = restore
+        self._telling = telling
+        self._key: int | None = None
+        self._begin: Mark = None
+        self._told: deque[tuple[int, Any]] = deque()
+
+    def begin(self, mark: Mark) -> None:
+        """The first element is the one behind this mark."""
+        self._begin = mark
+        if mark["at"] % self.every == 0:
+            self._told.append((mark["at"], mark["value"]))
+
+    def mark(self, at: int) -> Mark:
+        """What is written in front of the element of this number."""
+        while self._told and self._told[0][0] < at:
+            self._told.popleft()
+        told = self._told and self._told[0][0] == at  # nothing is told in front of the first element
+        return {"at": at, "value": self._told[0][1]} if told else {"at": at}
+
+    def open(self) -> None:
+        """The generator will run, until `close`."""
+        key = id(getattr(self._get, "__self__", self._get))
+        if key in self._telling:
+            raise StateError(
+                "the functions of state=(get, set) speak for another generator that runs already, and cannot tell the "
+                "two apart: give each generator an object of its own, with get and set as methods",
+                stage=self._label,
+            )
+        self._telling.add(key)
+        self._key = key
+
+    def close(self) -> None:
+        """It runs no more, and its elements were taken. Idempotent."""
+        if self._key is not None:
+            self._telling.discard(self._key)
+            self._key = None
+
+    def give_back(self) -> None:
+        """Calls `set`, if the generator begins behind a mark."""
+        if self._begin is None:
+            return
+        try:
+            no_coroutine(self._restore(_copied(self._begin["value"])))
+        except BaseException as error:
+            annotate(error, f"set() of state=(get, set) was called with what get() told after element {self._at}")
+            raise
+
+    @property
+    def _at(self) -> int:
+        return int(self._begin["at"])
+
+    def note(self, count: int) -> None:
+        """So many elements were yielded; calls `get` if it is time."""
+        if count % self.every:
+            return
+        try:
+            self._told.append((count, _copied(no_coroutine(self._get()))))
+        except BaseException as error:
+            annotate(error, "get() of state=(get, set) was called to tell where the generator is")
+            raise
+
+
+def _copied(value: Any) -> Any:
+    """A value as it will be read from a state, which what happens to the original does not change."""
+    return from_json(to_json(value))
 
 
 class _YieldingStage(CountedStage):
@@ -27,19 +118,62 @@ class _YieldingStage(CountedStage):
         context: What every stage is given.
         function: Returns an iterable.
         args: For the function.
+        own: The generator's own state, if it tells it.
     """
 
-    def __init__(self, context: StageContext, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        own: OwnState | None = None,
+    ) -> None:
         super().__init__(context)
         self._function = function
         self._args = args
+        self._own = own
+        if own is not None:
+            self._marker = Marker(own.every)
         self._wanted = 0
         self._yielded = 0
-        self._ahead: Ahead[Any] = Ahead(context, self._fill)
+        self._ahead: Ahead[Any] = Ahead(context, self._run)
+
+    def restore(self, mark: Mark) -> None:
+        """See `Stage`."""
+        assert self._own is not None, "it begins at its beginning"
+        self._yielded = operator.index(mark["at"])
+        self._own.begin(mark)
+        super().restore(mark)
+
+    def _mark(self, at: int) -> Mark:
+        return super()._mark(at) if self._own is None else self._own.mark(at)
 
     @abstractmethod
     async def _fill(self) -> None:
         """Runs the generator, as long as there is room."""
+
+    async def _run(self) -> None:
+        if self._own is not None:
+            self._own.open()
+        await self._fill()
+
+    async def aclose(self) -> None:
+        """See `Stage`."""
+        if self._own is not None:
+            self._own.close()
+        await super().aclose()
+
+    def _started(self) -> Any:
+        """What the function returns."""
+        if self._own is not None:
+            self._own.give_back()
+        return self._function(*self._args)
+
+    def _note(self) -> None:
+        """The generator has yielded an element, and waits."""
+        self._yielded += 1
+        if self._own is not None:
+            self._own.note(self._yielded)
 
     def _take(self, start: int, limit: int) -> Taken | None:  # noqa: ARG002 -- in turn
         items = self._ahead.items
@@ -49,6 +183,8 @@ class _YieldingStage(CountedStage):
     def _named(self, error: BaseException) -> Exception:
         """What a pull raises for an exception of the generator."""
         raised = as_raisable(error)
+        if isinstance(raised, StateError):
+            raised.complete(stage=self.label)
         annotate(raised, f"in {self.label}, after element {self._yielded}")
         return raised
 
@@ -62,8 +198,14 @@ class GeneratorStage(_YieldingStage):
         pull ─▶ a call in a thread: next(), next(), … ─▶ items ─▶ the block, when the call returns or 2 ms are over
     """
 
-    def __init__(self, context: StageContext, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        super().__init__(context, function, args)
+    def __init__(
+        self,
+        context: StageContext,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        own: OwnState | None = None,
+    ) -> None:
+        super().__init__(context, function, args, own)
         self._iterator: Iterator[Any] | None = None
         self._exhausted = False
         self._calling = False
@@ -85,7 +227,7 @@ class GeneratorStage(_YieldingStage):
         taken = nbytes = 0
         try:
             if self._iterator is None:
-                made = self._function(*self._args)
+                made = self._started()
                 if not isinstance(made, Iterable) and not hasattr(made, "__getitem__"):
                     raise TypeError(f"a generator function must return an iterable, not a {type(made).__name__}")
                 self._iterator = iter(made)
@@ -96,12 +238,12 @@ class GeneratorStage(_YieldingStage):
                     self._exhausted = True
                     break
                 self._ahead.items.append(item)
-                self._yielded += 1
                 taken += 1
                 nbytes += element_bytes(item)
                 if self._hungry:
                     self._hungry = False
                     loop.call_soon_threadsafe(self._ahead.tell)
+                self._note()
         except BaseException as error:  # noqa: BLE001 -- named, and raised behind the elements before it
             named = self._named(error)
             raise named from named.__cause__
@@ -138,24 +280,30 @@ class AsyncGeneratorStage(_YieldingStage):
     By the time somebody waits for its elements it is at most one element ahead.
     """
 
-    def __init__(self, context: StageContext, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        super().__init__(context, function, args)
+    def __init__(
+        self,
+        context: StageContext,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        own: OwnState | None = None,
+    ) -> None:
+        super().__init__(context, function, args, own)
         self._nbytes = 0
         self._late: Exception | None = None
 
     async def _fill(self) -> None:
         iterator: AsyncIterator[Any] | None = None
         try:
-            iterator = aiter(self._function(*self._args))
+            iterator = aiter(self._started())
             while True:
                 try:
                     with Outside():
                         item = await anext(iterator)
                 except StopAsyncIteration:
                     break
-                self._yielded += 1
                 self._nbytes += element_bytes(item)
                 self._ahead.put(item)
+                self._note()
                 await self._pause()
                 await self._ahead.room(self._is_full)
         except BaseException as error:
@@ -201,6 +349,7 @@ class AsyncGeneratorStage(_YieldingStage):
 
     async def aclose(self) -> None:
         await self._ahead.aclose()
+        await super().aclose()
         late, self._late = self._late, None
         if late is not None:
             raise late

@@ -11,9 +11,14 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage, is_async_generator
+from asyncdata.runtime.stages.sources.generator import (
+    AsyncGeneratorStage,
+    GeneratorStage,
+    OwnState,
+    is_async_generator,
+)
 from tests.patience import LIMIT_S
-from tests.runtime.stages.laws import Bench, Make, whole
+from tests.runtime.stages.laws import Bench, Make, check_any_blocking, whole
 
 
 def plain(function: Callable[..., Any], *args: Any) -> Make:
@@ -145,6 +150,28 @@ def test_an_async_generator_runs_only_while_it_is_asked() -> None:
         assert seen >= 5
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_marks_do_not_depend_on_blocks(every: int) -> None:
+    """What the generator told behind an element is the mark in front of the next one, however blocks are cut."""
+
+    def make(bench: Bench) -> Stage:
+        made = 0
+
+        def counting() -> Iterator[int]:
+            nonlocal made
+            while made < 60:
+                made += 1
+                yield made
+
+        own = OwnState("gen", lambda: [made], print, every, set())
+        return GeneratorStage(bench.context("gen"), counting, (), own)
+
+    trace = check_any_blocking(make, seeds=range(8))
+    for row, (mark, skip) in enumerate(trace.states):
+        at = row // every * every
+        assert (mark, skip) == ({"at": at, "value": [at]} if at else {"at": 0}, row - at + 1)
 
 
 def test_which_functions_are_asynchronous() -> None:
