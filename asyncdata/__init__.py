@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asyncdata import state as state
     from asyncdata.dataset.dataset import Dataset as Dataset
     from asyncdata.dataset.directories import image_dataset_from_directory as image_dataset_from_directory
     from asyncdata.dataset.directories import text_dataset_from_directory as text_dataset_from_directory
@@ -155,12 +156,15 @@ _HOMES = {
     "asyncdata.storage.backends": ("BackendSpec", "register_backend"),
     "asyncdata.workers.failure": ("UserFunctionError",),
 }
+_MODULES = ("state",)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- a list of the names above
+__all__ = sorted([*_HOME_OF, *_MODULES])  # noqa: PLE0605 -- a list of the names above
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"asyncdata.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'asyncdata' has no attribute {name!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from asyncdata.options import Options, read_environment
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.groups import gather_bounded
+from asyncdata.storage.local.replacing import replacing
 from asyncdata.storage.manifest_files import format_entry
 from asyncdata.types import ObjectInfo
 
@@ -56,16 +56,8 @@ def write_manifest(
     # A separate thread, so that it also works inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-manifest") as thread:
         infos = thread.submit(asyncio.run, _list(patterns, chosen)).result()
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.writelines(f"{format_entry(info)}\n" for info in infos)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(Path(path)) as file:
+        file.writelines(f"{format_entry(info)}\n".encode() for info in infos)
     return len(infos)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import io
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -211,6 +212,7 @@ async def ask(
     headers: Mapping[str, str],
     *,
     allow_redirects: bool,
+    data: bytes | None,
     most_bytes: int,
     proxy: str | None,
 ) -> tuple[ResponseHead, bytes]:
@@ -220,6 +222,7 @@ async def ask(
             method,
             URL(url, encoded=True),
             headers=headers,
+            data=None if data is None else io.BytesIO(data),
             proxy=proxy,
             allow_redirects=allow_redirects,
             max_redirects=MAX_REDIRECTS,

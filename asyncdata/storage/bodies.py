@@ -70,9 +70,15 @@ class Bodies:
         return f"<Bodies {self._client!r}, {self.fallback!r}>"
 
     async def ask(
-        self, method: str, url: str, headers: Mapping[str, str], *, allow_redirects: bool = True
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        allow_redirects: bool = True,
+        data: bytes | None = None,
     ) -> tuple[ResponseHead, bytes]:
-        """One request for metadata, by aiohttp and, where there is one, the origin's proxy.
+        """One request for metadata, or one that sends data, by aiohttp and, where there is one, the origin's proxy.
 
         Head and body have the time limits of any other answer.
 
@@ -88,6 +94,7 @@ class Bodies:
                 url,
                 headers,
                 allow_redirects=allow_redirects,
+                data=data,
                 most_bytes=_MAX_ANSWER_BYTES,
                 proxy=self._proxies.choose(parse_http_url(url)[0]),
             )

@@ -24,7 +24,13 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from asyncdata.errors import ObjectNotFoundError, PipelineClosedError, StorageError, TransientStorageError
+from asyncdata.errors import (
+    ObjectNotFoundError,
+    PipelineClosedError,
+    StorageError,
+    TransientStorageError,
+    UnsupportedURLError,
+)
 from asyncdata.options import SCHEME_ALIASES, Environment, Options, Storage
 from asyncdata.redaction import mask, redact
 from asyncdata.storage.attempt import Attempt
@@ -37,7 +43,7 @@ from asyncdata.storage.policy.attempts import Attempts
 from asyncdata.storage.policy.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.storage.policy.slots import Priority
-from asyncdata.storage.reader import RangeReader, ReaderSpec
+from asyncdata.storage.reader import ObjectWriter, RangeReader, ReaderSpec
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
@@ -115,6 +121,18 @@ class Fetcher:
 
     async def _numbered(self, name: str, listed: ObjectInfo | None) -> list[ObjectInfo]:
         return await self.glob(name) if listed is None else [listed]
+
+    async def write(self, url: str, data: bytes) -> None:
+        """Writes a whole object, with retries; the object is the old one or the new one at any time.
+
+        Raises:
+            UnsupportedURLError: The backend of the URL's scheme only reads.
+        """
+        reader = self._reader(url)
+        if not isinstance(reader, ObjectWriter):
+            raise UnsupportedURLError("asyncdata writes to local paths and to gs:// only", url=url)
+        write = reader.write
+        await self._retried(lambda: write(url, data), url)
 
     def read(
         self, info: ObjectInfo, start: int, buffer: memoryview, *, priority: Priority = 0

@@ -74,6 +74,15 @@ class RangeReader(Protocol):
         ...
 
 
+@runtime_checkable
+class ObjectWriter(Protocol):
+    """What a reader can do, too, whose store takes a whole object in one request."""
+
+    async def write(self, url: str, data: bytes) -> None:
+        """Makes the object, or replaces it; nobody sees a part of it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSpec:
     """How to open a reader, here or in another process. Picklable; its repr names option keys, never their values.

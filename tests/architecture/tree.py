@@ -18,6 +18,7 @@ PUBLIC_PACKAGES: Final = (
     "asyncdata.observe",
     "asyncdata.record",
     "asyncdata.service",
+    "asyncdata.state",
     "asyncdata.storage",
     "asyncdata.testing",
     "fake_gcs",

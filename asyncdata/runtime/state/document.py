@@ -52,17 +52,26 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
     }
 
 
-def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
-    """The state, if it is one of this plan.
+def check_version(document: Any) -> None:
+    """Looks whether this is a state.
 
     Raises:
-        StateError: It is damaged, of a later version, or of another plan; the message names the first difference.
+        StateError: It is none, or of a later version.
     """
     version = document.get(_KEY) if hasattr(document, "get") else None
     if type(version) is not int:
         raise StateError("this is no state: state_dict() of an iterator makes one")
     if version > VERSION:
         raise StateError(f"the state is of version {version}; this asyncdata reads versions up to {VERSION}")
+
+
+def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
+    """The state, if it is one of this plan.
+
+    Raises:
+        StateError: It is damaged, of a later version, or of another plan; the message names the first difference.
+    """
+    check_version(document)
     try:
         unlike = first_unlike(fingerprint(plan), [str(line) for line in document["plan"]])
         if unlike is not None:

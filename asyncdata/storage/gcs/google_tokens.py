@@ -13,7 +13,8 @@ from asyncdata.errors import AccessDeniedError
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.gcs.tokens import Token
 
-SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_only",)
+READING: Final = ("https://www.googleapis.com/auth/devstorage.read_only",)
+WRITING: Final = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _REQUEST_TIMEOUT_S: Final = 30.0
 
 
@@ -23,11 +24,13 @@ class GoogleTokens:
     Args:
         choice: ``google_default``, or the path of a credentials file.
         proxy: Where encrypted requests for tokens go through; None leaves that to the environment.
+        writes: Whether objects are written with them.
     """
 
-    def __init__(self, choice: str, proxy: str | None = None) -> None:
+    def __init__(self, choice: str, proxy: str | None = None, *, writes: bool = False) -> None:
         self._choice = choice
         self._proxy = proxy
+        self._scopes = WRITING if writes else READING
         self._credentials: Any = None
 
     def fetch(self) -> Token:
@@ -62,9 +65,9 @@ class GoogleTokens:
 
     def _load(self) -> Any:
         if self._choice == "google_default":
-            credentials, _ = google.auth.default(scopes=SCOPES)
+            credentials, _ = google.auth.default(scopes=self._scopes)
         else:
             credentials, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]  # no types there
-                self._choice, scopes=SCOPES
+                self._choice, scopes=self._scopes
             )
         return credentials

@@ -47,7 +47,14 @@ def open_reader(spec: ReaderSpec) -> GcsReader:
         tls_context=tls_context,
         proxies=proxies,
     )
-    return GcsReader(bodies, source, endpoint=endpoint, user_project=options.get("user_project"), retry=spec.retry)
+    return GcsReader(
+        bodies,
+        source,
+        endpoint=endpoint,
+        user_project=options.get("user_project"),
+        retry=spec.retry,
+        writing=functools.partial(choose_source, options.get("token"), proxies.always, writes=True),
+    )
 
 
 class GcsReader:
@@ -61,6 +68,7 @@ class GcsReader:
         endpoint: str,
         user_project: str | None,
         retry: RetryOptions,
+        writing: Callable[[], TokenSource | None],
     ) -> None:
         self._bodies = bodies
         self._retry = retry
@@ -69,6 +77,8 @@ class GcsReader:
         self._endpoint = endpoint
         self._user_project = user_project
         self._tokens = Tokens(source)
+        self._choose_writing = writing
+        self._writing: Tokens | None = None
         self._media_url = functools.lru_cache(maxsize=4096)(self._build_media_url)
 
     def __repr__(self) -> str:
@@ -191,9 +201,19 @@ class GcsReader:
             error.info = info
             raise
 
+    async def write(self, url: str, data: bytes) -> None:
+        """One request that replaces the whole object. A token for reading alone would be refused."""
+        self._writing = tokens = self._writing or Tokens(self._choose_writing())
+        target = requests.upload_url(self._endpoint, url, self._user_project)
+        status, headers, body = await self._ask(target, url, tokens, data)
+        if status != 200:
+            raise requests.answer_error(status, headers, body, url=url)
+
     async def aclose(self) -> None:
-        """Closes connections and the token thread."""
+        """Closes connections and the token threads."""
         await self._tokens.aclose()
+        if self._writing is not None:
+            await self._writing.aclose()
         await self._bodies.aclose()
 
     def _build_media_url(self, url: str, version: str | None) -> str:
@@ -232,22 +252,28 @@ class GcsReader:
             raise locate(error, info, start) from None
         return answer
 
-    async def _ask(self, url: str, subject: str) -> tuple[int, Mapping[str, str], bytes]:
-        """(status, headers, body) of a metadata request; the token is renewed once if it is refused."""
+    async def _ask(
+        self, url: str, subject: str, tokens: Tokens | None = None, data: bytes | None = None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """(status, headers, body) of a request for metadata, or of one that sends data.
+
+        The token is renewed once if it is refused.
+        """
+        tokens = tokens or self._tokens
         try:
-            token = await self._tokens.get()
-            answer = await self._ask_once(url, token)
+            token = await tokens.get()
+            answer = await self._ask_once(url, token, data)
             if answer[0] == 401 and token.header:
-                answer = await self._ask_once(url, await self._tokens.renew(token))
+                answer = await self._ask_once(url, await tokens.renew(token), data)
         except StorageError as error:
             if error.url is None:
                 error.url = subject
             raise
         return answer
 
-    async def _ask_once(self, url: str, token: Token) -> tuple[int, Mapping[str, str], bytes]:
+    async def _ask_once(self, url: str, token: Token, data: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Authorization": token.header} if token.header else {}
-        head, body = await self._bodies.ask("GET", url, headers)
+        head, body = await self._bodies.ask("GET" if data is None else "POST", url, headers, data=data)
         return head.status, head.headers, body
 
     async def _changed(self, info: ObjectInfo, start: int) -> StorageError:

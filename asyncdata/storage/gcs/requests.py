@@ -59,6 +59,15 @@ def stat_url(endpoint: str, url: str, user_project: str | None) -> str:
     return f"{endpoint}/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?{urlencode(query)}"
 
 
+def upload_url(endpoint: str, url: str, user_project: str | None) -> str:
+    """Where an object is written with one request."""
+    bucket, name = split_url(url)
+    query = {"uploadType": "media", "name": name}
+    if user_project is not None:
+        query["userProject"] = user_project
+    return f"{endpoint}/upload/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query, quote_via=quote, safe='')}"
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """One listing that covers some of a glob's patterns.

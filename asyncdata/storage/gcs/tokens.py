@@ -58,8 +58,8 @@ class TokenSource(Protocol):
         ...
 
 
-def choose_source(choice: object, proxy: str | None = None) -> TokenSource | None:
-    """The source that the option ``token`` means; None for anonymous access.
+def choose_source(choice: object, proxy: str | None = None, *, writes: bool = False) -> TokenSource | None:
+    """The source that the option ``token`` means, for reading or for writing, too; None for anonymous access.
 
     Raises:
         UnsupportedURLError: Not one of the documented values.
@@ -67,18 +67,18 @@ def choose_source(choice: object, proxy: str | None = None) -> TokenSource | Non
     if choice == "anon":
         return None
     if choice is None or choice == "google_default":
-        return _google("google_default", proxy)
+        return _google("google_default", proxy, writes)
     if isinstance(choice, str | os.PathLike):
         path = os.fspath(choice)
         if not isinstance(path, str) or not os.path.isfile(path):
             raise AccessDeniedError("the option 'token' names no file; use 'anon', 'google_default' or a file's path")
-        return _google(path, proxy)
+        return _google(path, proxy, writes)
     raise UnsupportedURLError("the option 'token' must be 'anon', 'google_default' or the path of a credentials file")
 
 
-def _google(choice: str, proxy: str | None) -> TokenSource:
+def _google(choice: str, proxy: str | None, writes: bool) -> TokenSource:
     # Loaded by name: its imports take long, and anonymous readers do without.
-    source: TokenSource = import_module(_GOOGLE).GoogleTokens(choice, proxy)
+    source: TokenSource = import_module(_GOOGLE).GoogleTokens(choice, proxy, writes=writes)
     return source
 
 

@@ -1,0 +1,163 @@
+"""States of iterators in files and objects: written as a whole or not at all, and checked when they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from asyncdata import arguments
+from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
+from asyncdata.options import Options, read_environment
+from asyncdata.runtime.state.document import check_version
+from asyncdata.storage.backends import check_storage
+from asyncdata.storage.fetch import Fetcher
+from asyncdata.storage.local.reader import path_of
+from asyncdata.storage.local.replacing import replacing
+from asyncdata.storage.urls import scheme_of
+
+__all__ = ["load", "save"]
+
+T = TypeVar("T")
+
+_MOST_BYTES: Final = 1 << 30
+
+
+def save(path_or_url: str | os.PathLike[str], state: Mapping[str, Any], options: Options | None = None) -> None:
+    """Writes a state. What is there already is replaced as a whole: a crash leaves the old state or the new one.
+
+    A local file is durable when this returns. An object is written with one request.
+
+    Args:
+        path_or_url: A local path or a ``gs://`` URL.
+        state: Of ``state_dict()``.
+        options: For ``gs://``: ``storage``, ``retry`` and ``timeouts`` are used.
+
+    Raises:
+        StateError: It is no state.
+        StorageError: The object cannot be written.
+        SystemResourceError: The file cannot be written.
+
+    Example:
+        >>> import tempfile, asyncdata as ad
+        >>> ds = ad.Dataset.range(5)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with ds.iterator() as it:
+        ...         numbers = [int(next(it)) for _ in range(2)]
+        ...         ad.state.save(f"{folder}/state.json", it.state_dict())
+        ...     with ds.iterator(state=ad.state.load(f"{folder}/state.json")) as it:
+        ...         [int(number) for number in it]
+        [2, 3, 4]
+    """
+    url = arguments.url("path_or_url", path_or_url)
+    check_version(state)
+    try:
+        data = json.dumps(state, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateError(f"the state was changed, and JSON cannot hold it any more: {error}", url=url) from None
+    if _is_local(url):
+        _write_file(url, data)
+    else:
+        _run(_write_object(url, data, options or Options()))
+
+
+def load(path_or_url: str | os.PathLike[str], options: Options | None = None) -> dict[str, Any]:
+    """Reads a state that `save` wrote.
+
+    Args:
+        path_or_url: Where it is: a local path, or a URL of any scheme that can be read.
+        options: For URLs: ``storage``, ``retry`` and ``timeouts`` are used.
+
+    Raises:
+        ObjectNotFoundError: There is none, as before the first `save`. It is a FileNotFoundError, too.
+        StateError: It is truncated, too large, of a later version, or no state at all.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> try:
+        ...     state = ad.state.load("no-such-state.json")
+        ... except FileNotFoundError:
+        ...     state = None  # the first run begins at the beginning
+        >>> it = ad.Dataset.range(5).iterator(state=state)
+    """
+    url = arguments.url("path_or_url", path_or_url)
+    data = _read_file(url) if _is_local(url) else _run(_read_object(url, options or Options()))
+    try:
+        state = json.loads(data)
+    except (ValueError, RecursionError):
+        raise StateError(f"no state: these {len(data)} bytes are truncated, or not JSON", url=url) from None
+    try:
+        check_version(state)
+    except StateError as error:
+        error.complete(url=url)
+        raise
+    found: dict[str, Any] = state
+    return found
+
+
+def _is_local(url: str) -> bool:
+    return scheme_of(url) == "file"
+
+
+def _check_size(size: int, url: str) -> None:
+    if size > _MOST_BYTES:
+        raise StateError(f"no state: {size} bytes are more than the {_MOST_BYTES} that a state may have", url=url)
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _write_file(url: str, data: bytes) -> None:
+    try:
+        with replacing(Path(path_of(url))) as file:
+            file.write(data)
+    except SystemResourceError:
+        raise
+    except OSError as error:
+        raise refused("the state cannot be written", error, url=url) from error
+
+
+def _read_file(url: str) -> bytes:
+    try:
+        with Path(path_of(url)).open("rb") as file:
+            _check_size(os.fstat(file.fileno()).st_size, url)
+            return file.read()
+    except FileNotFoundError:
+        raise ObjectNotFoundError("there is no such state", url=url) from None
+    except OSError as error:
+        raise StorageError(f"the state cannot be read: {error.strerror}", url=url) from error
+
+
+# --- objects -----------------------------------------------------------------------------------------------------
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """In a separate thread, so that it also works inside a running event loop."""
+    with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-state") as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def _write_object(url: str, data: bytes, options: Options) -> None:
+    check_storage(options.storage)
+    fetcher = Fetcher(options, read_environment())
+    try:
+        await fetcher.write(url, data)
+    finally:
+        await fetcher.aclose()
+
+
+async def _read_object(url: str, options: Options) -> bytes:
+    check_storage(options.storage)
+    fetcher = Fetcher(options, read_environment())
+    try:
+        info = await fetcher.stat(url)
+        _check_size(info.size, url)
+        data = bytearray(info.size)
+        await fetcher.read(info, 0, memoryview(data))
+        return bytes(data)
+    finally:
+        await fetcher.aclose()
