@@ -1,11 +1,16 @@
-"""States of iterators in files and objects: written as a whole or not at all, and checked when they are read."""
+"""States of iterators in files and objects: written as a whole or not at all, and checked when they are read.
+
+The list of files that an epoch was begun with is the same in all states of the epoch, and may be long. So it is a file
+of its own beside the states, named by its digest and written once; states of few files contain it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from collections.abc import Coroutine, Mapping
+import re
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -14,6 +19,7 @@ from asyncdata import arguments
 from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
 from asyncdata.options import Options, read_environment
 from asyncdata.runtime.state.document import check_version
+from asyncdata.runtime.state.listings import digest_of, pack, unpack
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.local.reader import path_of
@@ -25,12 +31,16 @@ __all__ = ["load", "save"]
 T = TypeVar("T")
 
 _MOST_BYTES: Final = 1 << 30
+_INSIDE: Final = 4096
+"""Characters of a listing that a state contains; a longer one lies beside it."""
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
 
 
 def save(path_or_url: str | os.PathLike[str], state: Mapping[str, Any], options: Options | None = None) -> None:
     """Writes a state. What is there already is replaced as a whole: a crash leaves the old state or the new one.
 
-    A local file is durable when this returns. An object is written with one request.
+    A local file is durable when this returns. An object is written with one request. A long list of input files is
+    written once to a file beside the states, ``listing-….jsonl``.
 
     Args:
         path_or_url: A local path or a ``gs://`` URL.
@@ -55,14 +65,17 @@ def save(path_or_url: str | os.PathLike[str], state: Mapping[str, Any], options:
     """
     url = arguments.url("path_or_url", path_or_url)
     check_version(state)
+    beside = {_beside(url, digest): body for digest, body in _long_listings(state)}
+    if beside:
+        state = {**state, "listings": [_without_long_data(part) for part in state["listings"]]}
     try:
         data = json.dumps(state, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise StateError(f"the state was changed, and JSON cannot hold it any more: {error}", url=url) from None
     if _is_local(url):
-        _write_file(url, data)
+        _write_files(url, data, beside)
     else:
-        _run(_write_object(url, data, options or Options()))
+        _run(_write_objects(url, data, beside, options or Options()))
 
 
 def load(path_or_url: str | os.PathLike[str], options: Options | None = None) -> dict[str, Any]:
@@ -85,13 +98,16 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
         >>> it = ad.Dataset.range(5).iterator(state=state)
     """
     url = arguments.url("path_or_url", path_or_url)
-    data = _read_file(url) if _is_local(url) else _run(_read_object(url, options or Options()))
+    data = _read(url, options)
     try:
         state = json.loads(data)
     except (ValueError, RecursionError):
         raise StateError(f"no state: these {len(data)} bytes are truncated, or not JSON", url=url) from None
     try:
         check_version(state)
+        for part in _listings_of(state):
+            if "data" not in part:
+                part["data"] = _read_listing(url, part.get("digest"), options)
     except StateError as error:
         error.complete(url=url)
         raise
@@ -99,8 +115,58 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
     return found
 
 
+# --- listings ----------------------------------------------------------------------------------------------------
+
+
+def _listings_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = state.get("listings", [])
+    if not isinstance(found, list) or not all(isinstance(part, dict) for part in found):
+        raise StateError("the state is damaged: its listings are none")
+    return found
+
+
+def _long_listings(state: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Digests and lines of the listings that do not belong inside the state."""
+    for part in _listings_of(state):
+        if len(part.get("data", "")) > _INSIDE:
+            body = unpack(part["data"])
+            if digest_of(body) != part.get("digest"):
+                raise StateError("the state is damaged: a listing is not the one that belongs to it")
+            yield part["digest"], body
+
+
+def _without_long_data(part: dict[str, Any]) -> dict[str, Any]:
+    long = len(part.get("data", "")) > _INSIDE
+    return {name: value for name, value in part.items() if name != "data" or not long}
+
+
+def _beside(url: str, digest: str) -> str:
+    folder, slash, _ = url.rpartition("/")
+    return f"{folder}{slash}listing-{digest}.jsonl"
+
+
+def _read_listing(url: str, digest: Any, options: Options | None) -> str:
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise StateError("the state is damaged: a listing has no digest")
+    place = _beside(url, digest)
+    try:
+        body = _read(place, options)
+    except ObjectNotFoundError:
+        raise StateError("the list of the files that the epoch was begun with is not there", url=place) from None
+    if digest_of(body) != digest:
+        raise StateError("the list of the files that the epoch was begun with is damaged", url=place)
+    return pack(body)
+
+
+# --- places ------------------------------------------------------------------------------------------------------
+
+
 def _is_local(url: str) -> bool:
     return scheme_of(url) == "file"
+
+
+def _read(url: str, options: Options | None) -> bytes:
+    return _read_file(url) if _is_local(url) else _run(_read_object(url, options or Options()))
 
 
 def _check_size(size: int, url: str) -> None:
@@ -108,13 +174,14 @@ def _check_size(size: int, url: str) -> None:
         raise StateError(f"no state: {size} bytes are more than the {_MOST_BYTES} that a state may have", url=url)
 
 
-# --- files -------------------------------------------------------------------------------------------------------
-
-
-def _write_file(url: str, data: bytes) -> None:
+def _write_files(url: str, data: bytes, beside: Mapping[str, bytes]) -> None:
+    """The listings first: there is no state without its listings."""
     try:
-        with replacing(Path(path_of(url))) as file:
-            file.write(data)
+        for place, body in [*beside.items(), (url, data)]:
+            path = Path(path_of(place))
+            if place == url or not path.is_file() or path.stat().st_size != len(body):
+                with replacing(path) as file:
+                    file.write(body)
     except SystemResourceError:
         raise
     except OSError as error:
@@ -132,19 +199,23 @@ def _read_file(url: str) -> bytes:
         raise StorageError(f"the state cannot be read: {error.strerror}", url=url) from error
 
 
-# --- objects -----------------------------------------------------------------------------------------------------
-
-
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """In a separate thread, so that it also works inside a running event loop."""
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-state") as thread:
         return thread.submit(asyncio.run, work).result()
 
 
-async def _write_object(url: str, data: bytes, options: Options) -> None:
+async def _write_objects(url: str, data: bytes, beside: Mapping[str, bytes], options: Options) -> None:
     check_storage(options.storage)
     fetcher = Fetcher(options, read_environment())
     try:
+        for place, body in beside.items():
+            try:
+                known = (await fetcher.stat(place)).size
+            except ObjectNotFoundError:
+                known = -1
+            if known != len(body):
+                await fetcher.write(place, body)
         await fetcher.write(url, data)
     finally:
         await fetcher.aclose()

@@ -29,6 +29,7 @@ from asyncdata.runtime.stage import Meter, Spawn, StageContext
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
+from asyncdata.runtime.state.listings import Listing, Listings
 from asyncdata.runtime.state.resume import BEGIN, Resume
 from asyncdata.runtime.state.tracks import Place, Tracks
 from asyncdata.workers.overtime import to_ns
@@ -100,6 +101,7 @@ class Services:
         seed: Stands in for seeds that were not given.
         spawn: Starts a task of the pipeline.
         tracks: Of what is delivered in no fixed order.
+        listings: Of the state that the pipeline is brought back to.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Services:
         seed: int,
         spawn: Spawn,
         tracks: Tracks,
+        listings: tuple[Listing, ...] = (),
     ) -> None:
         self.runtime = runtime
         self.tracks = tracks
@@ -121,6 +124,7 @@ class Services:
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.sources = SourceTable()
+        self.listings = Listings(listings)
         self.meters: dict[str, Meter] = {}
         self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
@@ -164,7 +168,7 @@ class Services:
             if known == chosen:
                 return access
         io = self.io.beside(chosen)
-        access = Access(io, Manifest(io))
+        access = Access(io, Manifest(io, self.listings, len(self._storages)))
         self._storages.append((chosen, access))
         return access
 

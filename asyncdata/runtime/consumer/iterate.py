@@ -81,6 +81,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._ended = False
         self._error: BaseException | None = None
         self._failure = ""
+        self._listings = {} if saved is None else {listing.key: listing for listing in saved.listings}
         running = prepare(self._plan, epoch, saved)
         self._positions = Positions(
             0 if saved is None else saved.position,
@@ -154,6 +155,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                         return _NOTHING
                     self._delivery, self._row = delivery, 0
                     self._positions.receive(delivery.advance)
+                    self._listings.update((listing.key, listing) for listing in delivery.listings)
                 row = self._row
                 taken = 1
                 self._row += taken
@@ -248,6 +250,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             else:
                 arguments.integer("at", at, least=0)
                 self._check_position(at)
+            # In front of the first element nothing was taken from a listing: a new one is as good.
+            listings = tuple(self._listings.values()) if at else ()
             made = self._made
             part = unordered_part(self._plan, deterministic=made.options.deterministic)
             state: Saved
@@ -271,6 +275,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 drawn=tuple(drawn_seeds(made.plan)),
                 state=state,
                 causes=part.causes,
+                listings=listings,
             ),
             self._plan,
         )

@@ -35,7 +35,9 @@ from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.scope import Scope, Services, Step
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
-from asyncdata.runtime.state.tracks import Place, Saved, Tracks
+from asyncdata.runtime.state.document import Start
+from asyncdata.runtime.state.listings import Listings
+from asyncdata.runtime.state.tracks import Place, Tracks
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class Pipeline:
         options: In force.
         seed: Stands in for seeds that were not given.
         epoch: Number of this iteration.
-        state: What it begins at; None: the beginning.
+        start: The state that it is brought back to; None: it begins.
         edge: Where deliveries go.
         ended: Called on the stage loop when everything is put back.
         remote: The consumer is another process.
@@ -69,7 +71,7 @@ class Pipeline:
         epoch: int,
         edge: Exit,
         ended: Callable[[], None],
-        state: Saved | None = None,
+        start: Start | None = None,
         remote: bool = False,
     ) -> None:
         self._runtime = runtime
@@ -77,7 +79,8 @@ class Pipeline:
         self._options = options
         self._seed = seed
         self._epoch = epoch
-        self._state = state if isinstance(state, State) else None
+        self._start = start or Start()
+        state = self._start.state
         self._tracks = Tracks(() if isinstance(state, State) or state is None else state)
         self._edge = edge
         self._ended = ended
@@ -125,6 +128,7 @@ class Pipeline:
                         self._seed,
                         tasks.spawn,
                         self._tracks,
+                        self._start.listings,
                     )
                 )
                 error = await self._work(services[0])
@@ -161,7 +165,7 @@ class Pipeline:
             self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
-            await self._pump(self._root, deliverer)
+            await self._pump(self._root, deliverer, services.listings)
         except asyncio.CancelledError as caught:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -189,12 +193,12 @@ class Pipeline:
             worker_stages=workers,
             ordered=self._options.deterministic,
             errors=services.errors,
-            state=self._state,
+            state=self._start.state if isinstance(self._start.state, State) else None,
             part=part,
             within=Place() if part.steps and part.refused is None else None,
         )
 
-    async def _pump(self, root: Stage, deliverer: Deliverer) -> None:
+    async def _pump(self, root: Stage, deliverer: Deliverer, listings: Listings) -> None:
         pause = Pause()
         news: list[Advance] = []
         tracked = not root.ordered
@@ -211,12 +215,12 @@ class Pipeline:
                 if news:
                     block.advance = Advance.concat([*news, block.advance])
                     news = []
-                if not await self._deliver(block, deliverer):
+                if not await self._deliver(block, deliverer, listings):
                     return
             del block
             await pause()
 
-    async def _deliver(self, block: Block, deliverer: Deliverer) -> bool:
+    async def _deliver(self, block: Block, deliverer: Deliverer, listings: Listings) -> bool:
         """Delivers a block in as many parts as the consumer's memory asks for; False when the consumer is gone."""
         rest: Block | None = block
         del block
@@ -224,6 +228,7 @@ class Pipeline:
             while rest is not None:
                 delivery, rest = deliverer.deliver(rest)
                 delivery.advance.events = self._tracks.take_events()
+                delivery.listings = listings.news()
                 if not await self._edge.put(delivery):
                     return False
                 del delivery

@@ -124,7 +124,7 @@ class Host:
                 cargo.options,
                 seed=cargo.seed,
                 epoch=cargo.epoch,
-                state=cargo.state,
+                start=cargo.start,
                 edge=run.outlet,
                 ended=lambda: self._put_back(run),
                 remote=True,

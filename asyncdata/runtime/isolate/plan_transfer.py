@@ -12,7 +12,7 @@ from asyncdata.plan.flat import flattened, restored
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, walk
 from asyncdata.runtime.isolate import out_of_band
-from asyncdata.runtime.state.tracks import Saved
+from asyncdata.runtime.state.document import Start
 from asyncdata.storage.backends import BackendSpec, adopt_backends, registered_backends
 from asyncdata.workers.transfer import LOADER, dump_program, dumps
 
@@ -26,7 +26,7 @@ class Cargo:
         options: In force.
         seed: Stands in for seeds that were not given.
         epoch: Number of the iteration.
-        state: What it begins at; None: the beginning.
+        start: The state that the pipeline is brought back to; None: it begins.
         backends: What serves URL schemes, beside asyncdata itself.
     """
 
@@ -34,7 +34,7 @@ class Cargo:
     options: Options
     seed: int
     epoch: int
-    state: Saved | None = None
+    start: Start | None = None
     backends: Mapping[str, BackendSpec] = field(default_factory=registered_backends)
 
 

@@ -79,7 +79,7 @@ class RunningHere(Running):
             cargo.options,
             seed=cargo.seed,
             epoch=cargo.epoch,
-            state=cargo.state,
+            start=cargo.start,
             edge=self.edge,
             ended=self.gone.open,
         )
@@ -184,9 +184,9 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None) -> Running:
     """
     shared = active_runtime()
     options, idle = settings_of(plan, None if shared is None else shared.options)
-    state = None
+    start = None
     if saved is not None:
-        plan, epoch, seed, state = with_drawn_seeds(plan, saved.drawn), saved.epoch, saved.seed, saved.state
+        plan, epoch, seed, start = with_drawn_seeds(plan, saved.drawn), saved.epoch, saved.seed, saved.start
         _check_order(plan, options, saved.causes)
         if options.seed not in (None, seed):
             raise StateError(f"the state is of another pipeline: seed={options.seed} here, {seed} in the state")
@@ -195,5 +195,5 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None) -> Running:
     runtime = shared or Runtime(options, pipelines=1)
     runtime.idle_options.warn(idle)
     kind = RunningIsolated if runtime.options.isolate else RunningHere
-    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, state=state)
+    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, start=start)
     return kind(runtime, cargo, owns_runtime=shared is None)

@@ -12,9 +12,11 @@ from asyncdata.errors import DataError, ObjectNotFoundError
 from asyncdata.redaction import redact
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.stage import Pause
+from asyncdata.runtime.state.listings import Listings, key_of
 from asyncdata.storage.globs import has_wildcard
 from asyncdata.storage.groups import gather_bounded
 from asyncdata.storage.manifest_files import MAX_MANIFEST_BYTES, parse_entry
+from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
 D = TypeVar("D")
@@ -28,10 +30,14 @@ class Manifest:
 
     Args:
         io: Storage.
+        kept: What the pipeline has listed, for its states.
+        number: Of the storage options, among those of the pipeline.
     """
 
-    def __init__(self, io: Io) -> None:
+    def __init__(self, io: Io, kept: Listings | None = None, number: int = 0) -> None:
         self._io = io
+        self._kept = kept or Listings(())
+        self._number = number
         self._objects: dict[str, ObjectInfo] = {}
         self._listings: dict[tuple[str, ...], list[str]] = {}
 
@@ -50,12 +56,12 @@ class Manifest:
         self._objects.pop(url, None)
 
     async def matching(self, patterns: tuple[str, ...]) -> list[str]:
-        """The URLs that match, sorted; listed once.
+        """The URLs that match, sorted; listed once, or not at all if the epoch was begun with a listing.
 
         Raises:
             ObjectNotFoundError: A pattern matches nothing.
         """
-        known = self._listings.get(patterns)
+        known = self._known(patterns)
         if known is not None:
             return known
         found: dict[str, ObjectInfo] = {}
@@ -66,7 +72,19 @@ class Manifest:
             found.update((info.url, info) for info in infos)
         self._objects.update(found)
         self._listings[patterns] = urls = sorted(found)
+        self._kept.note(key_of(self._number, patterns), [found[url] for url in urls])
         return urls
+
+    def _known(self, patterns: tuple[str, ...]) -> list[str] | None:
+        """What was found before, by this pipeline or by the one whose state it continues."""
+        known = self._listings.get(patterns)
+        recorded = self._kept.recall(key_of(self._number, patterns)) if known is None else None
+        if recorded is not None:
+            known = self._listings[patterns] = [info.url for info in recorded]
+            # A local file may have been copied since; its reader looks at what it is now.
+            stored = [info for info in recorded if info.size >= 0 and scheme_of(info.url) != "file"]
+            self._objects.update((info.url, info) for info in stored)
+        return known
 
     async def _glob(self, pattern: str) -> list[ObjectInfo]:
         """No object's name ends in a slash; over http there are no names."""
@@ -90,11 +108,11 @@ class Manifest:
             DataError: It is not a manifest.
         """
         key = ("", url)  # no pattern is empty
-        known = self._listings.get(key)
+        known = self._known(key)
         if known is not None:
             return known
         data = await self._io.call(self._read_whole(url))
-        urls: list[str] = []
+        infos: list[ObjectInfo] = []
         pause = Pause()
         for number, line in enumerate(io.BytesIO(data)):
             if number % _LINES_PER_STEP == 0:
@@ -102,12 +120,13 @@ class Manifest:
             if not line.strip():
                 continue
             info = parse_entry(line, number, url)
-            urls.append(info.url)
+            infos.append(info)
             if info.size >= 0:
                 self._objects[info.url] = info
-        if not urls:
+        if not infos:
             raise DataError("the manifest names no file", url=url)
-        self._listings[key] = urls
+        self._listings[key] = urls = [info.url for info in infos]
+        self._kept.note(key_of(self._number, key), infos)
         return urls
 
     async def _read_whole(self, url: str) -> bytearray:

@@ -11,10 +11,25 @@ from asyncdata.memory.advance import State
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.listings import Listing
+from asyncdata.runtime.state.listings import from_json as listing_from_json
 from asyncdata.runtime.state.tracks import Saved, from_saved, to_saved
 
 VERSION: Final = 1
 _KEY: Final = "asyncdata_state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a running pipeline is told of a state.
+
+    Attributes:
+        state: What the pipeline is brought back to; None: it begins.
+        listings: What had been listed by then.
+    """
+
+    state: Saved | None = None
+    listings: tuple[Listing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +43,7 @@ class SavedState:
         drawn: Seeds that steps of the plan drew.
         state: What the pipeline is brought back to.
         causes: The steps that pass elements on as they are ready.
+        listings: What was listed in the epoch.
     """
 
     epoch: int
@@ -36,11 +52,17 @@ class SavedState:
     drawn: tuple[int, ...]
     state: Saved
     causes: tuple[str, ...] = ()
+    listings: tuple[Listing, ...] = ()
+
+    @property
+    def start(self) -> Start:
+        """What a pipeline is told of it."""
+        return Start(state=self.state, listings=self.listings)
 
 
 def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
     """The state as JSON can hold it."""
-    return {
+    document = {
         _KEY: VERSION,
         "epoch": saved.epoch,
         "position": saved.position,
@@ -50,6 +72,9 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         "state": to_json(saved.state if isinstance(saved.state, State) else to_saved(saved.state)),
         "unordered": list(saved.causes),
     }
+    if saved.listings:
+        document["listings"] = [listing.to_json() for listing in saved.listings]
+    return document
 
 
 def check_version(document: Any) -> None:
@@ -82,6 +107,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         causes = tuple([str(label) for label in document["unordered"]])
         if causes:
             state = from_saved(state)
+        listings = tuple(map(listing_from_json, document.get("listings", ())))
     except KeyError as error:
         raise StateError(f"the state is damaged: {error} is missing") from error
     except (TypeError, ValueError) as error:
@@ -91,4 +117,6 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
     if len(drawn) != len(drawn_seeds(plan)):
         raise StateError("the state is damaged: seeds are missing")
     epoch, position, seed = numbers
-    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=state, causes=causes)
+    return SavedState(
+        epoch=epoch, position=position, seed=seed, drawn=drawn, state=state, causes=causes, listings=listings
+    )

@@ -1,0 +1,135 @@
+"""What a pipeline has listed, so that an epoch that is resumed ends with the files that it began with.
+
+    Manifest ── note ──▶ Listings ── news ──▶ deliveries ──▶ the iterator ──▶ "listings" of its states
+    Manifest ◀─ recall ── Listings ◀── of a state that was loaded
+
+A listing is stored as a manifest file is: a line of JSON per object, known by the digest of all of them. URLs that hold
+secrets are never stored: such a listing is made anew, and it is the list of these URLs anyway.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from asyncdata.errors import DataError, StateError
+from asyncdata.redaction import redact
+from asyncdata.storage.manifest_files import MAX_MANIFEST_BYTES, format_entry, parse_entry
+from asyncdata.types import ObjectInfo
+
+
+class Listing:
+    """The objects that were found once.
+
+    Args:
+        key: What was looked for, see `Listings`.
+        infos: The objects, in their order.
+    """
+
+    def __init__(self, key: str, infos: Sequence[ObjectInfo]) -> None:
+        self.key = key
+        self.infos = tuple(infos)
+
+    @functools.cached_property
+    def body(self) -> bytes:
+        """The lines."""
+        return "".join([f"{format_entry(info)}\n" for info in self.infos]).encode()
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the lines."""
+        return digest_of(self.body)
+
+    @functools.cached_property
+    def packed(self) -> str:
+        """The lines as a text for JSON."""
+        return pack(self.body)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a part of a state."""
+        return {"of": self.key, "digest": self.digest, "data": self.packed}
+
+
+def digest_of(body: bytes) -> str:
+    """The name of a listing's lines."""
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def pack(body: bytes) -> str:
+    """Lines as a text for JSON."""
+    return base64.b64encode(zlib.compress(body)).decode()
+
+
+def unpack(data: str) -> bytes:
+    """What `pack` was given.
+
+    Raises:
+        StateError: It is not what `pack` makes.
+    """
+    try:
+        unpacker = zlib.decompressobj()
+        body = unpacker.decompress(base64.b64decode(data, validate=True), MAX_MANIFEST_BYTES)
+        if not unpacker.eof:
+            raise ValueError("it does not end")
+    except (TypeError, ValueError, zlib.error) as error:
+        raise StateError(f"the state is damaged: a listing cannot be read ({error})") from error
+    return body
+
+
+def from_json(part: Any) -> Listing:
+    """What `Listing.to_json` made.
+
+    Raises:
+        StateError: It is damaged, or only the digest of a listing that lies elsewhere.
+    """
+    try:
+        key, digest = str(part["of"]), str(part["digest"])
+        if "data" not in part:
+            raise StateError("the state's listing lies in a file beside it: read it with ad.state.load")
+        body = unpack(part["data"])
+        if digest_of(body) != digest:
+            raise StateError("the state is damaged: a listing is not the one that belongs to it")
+        lines = body.splitlines()
+        return Listing(key, [parse_entry(line, number, "") for number, line in enumerate(lines)])
+    except (KeyError, TypeError, DataError) as error:
+        raise StateError(f"the state is damaged: a listing cannot be read ({error})") from error
+
+
+class Listings:
+    """The listings of one running pipeline, on the stage loop.
+
+    A listing's key says which storage options found it, as a number in the order of the plan, and what was looked for.
+
+    Args:
+        recorded: Of the state that the pipeline was brought back to.
+    """
+
+    def __init__(self, recorded: Iterable[Listing]) -> None:
+        self._recorded = {listing.key: listing for listing in recorded}
+        self._news: list[Listing] = []
+
+    def recall(self, key: str) -> Sequence[ObjectInfo] | None:
+        """What was found when the epoch began, if the state knows it."""
+        found = self._recorded.get(key)
+        return None if found is None else found.infos
+
+    def note(self, key: str, infos: Sequence[ObjectInfo]) -> None:
+        """This was found now."""
+        if all(redact(info.url) == info.url for info in infos):
+            self._news.append(Listing(key, infos))
+
+    def news(self) -> tuple[Listing, ...]:
+        """What was found since the last call."""
+        news, self._news = tuple(self._news), []
+        return news
+
+
+def key_of(access: int, patterns: Sequence[str]) -> str:
+    """The key of a listing; no secret can be read from it."""
+    text = json.dumps([access, *map(redact, patterns)])
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
