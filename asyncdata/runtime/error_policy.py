@@ -3,12 +3,14 @@
     stage ── Guard (one per step of the plan) ──▶ Skips (one per policy in force) ──▶ Quarantine
 
 Pure counting on the stage loop. Invariants: an element is counted once, by the step in which it failed, when its turn
-to be delivered comes, so that in deterministic order the quota ends the pipeline at the same element in every run. No
-pipeline runs forever without delivering anything, because consecutive failures are always limited.
+to be delivered comes, so that in deterministic order the quota ends the pipeline at the same element in every run, also
+in one that was interrupted, see `runtime.state.skipped`. No pipeline runs forever without delivering anything, because
+consecutive failures are always limited.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -27,6 +29,7 @@ from asyncdata.options import ErrorPolicy
 from asyncdata.redaction import redact
 from asyncdata.runtime.quarantine import Quarantine, describe
 from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.state.skipped import Failure, Skipped, identity_of
 from asyncdata.workers.failure import ends_program, in_a_line
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -40,22 +43,42 @@ class Skips:
         policy: The policy.
         sources: For naming elements.
         quarantine: Where skipped elements are told, if anywhere.
+        before: What it had let pass when the state was taken that the pipeline is brought back to.
     """
 
-    def __init__(self, policy: ErrorPolicy, sources: SourceTable, quarantine: Quarantine | None) -> None:
+    def __init__(
+        self,
+        policy: ErrorPolicy,
+        sources: SourceTable,
+        quarantine: Quarantine | None,
+        before: Skipped | None = None,
+    ) -> None:
+        before = before or Skipped()
         self.policy = policy
         self._sources = sources
         self._quarantine = quarantine
-        self._guards: dict[str, Guard] = {}
-        self._elements = 0
-        self._shards = 0
-        self._bytes = 0
+        self._tallies: dict[str, Tally] = {}
+        self._elements = before.elements
+        self._shards = before.shards
+        self._bytes = before.unread_bytes
+        self._before = before
+        self._known: dict[int, list[int]] = {}
+        for failure in before.failures:
+            self._known.setdefault(failure.identity, []).append(failure.in_a_row)
+        self._news: list[Failure] = []
+        self._ended: Skipped | None = None
         self._first = ""
         self._last = ""
 
-    def guard(self, place: str, label: str) -> Guard:
-        """The guard of one step; the same for every epoch and every inner dataset at this place of the plan."""
-        return self._guards.setdefault(place, Guard(self, label))
+    def guard(self, place: str, label: str, around: Sequence[Any] = ()) -> Guard:
+        """The guard of one step; it counts together with those of other epochs and inner datasets at this place.
+
+        Args:
+            place: Of the step in the plan.
+            label: The step.
+            around: The epoch and the inner dataset.
+        """
+        return Guard(self, self._tallies.setdefault(place, Tally(label)), around)
 
     def ends_shard(self, error: BaseException) -> bool:
         """Whether an error of a source ends only the shard it happened in."""
@@ -66,21 +89,57 @@ class Skips:
 
     def stats(self) -> SkippedStats:
         """What was skipped so far."""
-        steps: dict[str, int] = {}
-        for guard in self._guards.values():
-            if guard.skipped:
-                steps[guard.label] = steps.get(guard.label, 0) + guard.skipped
         return SkippedStats(
             elements=self._elements,
             shards=self._shards,
             unread_bytes=self._bytes,
-            steps=steps,
+            steps=self._steps(),
             lines_lost=self._quarantine.lost if self._quarantine is not None else 0,
             last=self._last,
         )
 
-    def count(self, guard: Guard, error: BaseException, line: dict[str, Any]) -> TooManyErrorsError | None:
+    def _steps(self) -> dict[str, int]:
+        steps = dict(self._before.steps)
+        for tally in list(self._tallies.values()):
+            if tally.skipped:
+                steps[tally.label] = steps.get(tally.label, 0) + tally.skipped
+        return steps
+
+    def news(self) -> Skipped | None:
+        """The counts, and the failures since the last call; None if nobody needs to know."""
+        if not self._news and self.policy.max_fraction is None:
+            return None
+        news, self._news = tuple(self._news), []
+        return dataclasses.replace(self._ended or self._counts(), failures=news)
+
+    def _counts(self) -> Skipped:
+        return Skipped(
+            elements=self._elements,
+            shards=self._shards,
+            unread_bytes=self._bytes,
+            seen=self._seen(),
+            steps=self._steps(),
+        )
+
+    def _seen(self) -> int:
+        return self._before.seen + max((tally.seen for tally in self._tallies.values()), default=0)
+
+    def count(
+        self, guard: Guard, error: BaseException, line: dict[str, Any], identity: int
+    ) -> TooManyErrorsError | None:
         """One more that failed; the error to raise if that is one too many."""
+        tally = guard.tally
+        tally.seen += 1
+        known = self._known.get(identity)
+        if known:
+            # It failed before the interruption, too, and was not too many then.
+            tally.in_a_row = known.pop(0)
+            if self._quarantine is not None:
+                self._quarantine.put(line)
+            return None
+        before = self._counts()
+        tally.skipped += 1
+        tally.in_a_row += 1
         shard = "unread_bytes" in line
         self._elements += not shard
         self._shards += shard
@@ -91,9 +150,12 @@ class Skips:
             self._quarantine.put(line)
         if self.policy.log_warning:
             _LOGGER.warning("skipped in %s: %s", guard.label, _name(line))
-        reason = self._exceeded(guard)
+        reason = self._exceeded(tally)
         if reason is None:
+            self._news.append(Failure(identity, tally.in_a_row))
             return None
+        # States of elements in front of this one do not contain it: it is one too many when it comes again.
+        self._ended = self._ended or before
         total = self._elements + self._shards
         over = TooManyErrorsError(
             f"{total} failed, {reason}. The first: {self._first}; the last: {self._last}",
@@ -107,18 +169,18 @@ class Skips:
         over.__cause__ = error
         return over
 
-    def _exceeded(self, guard: Guard) -> str | None:
+    def _exceeded(self, tally: Tally) -> str | None:
         policy = self.policy
         total = self._elements + self._shards
         if policy.max_skipped is not None and total > policy.max_skipped:
             return f"and max_skipped is {policy.max_skipped}"
         if policy.max_fraction is not None:
-            seen = max(each.seen for each in self._guards.values())
+            seen = self._seen()
             # Of no failure at all there is nothing to estimate: the first one is too many.
             if (seen >= policy.min_elements or not policy.max_fraction) and total > policy.max_fraction * seen:
                 return f"of {seen} elements, and max_fraction is {policy.max_fraction:g}"
-        if guard.in_a_row > policy.max_in_a_row:
-            return f"{guard.in_a_row} of them in a row, and max_in_a_row is {policy.max_in_a_row}"
+        if tally.in_a_row > policy.max_in_a_row:
+            return f"{tally.in_a_row} of them in a row, and max_in_a_row is {policy.max_in_a_row}"
         return None
 
     def place(self, error: BaseException, origin: Rows | None) -> dict[str, Any]:
@@ -134,8 +196,9 @@ class Skips:
         }
 
 
-class Guard:
-    """One step's part: what it has seen, and what of that failed.
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """What one step has seen, and what of that failed.
 
     Attributes:
         label: The step.
@@ -144,20 +207,36 @@ class Guard:
         in_a_row: Of those, the last ones, with nothing good between them.
     """
 
-    __slots__ = ("_skips", "in_a_row", "label", "seen", "skipped")
+    label: str
+    seen: int = 0
+    skipped: int = 0
+    in_a_row: int = 0
 
-    def __init__(self, skips: Skips, label: str) -> None:
+
+class Guard:
+    """One step's part in one epoch and one inner dataset.
+
+    Attributes:
+        tally: Of the step.
+    """
+
+    __slots__ = ("_around", "_skips", "tally")
+
+    def __init__(self, skips: Skips, tally: Tally, around: Sequence[Any]) -> None:
         self._skips = skips
-        self.label = label
-        self.seen = 0
-        self.skipped = 0
-        self.in_a_row = 0
+        self._around = around
+        self.tally = tally
+
+    @property
+    def label(self) -> str:
+        """The step."""
+        return self.tally.label
 
     def passed(self, count: int) -> None:
         """So many elements were good."""
         if count:
-            self.seen += count
-            self.in_a_row = 0
+            self.tally.seen += count
+            self.tally.in_a_row = 0
 
     def skip(self, error: BaseException, origin: Rows) -> BaseException | None:
         """An element failed; the error to raise if it was one too many, else it is left out.
@@ -166,7 +245,8 @@ class Guard:
         """
         if ends_program(error):
             return error
-        return self._count(error, {**self._skips.place(error, origin), "stage": self.label, "error": describe(error)})
+        line = {**self._skips.place(error, origin), "stage": self.label, "error": describe(error)}
+        return self._skips.count(self, error, line, identity_of(self._around, origin.tolist()))
 
     def end_shard(self, error: BaseException, size: Callable[[], int | None]) -> TooManyErrorsError | None:
         """A shard cannot be read any further; the error to raise if it was one too many, else it ends here.
@@ -178,17 +258,11 @@ class Guard:
         line = {**self._skips.place(error, None), "stage": self.label, "error": describe(error)}
         whole, offset = size(), line["offset"] or 0
         line["unread_bytes"] = None if whole is None else max(0, whole - offset)
-        return self._count(error, line)
+        return self._skips.count(self, error, line, identity_of(self._around, line["url"]))
 
     def ends_shard(self, error: BaseException) -> bool:
         """Whether an error of a source ends only the shard it happened in."""
         return self._skips.ends_shard(error)
-
-    def _count(self, error: BaseException, line: dict[str, Any]) -> TooManyErrorsError | None:
-        self.seen += 1
-        self.skipped += 1
-        self.in_a_row += 1
-        return self._skips.count(self, error, line)
 
 
 def sum_up(parts: Sequence[SkippedStats]) -> SkippedStats:

@@ -29,7 +29,8 @@ from asyncdata.runtime.stage import Meter, Spawn, StageContext
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
-from asyncdata.runtime.state.listings import Listing, Listings
+from asyncdata.runtime.state.listings import Listings
+from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.resume import BEGIN, Resume
 from asyncdata.runtime.state.tracks import Place, Tracks
 from asyncdata.workers.overtime import to_ns
@@ -101,7 +102,7 @@ class Services:
         seed: Stands in for seeds that were not given.
         spawn: Starts a task of the pipeline.
         tracks: Of what is delivered in no fixed order.
-        listings: Of the state that the pipeline is brought back to.
+        before: What had happened by the state that the pipeline is brought back to.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Services:
         seed: int,
         spawn: Spawn,
         tracks: Tracks,
-        listings: tuple[Listing, ...] = (),
+        before: News = NOTHING,
     ) -> None:
         self.runtime = runtime
         self.tracks = tracks
@@ -124,7 +125,8 @@ class Services:
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.sources = SourceTable()
-        self.listings = Listings(listings)
+        self._before = before
+        self.listings = Listings(before.listings)
         self.meters: dict[str, Meter] = {}
         self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
@@ -180,8 +182,14 @@ class Services:
         return self._skips.get(place) or self._skipping(place, policy)
 
     def _skipping(self, place: str, policy: ErrorPolicy) -> Skips:
-        self._skips[place] = Skips(policy, self.sources, self._quarantine)
+        self._skips[place] = Skips(policy, self.sources, self._quarantine, self._before.skipped.get(place))
         return self._skips[place]
+
+    def news(self) -> News | None:
+        """What has happened since the last call that states must know."""
+        skipped = {place: part for place, skips in self._skips.items() if (part := skips.news()) is not None}
+        listings = self.listings.news()
+        return News(listings, skipped) if listings or skipped else None
 
     def skipped(self) -> SkippedStats:
         """What was left out so far; from any thread."""
@@ -390,7 +398,7 @@ class Scope:
             spawn=services.spawn,
             account=functools.partial(self._account, label),
             path=self.element,
-            guard=None if self.errors is None else self.errors.guard(self.place, step),
+            guard=None if self.errors is None else self.errors.guard(self.place, step, (self.epoch, self.element)),
             block_bytes=services.budget.limit // _BLOCK_PART // max(self.shards, 1),
             ordered=self.ordered if deterministic is None else deterministic,
         )

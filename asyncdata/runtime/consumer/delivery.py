@@ -26,7 +26,7 @@ from asyncdata.memory.lease import Lease, Returns
 from asyncdata.memory.structure import Structure, unflatten
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.packing import Packer, RefLeaf
-from asyncdata.runtime.state.listings import Listing
+from asyncdata.runtime.state.news import News
 from asyncdata.types import Element
 
 _PARTS: Final = 4
@@ -50,10 +50,10 @@ class Delivery:
         to_copy: The base is lent for a moment only: whoever hands the elements out does so from a `private_copy`.
         advance: What consuming the elements means for the state.
         origin: Their provenance.
-        listings: What the pipeline has listed since the delivery before.
+        news: What states must know of the pipeline since the delivery before.
     """
 
-    __slots__ = ("_rows", "advance", "base", "columns", "listings", "origin", "structure", "to_copy")
+    __slots__ = ("_rows", "advance", "base", "columns", "news", "origin", "structure", "to_copy")
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Delivery:
         self.origin = origin
         self.advance = advance
         self.to_copy = to_copy
-        self.listings: tuple[Listing, ...] = ()
+        self.news: News | None = None
 
     def __len__(self) -> int:
         return self._rows
@@ -104,7 +104,7 @@ class Delivery:
         left = iter(packed)
         columns = tuple(next(left) if isinstance(column, RefLeaf) else column for column in self.columns)
         delivery = Delivery(self.structure, columns, base, self.origin, self.advance)
-        delivery.listings = self.listings
+        delivery.news = self.news
         return delivery
 
     def _leaf(self, column: RefLeaf | npt.NDArray[Any] | list[Any], row: int) -> Any:

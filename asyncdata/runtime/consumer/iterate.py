@@ -32,6 +32,7 @@ from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
+from asyncdata.runtime.state.news import NOTHING
 from asyncdata.runtime.state.tracks import Saved
 from asyncdata.types import Element
 from asyncdata.workers.failure import in_a_line
@@ -81,7 +82,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._ended = False
         self._error: BaseException | None = None
         self._failure = ""
-        self._listings = {} if saved is None else {listing.key: listing for listing in saved.listings}
+        self._news = NOTHING if saved is None else saved.news
         running = prepare(self._plan, epoch, saved)
         self._positions = Positions(
             0 if saved is None else saved.position,
@@ -155,7 +156,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                         return _NOTHING
                     self._delivery, self._row = delivery, 0
                     self._positions.receive(delivery.advance)
-                    self._listings.update((listing.key, listing) for listing in delivery.listings)
+                    if delivery.news is not None:
+                        self._news = self._news.then(delivery.news)
                 row = self._row
                 taken = 1
                 self._row += taken
@@ -251,7 +253,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 arguments.integer("at", at, least=0)
                 self._check_position(at)
             # In front of the first element nothing was taken from a listing: a new one is as good.
-            listings = tuple(self._listings.values()) if at else ()
+            news = self._news if at else NOTHING
             made = self._made
             part = unordered_part(self._plan, deterministic=made.options.deterministic)
             state: Saved
@@ -275,7 +277,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 drawn=tuple(drawn_seeds(made.plan)),
                 state=state,
                 causes=part.causes,
-                listings=listings,
+                news=news,
             ),
             self._plan,
         )

@@ -36,7 +36,7 @@ from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.scope import Scope, Services, Step
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
-from asyncdata.runtime.state.listings import Listings
+from asyncdata.runtime.state.news import News
 from asyncdata.runtime.state.tracks import Place, Tracks
 from asyncdata.workers.failure import as_raisable
 
@@ -128,7 +128,7 @@ class Pipeline:
                         self._seed,
                         tasks.spawn,
                         self._tracks,
-                        self._start.listings,
+                        self._start.before,
                     )
                 )
                 error = await self._work(services[0])
@@ -165,7 +165,7 @@ class Pipeline:
             self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
-            await self._pump(self._root, deliverer, services.listings)
+            await self._pump(self._root, deliverer, services.news)
         except asyncio.CancelledError as caught:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -198,9 +198,9 @@ class Pipeline:
             within=Place() if part.steps and part.refused is None else None,
         )
 
-    async def _pump(self, root: Stage, deliverer: Deliverer, listings: Listings) -> None:
+    async def _pump(self, root: Stage, deliverer: Deliverer, news: Callable[[], News | None]) -> None:
         pause = Pause()
-        news: list[Advance] = []
+        dropped: list[Advance] = []
         tracked = not root.ordered
         while await self._edge.wait_for_room():
             block = await root.pull(BLOCK_ROWS)
@@ -210,17 +210,17 @@ class Pipeline:
                 self._edge.remind()
                 if tracked:
                     # What nothing was made of is used up with the next element.
-                    news = [Advance.concat([*news, block.advance])]
+                    dropped = [Advance.concat([*dropped, block.advance])]
             else:
-                if news:
-                    block.advance = Advance.concat([*news, block.advance])
-                    news = []
-                if not await self._deliver(block, deliverer, listings):
+                if dropped:
+                    block.advance = Advance.concat([*dropped, block.advance])
+                    dropped = []
+                if not await self._deliver(block, deliverer, news):
                     return
             del block
             await pause()
 
-    async def _deliver(self, block: Block, deliverer: Deliverer, listings: Listings) -> bool:
+    async def _deliver(self, block: Block, deliverer: Deliverer, news: Callable[[], News | None]) -> bool:
         """Delivers a block in as many parts as the consumer's memory asks for; False when the consumer is gone."""
         rest: Block | None = block
         del block
@@ -228,7 +228,7 @@ class Pipeline:
             while rest is not None:
                 delivery, rest = deliverer.deliver(rest)
                 delivery.advance.events = self._tracks.take_events()
-                delivery.listings = listings.news()
+                delivery.news = news()
                 if not await self._edge.put(delivery):
                     return False
                 del delivery

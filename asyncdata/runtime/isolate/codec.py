@@ -20,7 +20,7 @@ from asyncdata.memory.structure import Structure
 from asyncdata.runtime.consumer.delivery import ColumnParts, Delivery
 from asyncdata.runtime.isolate import out_of_band
 from asyncdata.runtime.memory.packing import RefLeaf
-from asyncdata.runtime.state.listings import Listing
+from asyncdata.runtime.state.news import News
 from asyncdata.runtime.state.tracks import Event
 
 
@@ -33,7 +33,7 @@ class _Contents(NamedTuple):
     marks: Marks
     ordered: bool
     events: tuple[Event, ...]
-    listings: tuple[Listing, ...]
+    news: News | None
 
 
 def dump_structure(structure: Structure) -> bytes:
@@ -64,7 +64,7 @@ def wrap(delivery: Delivery) -> out_of_band.Buffers:
         advance.marks,
         advance.ordered,
         advance.events,
-        delivery.listings,
+        delivery.news,
     )
     plain = tuple(contents)
     if all(isinstance(column, RefLeaf) and column.leaves is None for column in delivery.columns):
@@ -92,9 +92,9 @@ def unwrap(contents: Any, structure: Structure, base: npt.NDArray[np.uint8] | No
         structure: How leaves nest.
         base: The arena, through a lease.
     """
-    columns, in_arena, origin, used, ends, marks, ordered, events, listings = _Contents(*contents)
+    columns, in_arena, origin, used, ends, marks, ordered, events, news = _Contents(*contents)
     advance = Advance(len(origin), used, ends, marks, ordered=ordered)
     advance.events = events
     delivery = Delivery(structure, columns, base if in_arena else None, origin, advance)
-    delivery.listings = listings
+    delivery.news = news
     return delivery

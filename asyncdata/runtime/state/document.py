@@ -10,9 +10,9 @@ from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
+from asyncdata.runtime.state import listings, skipped
 from asyncdata.runtime.state.json_codec import from_json, to_json
-from asyncdata.runtime.state.listings import Listing
-from asyncdata.runtime.state.listings import from_json as listing_from_json
+from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import Saved, from_saved, to_saved
 
 VERSION: Final = 1
@@ -25,11 +25,11 @@ class Start:
 
     Attributes:
         state: What the pipeline is brought back to; None: it begins.
-        listings: What had been listed by then.
+        before: What else had happened by then.
     """
 
     state: Saved | None = None
-    listings: tuple[Listing, ...] = ()
+    before: News = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class SavedState:
         drawn: Seeds that steps of the plan drew.
         state: What the pipeline is brought back to.
         causes: The steps that pass elements on as they are ready.
-        listings: What was listed in the epoch.
+        news: What else has happened in the epoch.
     """
 
     epoch: int
@@ -52,12 +52,12 @@ class SavedState:
     drawn: tuple[int, ...]
     state: Saved
     causes: tuple[str, ...] = ()
-    listings: tuple[Listing, ...] = ()
+    news: News = NOTHING
 
     @property
     def start(self) -> Start:
         """What a pipeline is told of it."""
-        return Start(state=self.state, listings=self.listings)
+        return Start(state=self.state, before=self.news)
 
 
 def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
@@ -72,8 +72,10 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         "state": to_json(saved.state if isinstance(saved.state, State) else to_saved(saved.state)),
         "unordered": list(saved.causes),
     }
-    if saved.listings:
-        document["listings"] = [listing.to_json() for listing in saved.listings]
+    if saved.news.listings:
+        document["listings"] = [listing.to_json() for listing in saved.news.listings]
+    if saved.news.skipped:
+        document["skipped"] = skipped.to_json(saved.news.skipped)
     return document
 
 
@@ -107,16 +109,17 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         causes = tuple([str(label) for label in document["unordered"]])
         if causes:
             state = from_saved(state)
-        listings = tuple(map(listing_from_json, document.get("listings", ())))
+        news = News(
+            tuple(map(listings.from_json, document.get("listings", ()))),
+            skipped.from_json(document.get("skipped", {})),
+        )
     except KeyError as error:
         raise StateError(f"the state is damaged: {error} is missing") from error
     except (TypeError, ValueError) as error:
         raise StateError(f"the state is damaged: {error}") from error
-    if not isinstance(state, tuple) or not all(type(number) is int for number in (*numbers, *drawn)):
+    if not (causes or isinstance(state, State)) or not all(type(number) is int for number in (*numbers, *drawn)):
         raise StateError("the state is damaged: a number or the position is missing")
     if len(drawn) != len(drawn_seeds(plan)):
         raise StateError("the state is damaged: seeds are missing")
     epoch, position, seed = numbers
-    return SavedState(
-        epoch=epoch, position=position, seed=seed, drawn=drawn, state=state, causes=causes, listings=listings
-    )
+    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=state, causes=causes, news=news)

@@ -1,0 +1,33 @@
+"""What an iterator must know of its pipeline for states, beside the position: it comes with the elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from asyncdata.runtime.state.listings import Listing
+from asyncdata.runtime.state.skipped import Skipped
+
+
+class News(NamedTuple):
+    """What has happened since the delivery before, or of a state: in the whole epoch.
+
+    Attributes:
+        listings: That were made.
+        skipped: What error policies have let pass, by their place in the plan.
+    """
+
+    listings: tuple[Listing, ...] = ()
+    skipped: Mapping[str, Skipped] = {}
+
+    def then(self, later: News) -> News:
+        """Everything up to the end of later."""
+        listings = {listing.key: listing for listing in (*self.listings, *later.listings)}
+        skipped = dict(self.skipped)
+        for place, part in later.skipped.items():
+            skipped[place] = skipped.get(place, Skipped()).then(part)
+        return News(tuple(listings.values()), skipped)
+
+
+NOTHING: Final = News()
+"""Nothing has happened."""

@@ -1,0 +1,107 @@
+"""What error policies have let pass, for states: the counts, and which failures they contain.
+
+A pipeline that is brought back to a state makes some elements again, and those of them that failed fail again. They are
+known by their identity, and are not counted twice; so the quota is used up at the same element as without the
+interruption.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from asyncdata.errors import StateError
+from asyncdata.runtime.state.json_codec import from_json as value_from_json
+from asyncdata.runtime.state.json_codec import to_json as value_to_json
+
+_MOST_FAILURES: Final = 4096
+"""The last ones; earlier ones lie behind everything that is made again, unless the whole epoch is."""
+
+
+class Failure(NamedTuple):
+    """One failure that was counted.
+
+    Attributes:
+        identity: See `identity_of`.
+        in_a_row: Failures of its step without a good element between them, this one included.
+    """
+
+    identity: int
+    in_a_row: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What one policy has let pass in an epoch.
+
+    Attributes:
+        elements: Elements that failed.
+        shards: Shards that ended early.
+        unread_bytes: Of these, what was not read.
+        seen: Elements that the step with the most of them has seen.
+        steps: Failures by step.
+        failures: The last ones.
+    """
+
+    elements: int = 0
+    shards: int = 0
+    unread_bytes: int = 0
+    seen: int = 0
+    steps: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+
+    def then(self, later: Skipped) -> Skipped:
+        """The counts of later, which has only those failures that came since."""
+        return replace(later, failures=(*self.failures, *later.failures)[-_MOST_FAILURES:])
+
+
+def identity_of(around: Sequence[Any], failed: Any) -> int:
+    """A number for one failure, the same in every run.
+
+    Args:
+        around: Epochs, and elements that made the datasets around it.
+        failed: Provenance of the element, or URL of the shard.
+    """
+    digest = hashlib.blake2b(repr((around, failed)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def to_json(skipped: Mapping[str, Skipped]) -> dict[str, Any]:
+    """As a part of a state; by place of the policy in the plan."""
+    return {
+        place: {
+            "elements": part.elements,
+            "shards": part.shards,
+            "unread_bytes": part.unread_bytes,
+            "seen": part.seen,
+            "steps": dict(part.steps),
+            "failures": value_to_json(np.array([failure.identity for failure in part.failures], np.int64)),
+            "in_a_row": value_to_json(np.array([failure.in_a_row for failure in part.failures], np.int64)),
+        }
+        for place, part in skipped.items()
+    }
+
+
+def from_json(parts: Any) -> dict[str, Skipped]:
+    """What `to_json` made.
+
+    Raises:
+        StateError: It is damaged.
+    """
+    try:
+        return {str(place): _part(part) for place, part in parts.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"the state is damaged: what was skipped cannot be read ({error})") from error
+
+
+def _part(part: Any) -> Skipped:
+    numbers = {name: part[name] for name in ("elements", "shards", "unread_bytes", "seen")}
+    steps = {str(label): count for label, count in part["steps"].items()}
+    if not all(type(number) is int and number >= 0 for number in (*numbers.values(), *steps.values())):
+        raise ValueError("a number is none")
+    identities, in_a_row = (value_from_json(part[name]).tolist() for name in ("failures", "in_a_row"))
+    return Skipped(**numbers, steps=steps, failures=tuple(map(Failure, identities, in_a_row)))
