@@ -293,3 +293,12 @@ async def test_a_service_account_file_gives_tokens(
     async with tokens_of(dead) as tokens:
         with pytest.raises(TransientStorageError, match="token server"):
             await tokens.get()
+
+
+@pytest.mark.parametrize(("writes", "scope"), [(False, "read_only"), (True, "read_write")])
+def test_tokens_allow_no_more_than_is_needed(writes: bool, scope: str, tmp_path: Path) -> None:
+    """Those for reading cannot write."""
+    source = choose_source(service_account(tmp_path, "http://127.0.0.1:9/token"), writes=writes)
+    assert isinstance(source, GoogleTokens)
+    credentials = source._load()
+    assert [name.rpartition(".")[2] for name in credentials.scopes] == [scope]
