@@ -38,6 +38,13 @@ def keep(x: Any) -> bool:
     return int(np.sum(x)) % 5 != 0
 
 
+def fail_sometimes(x: Any) -> Any:
+    """A number in eleven is one too many."""
+    if int(np.sum(x)) % 11 == 3:
+        raise ValueError(x)
+    return x
+
+
 def few(x: Any) -> ad.Dataset:
     """None to three numbers."""
     return D.range(int(x) * 4, int(x) * 4 + int(x) % 4)
@@ -89,11 +96,13 @@ class Draw:
 
     def _a_source(self) -> tuple[str, Make]:
         count = self._draw.choice([0, 1, 7, 30, 80])
-        kind = self._draw.choice(["range", "shuffled", "slices", *(["files"] if self._files else [])])
+        kind = self._draw.choice(["range", "shuffled", "slices", "generator", *(["files"] if self._files else [])])
         if kind == "files":
             return "files", lambda: ad.TFRecordDataset(self._files).map(int)
         if kind == "shuffled":
             return f"shuffled {count}", lambda: D.range(count).shuffle(9, seed=3)
+        if kind == "generator":
+            return f"generator {count}", lambda: D.from_generator(lambda: iter(range(count)))
         if kind == "slices":
             return f"slices {count}", lambda: D.from_tensor_slices(np.arange(100, 100 + count))
         return f"range {count}", lambda: D.range(count)
@@ -137,7 +146,7 @@ class Draw:
     def _add_any(self) -> None:  # noqa: C901, PLR0912 -- a step each
         kinds = ["mixing", "shuffle", "prefetch", "map", "repeat", "skip", "take"]
         if self._may_vary:
-            kinds += ["filter", "concatenate"]
+            kinds += ["filter", "concatenate"] + ["errors"] * (self._width == "number")
         if self._width == "number":
             kinds += ["batch", "enumerate", "zip"]
             if self._may_vary:
@@ -163,6 +172,8 @@ class Draw:
             # How many of a batch are dropped with it depends on what is in it.
             self.is_exact = self.is_exact and self._width == "number"
             self._may_vary = self._may_vary and self._width == "number"
+        elif kind == "errors":
+            self._add("errors", lambda ds: ds.map(fail_sometimes, 2, executor="thread").ignore_errors())
         elif kind == "concatenate" and self._width == "number":
             self._add("concatenate", lambda ds: ds.concatenate(D.range(1000, 1000 + count)))
         elif kind == "batch":
