@@ -59,10 +59,9 @@ class Advance:
         ends: ``int64[rows]``: once output row i is consumed, ``used_rows[:ends[i]]`` are used up. None: one each.
         marks: ``(row, mark)`` pairs in ascending order of row, 0 <= row <= rows.
         ordered: Of which kind it is.
-        events: What is to be known of tracks with these rows, see `asyncdata.runtime.state.tracks`; in deliveries only.
     """
 
-    __slots__ = ("ends", "events", "marks", "ordered", "rows", "used_rows")
+    __slots__ = ("ends", "marks", "ordered", "rows", "used_rows")
 
     def __init__(
         self,
@@ -79,7 +78,6 @@ class Advance:
         self.used_rows = used_rows
         self.ends = ends
         self.marks = marks
-        self.events: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         marks = list(self.marks) if self.ordered else "unordered"

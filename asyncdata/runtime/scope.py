@@ -188,8 +188,8 @@ class Services:
     def news(self) -> News | None:
         """What has happened since the last call that states must know."""
         skipped = {place: part for place, skips in self._skips.items() if (part := skips.news()) is not None}
-        listings = self.listings.news()
-        return News(listings, skipped) if listings or skipped else None
+        listings, events = self.listings.news(), self.tracks.take_events()
+        return News(listings, skipped, events) if listings or skipped or events else None
 
     def skipped(self) -> SkippedStats:
         """What was left out so far; from any thread."""

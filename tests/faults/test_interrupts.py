@@ -211,8 +211,9 @@ def test_an_interrupt_while_a_batch_goes_is_raised_behind_it(executor: str, monk
 def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, int], int]) -> None:
     """A program that starts and closes pipelines all the time ends at the first one.
 
-    Python discards an interrupt that comes while a thread object is freed; the program looks for that itself. Modules
-    made with Cython discard one that comes while they are imported, so the program has imported everything before.
+    Python discards an interrupt that comes while an object with weak references is freed, such as a thread; the program
+    looks for that itself. Modules made with Cython discard one that comes while they are imported, so the program has
+    imported everything before.
     """
     delays = random.Random(3)
     for _ in range(samples(3, 100)):
@@ -220,7 +221,7 @@ def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, i
             discarded = []
 
             def note(report):
-                if report.object.__module__ == "_weakrefset":
+                if report.object.__module__ in {{"_weakrefset", "weakref"}}:
                     discarded.append(report.exc_type)
                 else:
                     sys.__unraisablehook__(report)

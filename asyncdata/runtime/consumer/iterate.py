@@ -155,9 +155,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                     if delivery is None:
                         return _NOTHING
                     self._delivery, self._row = delivery, 0
-                    self._positions.receive(delivery.advance)
-                    if delivery.news is not None:
-                        self._news = self._news.then(delivery.news)
+                    news = delivery.news or NOTHING
+                    self._news = self._news.then(news)
+                    self._positions.receive(delivery.advance, news.events)
                 row = self._row
                 taken = 1
                 self._row += taken

@@ -227,7 +227,6 @@ class Pipeline:
         try:
             while rest is not None:
                 delivery, rest = deliverer.deliver(rest)
-                delivery.advance.events = self._tracks.take_events()
                 delivery.news = news()
                 if not await self._edge.put(delivery):
                     return False

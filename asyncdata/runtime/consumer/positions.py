@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Advance, Fold, State
 from asyncdata.runtime.state.delivered import Delivered
-from asyncdata.runtime.state.tracks import Saved
+from asyncdata.runtime.state.tracks import Event, Saved
 
 
 class _Span(NamedTuple):
@@ -47,10 +48,10 @@ class Positions:
         self._spans: deque[_Span] = deque()
         self._committed: int | None = None
 
-    def receive(self, advance: Advance) -> None:
-        """The next elements were received, of which none was handed out yet."""
+    def receive(self, advance: Advance, events: Sequence[Event] = ()) -> None:
+        """The next elements were received, of which none was handed out yet, with what happened to tracks."""
         span = _Span(self._end, self._fold, advance)
-        self._delivered.hear(advance.events)
+        self._delivered.hear(events)
         self._spans.append(span)
         self._fold = copy.copy(self._fold)
         self._fold.feed(advance)

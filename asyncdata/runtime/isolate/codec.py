@@ -21,7 +21,6 @@ from asyncdata.runtime.consumer.delivery import ColumnParts, Delivery
 from asyncdata.runtime.isolate import out_of_band
 from asyncdata.runtime.memory.packing import RefLeaf
 from asyncdata.runtime.state.news import News
-from asyncdata.runtime.state.tracks import Event
 
 
 class _Contents(NamedTuple):
@@ -32,7 +31,6 @@ class _Contents(NamedTuple):
     ends: Rows | None
     marks: Marks
     ordered: bool
-    events: tuple[Event, ...]
     news: News | None
 
 
@@ -63,7 +61,6 @@ def wrap(delivery: Delivery) -> out_of_band.Buffers:
         advance.ends,
         advance.marks,
         advance.ordered,
-        advance.events,
         delivery.news,
     )
     plain = tuple(contents)
@@ -92,9 +89,8 @@ def unwrap(contents: Any, structure: Structure, base: npt.NDArray[np.uint8] | No
         structure: How leaves nest.
         base: The arena, through a lease.
     """
-    columns, in_arena, origin, used, ends, marks, ordered, events, news = _Contents(*contents)
+    columns, in_arena, origin, used, ends, marks, ordered, news = _Contents(*contents)
     advance = Advance(len(origin), used, ends, marks, ordered=ordered)
-    advance.events = events
     delivery = Delivery(structure, columns, base if in_arena else None, origin, advance)
     delivery.news = news
     return delivery

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from asyncdata.runtime.state.listings import Listing
 from asyncdata.runtime.state.skipped import Skipped
+from asyncdata.runtime.state.tracks import Event
 
 
 class News(NamedTuple):
@@ -15,13 +16,17 @@ class News(NamedTuple):
     Attributes:
         listings: That were made.
         skipped: What error policies have let pass, by their place in the plan.
+        events: What happened to tracks; not of a state, which has the tracks themselves.
     """
 
     listings: tuple[Listing, ...] = ()
     skipped: Mapping[str, Skipped] = {}
+    events: tuple[Event, ...] = ()
 
     def then(self, later: News) -> News:
-        """Everything up to the end of later."""
+        """Everything up to the end of later, but for events."""
+        if not later.listings and not later.skipped:
+            return self
         listings = {listing.key: listing for listing in (*self.listings, *later.listings)}
         skipped = dict(self.skipped)
         for place, part in later.skipped.items():
