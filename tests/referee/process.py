@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -28,26 +28,30 @@ def interpreter() -> str:
 
 
 class Referee:
-    """A long-lived process that answers descriptions of pipelines; see ``tf_pipelines``.
+    """A long-lived process that answers questions; see ``tf_referee``.
 
     What TensorFlow does not survive has no answer: another process takes the next question.
     """
 
-    def __init__(self, python: str, program: str = "tf_pipelines.py") -> None:
+    def __init__(self, python: str) -> None:
         self._python = python
-        self._program = Path(__file__).with_name(program)
-        self._process = self._start()
+        self._process: subprocess.Popen[str] | None = None
         self.deaths = 0
+        self.begin()
 
-    def _start(self) -> subprocess.Popen[str]:
-        program = self._program
+    def begin(self) -> None:
+        """Starts the process, where there is none."""
+        if self._process is not None:
+            return
+        program = Path(__file__).with_name("tf_referee.py")
         environment = {
             **os.environ,
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "",
             "AUTOGRAPH_VERBOSITY": "0",
+            "KERAS_BACKEND": "tensorflow",
         }
-        process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [self._python, str(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -55,35 +59,30 @@ class Referee:
             text=True,
             env=environment,
         )
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            self._end(process)
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            self.end()
             raise RuntimeError(f"{self._python} cannot run {program.name}")
-        return process
 
-    def ask(self, plan: dict[str, Any]) -> dict[str, Any] | None:
-        """What TensorFlow makes of a pipeline; None when that was the end of it."""
+    def ask(self, to: str, question: Any) -> Any:
+        """What one of the files ``tf_*.py`` answers; None when that was the end of the process."""
         process = self._process
+        assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(plan) + "\n")
+        process.stdin.write(json.dumps({"to": to, "question": question}) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            self._end(process)
-            self._process = self._start()
+            self.end()
+            self.begin()
             self.deaths += 1
             return None
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return json.loads(line)
 
-    @staticmethod
-    def _end(process: subprocess.Popen[str]) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            process.communicate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end(self._process)
+    def end(self) -> None:
+        """Ends the process, and closes what leads to it."""
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.communicate()
+            self._process = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.image import encode_jpeg, encode_png
-from tests.referee.process import interpreter
+from tests.referee.process import Referee
 
 SIZE = {"shuffle": False, "image_size": [20, 30]}
 SMALL = {"shuffle": False, "image_size": [8, 8]}
@@ -83,19 +81,10 @@ def ours(function: str, folder: Path, arguments: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_directories_are_read_as_keras_reads_them(folder: Path, tmp_path: Path) -> None:
+def test_directories_are_read_as_keras_reads_them(referee: Referee, folder: Path, tmp_path: Path) -> None:
     """Files, order, classes, labels, splits, dtypes and pixels; and arguments that are refused."""
-    python = interpreter()
     result = tmp_path / "result.npz"
-    done = subprocess.run(
-        [python, str(Path(__file__).with_name("tf_directories.py")), str(folder), str(result)],
-        input=json.dumps(CASES),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    referee.ask("tf_directories", {"folder": str(folder), "result": str(result), "cases": CASES})
     expected = dict(np.load(result))
     with ad.Runtime(ad.Options(num_workers=0)):
         for name, (function, arguments) in CASES.items():

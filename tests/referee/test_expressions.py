@@ -9,7 +9,7 @@ import pytest
 
 import asyncdata as ad
 from tests.referee import expressions
-from tests.referee.process import Referee, interpreter
+from tests.referee.process import Referee
 from tests.samples import samples
 
 NUMPYS = {'"<i4"': '"<i8"', '"<f4"': '"<f8"'}
@@ -40,13 +40,13 @@ def agree(found: Any, expected: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_expressions_mean_what_they_mean_to_tensorflow() -> None:
+def test_expressions_mean_what_they_mean_to_tensorflow(referee: Referee) -> None:
     """Elements, specs, cardinality, and which of them are refused; what TensorFlow alone refuses is listed."""
     chosen = expressions.lines()[:: samples(6, 1)]
     wrong: list[Any] = []
-    with Referee(interpreter(), "tf_expressions.py") as referee, ad.Runtime(ad.Options(num_workers=0)):
+    with ad.Runtime(ad.Options(num_workers=0)):
         for line, wider in chosen:
-            expected = referee.ask({"expression": line})
+            expected = referee.ask("tf_expressions", line)
             assert expected is not None, line
             expected, found = widened(expected), widened(expressions.answer(line))
             both = line, expected["error"], found["error"], expected["elements"], found["elements"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -12,27 +10,19 @@ import pytest
 
 import asyncdata as ad
 from tests.referee import grouping
-from tests.referee.process import interpreter
+from tests.referee.process import Referee
 from tests.samples import samples
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_groups_are_what_tensorflow_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_what_tensorflow_makes(referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """window, group_by_window, buckets, padded, ragged and re-batched elements, in drawn pipelines."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where both put what cache(filename) writes
-    python = interpreter()
     plans = [grouping.draw(seed) for seed in range(samples(60, 3000))]
-    done = subprocess.run(
-        [python, str(Path(__file__).with_name("tf_grouping.py"))],
-        input=json.dumps(plans),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "TMPDIR": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
-    )
+    answers = referee.ask("tf_grouping", {"plans": plans, "folder": str(tmp_path)})
     with ad.Runtime(ad.Options(num_workers=0)):
-        for seed, (plan, expected) in enumerate(zip(plans, json.loads(done.stdout), strict=True)):
+        for seed, (plan, expected) in enumerate(zip(plans, answers, strict=True)):
             found = grouping.answer(plan)
             context = f"seed {seed}: {json.dumps(plan)}\nTensorFlow: {expected}\nasyncdata: {found}"
             assert (found["error"] is None) == (expected["error"] is None), context

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncdata as ad
-from tests.referee.process import Referee, interpreter
+from tests.referee.process import Referee
 from tests.samples import SOAK, samples
 
 PARTITIONS = ("RowLengths", "RowSplits", "RowStarts", "RowLimits", "ValueRowIds", "UniformRowLength")
-
-
-@pytest.fixture(scope="module")
-def asker() -> Iterator[Referee]:
-    """A process with TensorFlow, begun anew when a damaged record has killed it."""
-    with Referee(interpreter(), "tf_examples.py") as running:
-        yield running
 
 
 class Drawer:
@@ -212,16 +204,16 @@ def ours(question: dict[str, Any]) -> tuple[Any, str | None]:
     return (found if isinstance(found, tuple) else (found,)), None
 
 
-def check(question: dict[str, Any], asker: Referee) -> bool:
+def check(question: dict[str, Any], referee: Referee) -> bool:
     """The same values, or an error of both that names the same record and feature; gives whether there were values."""
-    expected = asker.ask(question)
+    expected = referee.ask("tf_examples", question)
     found, error = ours(question)
     if expected is None:
         assert error is not None, question
         return False
     assert ("error" in expected) == (error is not None), (question, expected, error)
     if error is not None:
-        check_error(question, expected["error"], error, asker)
+        check_error(question, expected["error"], error, referee)
         return False
     for part, wanted in zip(found, expected["values"], strict=True):
         assert set(part) == set(wanted)
@@ -230,7 +222,7 @@ def check(question: dict[str, Any], asker: Referee) -> bool:
     return True
 
 
-def check_error(question: dict[str, Any], theirs: str, error: str, asker: Referee) -> None:
+def check_error(question: dict[str, Any], theirs: str, error: str, referee: Referee) -> None:
     """Our error names a feature and a record. Where several are wrong, TensorFlow may name another of them."""
     named = re.search(r"feature '([^']*)'", error)
     index = re.search(r"record (\d+) of the", error)
@@ -245,13 +237,13 @@ def check_error(question: dict[str, Any], theirs: str, error: str, asker: Refere
     sequences = None if question["sequences"] is None else alone["sequences"]
     records = question["records"] if index is None else [question["records"][int(index[1])]]
     narrowed = {**question, "context": alone["context"], "sequences": sequences, "records": records}
-    answer = asker.ask(narrowed)
+    answer = referee.ask("tf_examples", narrowed)
     assert answer is None or "error" in answer, (narrowed, theirs, error)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if SOAK else 600)
-def test_examples_give_what_tensorflow_gives(asker: Referee) -> None:
+def test_examples_give_what_tensorflow_gives(referee: Referee) -> None:
     """Random specs over random records, alone and in batches: dtypes, shapes, splits and bits; defaults and lacks."""
     valued = 0
     for seed in range(samples(150, 6000)):
@@ -260,13 +252,13 @@ def test_examples_give_what_tensorflow_gives(asker: Referee) -> None:
         records = [ad.serialize_example(drawer.record(spec)).hex() for _ in range(drawer.random.choice((1, 9, 20)))]
         for single in (False, True):
             question = {"context": spec, "sequences": None, "records": records, "single": single}
-            valued += check(question, asker)
+            valued += check(question, referee)
     assert valued > seed
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if SOAK else 600)
-def test_sequence_examples_give_what_tensorflow_gives(asker: Referee) -> None:
+def test_sequence_examples_give_what_tensorflow_gives(referee: Referee) -> None:
     """The same for contexts and sequences."""
     valued = 0
     for seed in range(samples(150, 6000)):
@@ -285,5 +277,5 @@ def test_sequence_examples_give_what_tensorflow_gives(asker: Referee) -> None:
         ]
         for single in (False, True):
             question = {"context": context, "sequences": sequences, "records": records, "single": single}
-            valued += check(question, asker)
+            valued += check(question, referee)
     assert valued > seed // 2

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
-import os
 import random
-import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +13,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from tests.referee.process import interpreter
+from tests.referee.process import Referee
 from tests.samples import samples
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}
@@ -120,9 +117,8 @@ def written(value: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(samples(1, 20)))
-def test_files_give_what_tensorflow_gives(part: int, tmp_path: Path) -> None:
+def test_files_give_what_tensorflow_gives(part: int, referee: Referee, tmp_path: Path) -> None:
     """Elements, their types, and the element in front of which an error comes, for files of every kind."""
-    python = interpreter()
     cases = []
     for seed in range(240 * part, 240 * part + 240):
         source = random.Random(seed)
@@ -133,18 +129,10 @@ def test_files_give_what_tensorflow_gives(part: int, tmp_path: Path) -> None:
         case["path"] = str(path)
         case["arguments"]["compression_type"] = compression
         cases.append(case)
-    run = subprocess.run(
-        [python, str(Path(__file__).with_name("tf_sources.py"))],
-        input="".join(json.dumps(case) + "\n" for case in cases),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    answers = [json.loads(line) for line in run.stdout.splitlines()]
     failed = 0
     with ad.Runtime(ad.Options(num_workers=0)):
-        for case, expected in zip(cases, answers, strict=True):
+        for case in cases:
+            expected = referee.ask("tf_sources", case)
             found = ours(case)
             context = Path(case["path"]).read_bytes(), case, expected["error"], found["error"]
             assert found["elements"] == expected["elements"], context

@@ -1,14 +1,8 @@
-"""A program for an interpreter that has Keras: reads directories as its functions do, and writes what they give.
-
-``tf_directories.py FOLDER RESULT``: cases in JSON on standard input, arrays to the file RESULT. Nothing of the
-project is imported.
-"""
+"""Keras' side of ``test_directories``: reads a directory in many ways, and writes what that gives to a file."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Any
 
 import keras
@@ -20,10 +14,11 @@ FUNCTIONS = {
 }
 
 
-def main(folder: str, result: str) -> None:
+def answer(question: dict[str, Any]) -> None:
     """Runs every case."""
+    folder = question["folder"]
     out: dict[str, Any] = {}
-    for name, (function, arguments) in json.load(sys.stdin).items():
+    for name, (function, arguments) in question["cases"].items():
         try:
             made = FUNCTIONS[function](folder, verbose=False, **arguments)
             for part, ds in enumerate(made if isinstance(made, list) else [made]):
@@ -37,8 +32,4 @@ def main(folder: str, result: str) -> None:
                 out[f"{name}/{part}/paths"] = np.array([os.path.relpath(path, folder) for path in paths], str)
         except Exception as error:  # noqa: BLE001 -- part of the answer
             out[f"{name}/error"] = np.array(f"{type(error).__name__}: {error}"[:300])
-    np.savez(result, **out)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    np.savez(question["result"], **out)

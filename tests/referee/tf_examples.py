@@ -1,4 +1,6 @@
-"""Parses Examples with TensorFlow; a program for an interpreter that has it, one JSON document per line each way.
+"""TensorFlow's side of ``test_parse_example``: parses Examples.
+
+A question is::
 
     {"context": SPEC, "sequences": SPEC or null, "records": [hex …], "single": bool}
     SPEC = {name: {"kind": class, "dtype": …, further arguments}}
@@ -8,12 +10,7 @@ The answer is ``{"values": …}`` or ``{"error": text}``.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
@@ -48,8 +45,16 @@ def plain(value: Any) -> Any:
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes().hex()}
 
 
-def answer(question: dict[str, Any]) -> Any:
+def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What TensorFlow makes of it."""
+    try:
+        return {"values": values(question)}
+    except (tf.errors.OpError, ValueError) as error:
+        return {"error": str(error)[:1000]}
+
+
+def values(question: dict[str, Any]) -> Any:
+    """The context and, where they are asked for, the sequences."""
     records = [bytes.fromhex(record) for record in question["records"]]
     context = {name: feature(words) for name, words in question["context"].items()}
     if question["sequences"] is None:
@@ -65,20 +70,3 @@ def answer(question: dict[str, Any]) -> Any:
         else:
             found = tf.io.parse_sequence_example(tf.constant(records, tf.string), context or None, sequences or None)
     return [{name: plain(value) for name, value in part.items()} for part in found]
-
-
-def main() -> None:
-    """Answers line by line."""
-    sys.stdout.write(json.dumps({"version": tf.__version__}) + "\n")
-    sys.stdout.flush()
-    for line in sys.stdin:
-        try:
-            reply = {"values": answer(json.loads(line))}
-        except (tf.errors.OpError, ValueError) as error:
-            reply = {"error": str(error)[:1000]}
-        sys.stdout.write(json.dumps(reply) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

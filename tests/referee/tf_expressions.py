@@ -1,13 +1,7 @@
-"""A program for an interpreter that has TensorFlow: evaluates pipelines that are written as expressions.
-
-One JSON text, ``{"expression"}``, per line of standard input, one answer per line of standard output. It imports
-nothing of the project; `expressions` is the other side.
-"""
+"""TensorFlow's side of ``expressions``: evaluates pipelines that are written as expressions."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
@@ -135,18 +129,3 @@ def answer(expression: str) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 -- part of the answer
         found["error"] = f"{type(error).__name__}: {error}"[:300]
     return found
-
-
-def main() -> None:
-    """Answers until standard input ends."""
-    tf.get_logger().setLevel("ERROR")
-    tf.autograph.set_verbosity(0)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(json.loads(line)["expression"])) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,8 @@
-"""A program for an interpreter that has TensorFlow: answers descriptions of grouping pipelines; see ``grouping``.
-
-A list of descriptions in JSON on standard input, a list of answers on standard output. It imports nothing of the
-project.
-"""
+"""TensorFlow's side of ``grouping``: runs grouping pipelines that are described in JSON."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
 from typing import Any
 
@@ -120,7 +114,13 @@ def text(value: Any) -> Any:
     )
 
 
-def answer(plan: dict[str, Any]) -> dict[str, Any]:
+def answer(question: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each of the plans gives; their files are put into a folder."""
+    tempfile.tempdir = question["folder"]
+    return [elements(plan) for plan in question["plans"]]
+
+
+def elements(plan: dict[str, Any]) -> dict[str, Any]:
     """The elements, up to the error that ended them."""
     out: list[Any] = []
     try:
@@ -132,8 +132,3 @@ def answer(plan: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 -- part of the answer
         return {"elements": out, "error": f"{type(error).__name__}: {error}"[:300]}
     return {"elements": out, "error": None}
-
-
-if __name__ == "__main__":
-    np.random.seed(0)  # noqa: NPY002 -- nothing is drawn
-    json.dump([answer(plan) for plan in json.load(sys.stdin)], sys.stdout)

@@ -1,14 +1,8 @@
-"""A program for an interpreter that has TensorFlow: runs pipelines that are described in JSON.
-
-One description per line of standard input, one answer per line of standard output. It imports nothing of the project.
-What a description is made of stands in ``pipelines``, which builds the same pipeline with asyncdata.
-"""
+"""TensorFlow's side of ``pipelines``: runs pipelines that are described in JSON, and what else is asked about them."""
 
 from __future__ import annotations
 
 import inspect
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -305,22 +299,3 @@ def answer(plan: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 -- part of the answer
         return {"elements": elements, "cardinality": count, "error": f"{type(error).__name__}: {error}"[:300]}
     return {"elements": elements, "cardinality": count, "error": None}
-
-
-def main() -> None:
-    """Answers until standard input ends."""
-    tf.get_logger().setLevel("ERROR")
-    tf.autograph.set_verbosity(0)
-    say({"version": tf.__version__})
-    for line in sys.stdin:
-        say(answer(json.loads(line)))
-
-
-def say(value: dict[str, Any]) -> None:
-    """One line of standard output."""
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

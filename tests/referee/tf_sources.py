@@ -1,13 +1,10 @@
-"""A program for an interpreter that has TensorFlow: reads files with tf.data's datasets of files.
+"""TensorFlow's side of ``test_sources``: reads files with tf.data's datasets of files.
 
-One case per line of standard input: ``{"kind", "path", "arguments"}``; one answer per line of standard output:
-``{"elements", "error"}``. Byte strings are written in base 16, floats as Python writes them exactly.
+Byte strings are written in base 16, floats as Python writes them exactly.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import tensorflow as tf
@@ -51,7 +48,3 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     except tf.errors.OpError as error:
         return {"elements": elements, "error": type(error).__name__}
     return {"elements": elements, "error": None}
-
-
-for line in sys.stdin:
-    print(json.dumps(answer(json.loads(line))), flush=True)  # noqa: T201 -- answers go to standard output
