@@ -17,9 +17,10 @@ RUN := $(VENV)/bin/python
 TENSORFLOW := .cache/tensorflow
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
 ARGS ?=
-# Tests run in as many processes as there are cores, up to four: each starts worker processes of its own. One that has
-# none left takes some of another's.
-PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+# The tests start hundreds of programs: without bytecode each of them compiles the package again.
+export PYTHONDONTWRITEBYTECODE :=
+# Tests run in as many processes as there are cores, up to four: each starts worker processes of its own.
+PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4
 # Where interpreters differ: processes and their ends, threads, signals, memory, what user code returns.
 QUICK := tests/dataset tests/faults tests/memory tests/runtime tests/testing tests/workers $(wildcard tests/test_*.py)
 

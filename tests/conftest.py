@@ -27,6 +27,7 @@ from asyncdata.testing import (
     LeakError,
     ProcessSnapshot,
     VirtualClockLoop,
+    check,
     settle,
     settle_async,
     snapshot,
@@ -38,6 +39,8 @@ from tests.temporary import TemporaryFolder
 _PASSED = pytest.StashKey[bool]()
 _FOLDER = pytest.StashKey[TemporaryFolder]()
 _LEFT = pytest.StashKey[list[str]]()
+# What was there after the test before; None once wider fixtures have come or gone.
+_AFTER = pytest.StashKey[ProcessSnapshot | None]()
 
 # Inherited by every process a test starts; tells this run's orphans from the processes of others.
 _RUN_VARIABLE = "ASYNCDATA_TEST_RUN"
@@ -97,25 +100,40 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+# A fixture of these folders is one process, which all their tests share: the HDFS cluster, TensorFlow.
+_TOGETHER = ("hdfs", "referee")
+# They start many processes and take the longest. At the end of a run they would keep one process busy and the others
+# idle.
+_FIRST = (*_TOGETHER, "faults", "benchmarks", "chaos", "integration", "workers")
+
+
+def _folder(nodeid: str) -> str:
+    return nodeid.removeprefix("tests/").partition("/")[0]
+
+
 class FileByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each process whole files, for the sake of their fixtures; what needs the HDFS cluster goes to one."""
+    """Gives each process whole files, for the sake of their fixtures, or whole folders."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return "tests/hdfs" if path.startswith("tests/hdfs/") else path
+        folder = _folder(nodeid)
+        return folder if folder in _TOGETHER else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileByFile:
     """How tests are divided where several processes run them (``-n``)."""
+    config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
     return FileByFile(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is marked ``soak`` in an ordinary run, and gives all more time in a long one.
+    """Leaves out what is marked ``soak`` in an ordinary run, gives all more time in a long one; the longest come first.
 
     Coroutines get a time limit of asyncio's own: under uvloop the alarm of pytest-timeout is never delivered to a loop
     that waits for nothing. It is a little shorter, for the better message.
     """
+    if hasattr(config, "workerinput"):  # one of several processes
+        ranks = {folder: rank for rank, folder in enumerate(_FIRST)}
+        items.sort(key=lambda item: ranks.get(_folder(item.nodeid), len(ranks)))
     limit_s = 1800.0 if sample_counts.SOAK else float(config.getini("timeout"))
     for item in items:
         if item.get_closest_marker("soak") and not sample_counts.SOAK:
@@ -153,11 +171,33 @@ def pytest_runtest_makereport(
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[ProcessSnapshot]:
     """No test leaves a task, thread, process, descriptor or shared memory behind."""
-    before = snapshot(started_with=_RUN)
+    stash = request.config.stash
+    before = stash.get(_AFTER, None) or snapshot(started_with=_RUN)
+    stash[_AFTER] = None
     yield before
-    marker = request.node.get_closest_marker("leaks")
-    if marker is None and request.node.stash.get(_PASSED, False) and (leaks := settle(before, settle_s=_SETTLE_S)):
+    if request.node.get_closest_marker("leaks") is not None or not request.node.stash.get(_PASSED, False):
+        return
+    after = snapshot(started_with=_RUN)
+    if not check(before, after):
+        stash[_AFTER] = after
+    elif leaks := settle(before, settle_s=_SETTLE_S):
         raise LeakError(leaks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """What a wider fixture starts is no test's."""
+    if fixturedef.scope != "function":
+        request.config.stash[_AFTER] = None
+    return (yield)
+
+
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
+    """What a wider fixture held is not there for the next test."""
+    if fixturedef.scope != "function":
+        request.config.stash[_AFTER] = None
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,10 @@ wraps a block in both::
         for batch in dataset:
             break
 
-What always holds: the first look costs under a millisecond and frees nothing; only when it finds something is garbage
-collected and looked again until ``settle_s`` is over, because finalizers may signal now and finish soon after. This
-waiting is the one place of asyncdata that polls: nobody announces that a foreign thing is gone.
+What always holds: the first look costs about a millisecond (most of it the kernel's, which writes down what is mapped)
+and frees nothing; only when it finds something is garbage collected and looked again until ``settle_s`` is over,
+because finalizers may signal now and finish soon after. This waiting is the one place of asyncdata that polls: nobody
+announces that a foreign thing is gone.
 
 What belongs to the whole process and stays on purpose is exempt: the threads of ``FOREIGN_THREADS``, everything of
 fsspec's own event loop, and multiprocessing's resource tracker and fork server. A pipe that libuv opens once has no
@@ -27,7 +28,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -88,22 +89,24 @@ class ProcessSnapshot:
     Attributes:
         tasks: asyncio tasks that are not done, of every loop.
         threads: Python's living threads.
-        processes: Identities of all processes of the machine: what is new among them is judged later.
-        descriptors: How many descriptors point to each target. Numbers do not matter, they are reused.
-        segments: Inodes of named shared memory, of all programs. A new one is a leak while this process or a descendant
-            has it open or mapped; one that nobody holds may be any program's, and only whoever made it can tell
-            (multiprocessing's resource tracker does).
-        mappings: Inodes of the memfds and shared memory mapped into this process.
+        processes: Ids of all processes of the machine: what is new among them is judged later. The system gives an id
+            again only after all others.
+        descriptors: The open descriptors by number, and what each points to. How many point to one target is what
+            counts: numbers are reused.
+        segments: Named shared memory of all programs, and its inodes. A new one is a leak while this process or a
+            descendant has it open or mapped; one that nobody holds may be any program's, and only whoever made it can
+            tell (multiprocessing's resource tracker does).
+        mappings: Inodes of the memfds and shared memory mapped into this process, and their names.
         started_with: ``NAME=value`` that stands in this process's environment for its children to inherit; finds
             descendants whose own parent has died. None leaves them out.
     """
 
     tasks: frozenset[asyncio.Task[Any]]
     threads: frozenset[threading.Thread]
-    processes: frozenset[tuple[int, int]]
-    descriptors: Counter[str]
-    segments: frozenset[int]
-    mappings: frozenset[int]
+    processes: frozenset[int]
+    descriptors: Mapping[int, str]
+    segments: Mapping[str, int]
+    mappings: Mapping[int, str]
     started_with: str | None
 
 
@@ -135,19 +138,22 @@ def snapshot(*, started_with: str | None = None) -> ProcessSnapshot:
     return ProcessSnapshot(
         tasks=frozenset(_pending_tasks()),
         threads=frozenset(threading.enumerate()),
-        processes=frozenset(process.identity for process in procfs.processes()),
-        descriptors=Counter(procfs.descriptors().values()),
-        segments=frozenset(procfs.shared_memory_files().values()),
-        mappings=frozenset(procfs.shared_memory_mappings(os.getpid())),
+        processes=procfs.pids(),
+        descriptors=procfs.descriptors(),
+        segments=procfs.shared_memory_files(),
+        mappings=procfs.shared_memory_mappings(os.getpid()),
         started_with=started_with,
     )
 
 
-def check(before: ProcessSnapshot, *, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
+def check(
+    before: ProcessSnapshot, now: ProcessSnapshot | None = None, *, only: Iterable[Kind] = ALL_KINDS
+) -> list[Leak]:
     """What exists now and did not at ``before``; one look, without waiting and without collecting garbage.
 
     Args:
         before: What to compare with.
+        now: A snapshot that has just been taken and shall serve as ``before`` next; None looks at what is asked for.
         only: The kinds to look at.
     """
     find = {
@@ -157,7 +163,7 @@ def check(before: ProcessSnapshot, *, only: Iterable[Kind] = ALL_KINDS) -> list[
         "descriptor": _new_descriptors,
         "shared memory": _new_shared_memory,
     }
-    return [Leak(kind=kind, name=name) for kind in only for name in find[kind](before)]
+    return [Leak(kind=kind, name=name) for kind in only for name in find[kind](before, now)]
 
 
 def settle(before: ProcessSnapshot, *, settle_s: float = 2.0, only: Iterable[Kind] = ALL_KINDS) -> list[Leak]:
@@ -245,30 +251,27 @@ def _pauses(total_s: float) -> Iterator[float]:
 # --- what is new, kind by kind ------------------------------------------------------------------------------------
 
 
-def _new_tasks(before: ProcessSnapshot) -> Iterator[str]:
+def _new_tasks(before: ProcessSnapshot, now: ProcessSnapshot | None) -> Iterator[str]:
     foreign = _fsspec_loop()
-    for task in _pending_tasks() - before.tasks - _current_task():
+    for task in (_pending_tasks() if now is None else now.tasks) - before.tasks - _current_task():
         loop = task.get_loop()
         if loop is not foreign:
             yield f"{task.get_name()} running {task.get_coro()!r}{' on a closed loop' if loop.is_closed() else ''}"
 
 
-def _new_threads(before: ProcessSnapshot) -> Iterator[str]:
+def _new_threads(before: ProcessSnapshot, now: ProcessSnapshot | None) -> Iterator[str]:
     foreign = _fsspec_executor_threads()
-    for thread in threading.enumerate():
+    for thread in threading.enumerate() if now is None else now.threads:
         if thread in before.threads or thread in foreign or thread.name.startswith(FOREIGN_THREADS):
             continue
         target = getattr(thread, "_target", None)
         yield f"{thread.name!r}{' (daemon)' if thread.daemon else ''}{f' running {target!r}' if target else ''}"
 
 
-def _new_processes(before: ProcessSnapshot) -> Iterator[str]:
-    foreign = _multiprocessing_pids()
-    table = {process.pid: process for process in procfs.processes()}
-    for process in table.values():
-        if process.identity in before.processes or process.pid in foreign:
-            continue
-        if os.getpid() in _ancestors(process, table):
+def _new_processes(before: ProcessSnapshot, now: ProcessSnapshot | None) -> Iterator[str]:
+    new = (procfs.pids() if now is None else now.processes) - before.processes - _multiprocessing_pids()
+    for process in filter(None, map(procfs.process, new)):
+        if os.getpid() in _ancestors(process):
             kind = "zombie" if process.state == "Z" else "descendant"
         elif before.started_with is not None and procfs.was_started_with(process.pid, before.started_with):
             kind = "orphan"
@@ -277,10 +280,10 @@ def _new_processes(before: ProcessSnapshot) -> Iterator[str]:
         yield f"{kind} {process.pid} {procfs.command_line(process.pid) or process.name}"
 
 
-def _new_descriptors(before: ProcessSnapshot) -> Iterator[str]:
+def _new_descriptors(before: ProcessSnapshot, now: ProcessSnapshot | None) -> Iterator[str]:
     foreign = _foreign_descriptors()
-    spare = before.descriptors.copy()
-    for descriptor, target in sorted(procfs.descriptors().items()):
+    spare = Counter(before.descriptors.values())
+    for descriptor, target in sorted((procfs.descriptors() if now is None else now.descriptors).items()):
         if spare[target] > 0:
             spare[target] -= 1
         elif descriptor not in foreign:
@@ -288,26 +291,25 @@ def _new_descriptors(before: ProcessSnapshot) -> Iterator[str]:
             yield f"{target} (number {descriptor}){' ' if socket_ends else ''}{socket_ends}"
 
 
-def _new_shared_memory(before: ProcessSnapshot) -> Iterator[str]:
-    mapped = procfs.shared_memory_mappings(os.getpid())
+def _new_shared_memory(before: ProcessSnapshot, now: ProcessSnapshot | None) -> Iterator[str]:
+    mapped = procfs.shared_memory_mappings(os.getpid()) if now is None else now.mappings
     yield from (f"mapping of {name}" for inode, name in mapped.items() if inode not in before.mappings)
-    named = {path for path, inode in procfs.shared_memory_files().items() if inode not in before.segments}
+    segments = procfs.shared_memory_files() if now is None else now.segments
+    known = set(before.segments.values())
+    named = {path for path, inode in segments.items() if inode not in known}
     if named:
         # The folder belongs to the machine: a name counts where this process or a descendant uses it.
-        table = {process.pid: process for process in procfs.processes()}
-        tree = [
-            pid for pid, process in table.items() if pid == os.getpid() or os.getpid() in _ancestors(process, table)
-        ]
+        tree = [process.pid for process in procfs.processes() if os.getpid() in (process.pid, *_ancestors(process))]
         used = {path for pid in tree for path in procfs.shared_memory_in_use(pid)}
         yield from sorted(named & used)
 
 
-def _ancestors(process: procfs.ProcessInfo, table: dict[int, procfs.ProcessInfo]) -> Iterator[int]:
-    """The pids above a process, nearest first. Ends at a process that is missing from the table."""
+def _ancestors(process: procfs.ProcessInfo) -> Iterator[int]:
+    """The pids above a process, nearest first. Ends at a process that is gone."""
     current: procfs.ProcessInfo | None = process
     while current is not None and current.parent not in {0, current.pid}:
         yield current.parent
-        current = table.get(current.parent)
+        current = procfs.process(current.parent)
 
 
 # --- what exists --------------------------------------------------------------------------------------------------

@@ -22,23 +22,16 @@ class ProcessInfo:
     """One row of the process table.
 
     Attributes:
-        pid: Process id; reused by the system, hence never an identity alone.
+        pid: Process id.
         parent: Process id of the parent.
         state: One letter as in proc(5); ``Z`` is a zombie.
-        start_ticks: When it started; with ``pid`` it names one process for good.
         name: What the kernel calls it, at most 15 characters.
     """
 
     pid: int
     parent: int
     state: str
-    start_ticks: int
     name: str
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """Names this process and no later one with the same pid."""
-        return self.pid, self.start_ticks
 
 
 def descriptors(pid: int | None = None) -> dict[int, str]:
@@ -78,20 +71,23 @@ def describe_socket(descriptor: int) -> str:
     return f"{family} {kind} {here} to {there}"
 
 
+def pids() -> frozenset[int]:
+    """The ids of all processes of the machine (of the container, inside one)."""
+    try:
+        return frozenset(int(name) for name in os.listdir(PROC) if name.isdigit())
+    except FileNotFoundError:
+        return frozenset()
+
+
 def processes() -> Iterator[ProcessInfo]:
     """The process table of the machine (of the container, inside one)."""
-    try:
-        names = os.listdir(PROC)
-    except FileNotFoundError:
-        return
-    for name in names:
-        if name.isdigit() and (info := process(int(name))) is not None:
+    for pid in pids():
+        if (info := process(pid)) is not None:
             yield info
 
 
 def process(pid: int) -> ProcessInfo | None:
     """One row of the process table, or None when the process is gone."""
-    # Looked up for every process of the machine around every test: read without a file object around it.
     try:
         file = os.open(f"{PROC}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -104,12 +100,11 @@ def process(pid: int) -> ProcessInfo | None:
         os.close(file)
     # The name is in parentheses and may itself contain blanks and parentheses, so split at the last one.
     head, _, tail = text.rpartition(b")")
-    fields = tail.split(maxsplit=20)
+    fields = tail.split(maxsplit=2)
     return ProcessInfo(
         pid=pid,
         parent=int(fields[1]),
         state=fields[0].decode(),
-        start_ticks=int(fields[19]),
         name=head.partition(b"(")[2].decode(errors="replace"),
     )
 
