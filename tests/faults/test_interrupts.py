@@ -138,7 +138,7 @@ def test_an_interrupt_at_any_step_leaves_nothing(
     _run(consumer, tracer)
     places = [(place, n) for place, count in tracer.seen.items() for n in {1, count} if _may_be_interrupted(place)]
     assert len(places) > 300
-    chosen = random.Random(samples(6, 7)).sample(places, min(len(places), samples(20, 10_000)))
+    chosen = random.Random(samples(6, 7)).sample(places, min(len(places), samples(10, 10_000)))
     for place, when in chosen:
         before = snapshot()
         with contextlib.suppress(KeyboardInterrupt):

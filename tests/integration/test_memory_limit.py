@@ -201,11 +201,11 @@ def hundred(x: int) -> Any:
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_small_results_are_charged_as_used(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a function so slow that each result comes alone: 1,500 of them would be 100 MB, a slab for each."""
+    """Of a function so slow that each result comes alone: 600 of them would be 40 MB, a slab for each."""
     monkeypatch.setattr(worker_map, "_TASK_SECONDS", 0.0)
     options = ad.Options(memory_limit_bytes=16 * MIB, num_workers=2, num_threads=8)
-    dataset = ad.Dataset.range(2000).map(hundred, 16, executor=executor).shuffle(1500, seed=1).batch(64)
-    assert sum(len(batch) for batch in dataset.with_options(options)) == 2000
+    dataset = ad.Dataset.range(800).map(hundred, 16, executor=executor).shuffle(600, seed=1).batch(64)
+    assert sum(len(batch) for batch in dataset.with_options(options)) == 800
 
 
 def test_a_quote_that_is_never_closed_names_its_line(tmp_path: Path) -> None:

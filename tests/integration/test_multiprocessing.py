@@ -90,8 +90,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-@pytest.mark.parametrize(("isolate", "program"), [("here", ["trains.py"]), ("isolated", ["-m", "trains"])])
+@pytest.mark.parametrize(
+    ("isolate", "start_method", "program"),
+    [
+        ("here", "spawn", ["trains.py"]),
+        pytest.param("here", "forkserver", ["trains.py"], marks=pytest.mark.soak),
+        pytest.param("isolated", "spawn", ["-m", "trains"], marks=pytest.mark.soak),
+        ("isolated", "forkserver", ["-m", "trains"]),
+    ],
+)
 def test_what_a_script_defines_works_in_its_children_as_in_itself(
     tmp_path: Path, start_method: str, isolate: str, program: list[str]
 ) -> None:

@@ -227,7 +227,7 @@ WITH_KIND = [
 @pytest.mark.parametrize(("make", "kind"), WITH_KIND)
 def test_cutting_the_input_changes_nothing(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
     """Any blocking: elements, provenance, used rows and states do not depend on how blocks are cut."""
-    check_any_blocking(lambda bench: make(bench, kind), seeds=range(samples(6, 300)))
+    check_any_blocking(lambda bench: make(bench, kind), seeds=range(samples(4, 300)))
 
 
 @pytest.mark.parametrize("name", ["source", "filter", "skip", "shuffle", "shuffle of filter", "prefetch", "async map"])

@@ -7,7 +7,7 @@ import pytest
 
 from asyncdata.storage.policy.throughput import Sample
 from asyncdata.storage.policy.window import FIRST, RequestWindow
-from tests.samples import SOAK
+from tests.samples import SOAK, samples
 from tests.storage.policy.simulated_link import Link, Run, draw_link
 
 SWEEP = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -103,18 +103,18 @@ def test_the_window_fills_the_link_and_no_more(link: Link, needed: int) -> None:
 def test_a_link_that_changes_is_noticed(times: float) -> None:
     """The rate of another link in the same window: that is probed at once, and what is needed now is found.
 
-    Measurements are noisy: of twenty runs two may end outside.
+    Measurements are noisy: of ten runs one may end outside.
     """
     link = Link(first_byte_s=0.04, sigma=0.3, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, times),))
     needed = 1e9 * times / (8 << 20) * (0.04 + (8 << 20) / 50e6)
     least, most = 0.95 * min(1e9 * times, 256 / needed * 1e9 * times), 1.6 * needed + 4
     found = []
-    for seed in range(20):
+    for seed in range(samples(10, 20)):
         window = RequestWindow()
         rate = Run(link, window, reads=12_000, left_out=7000, seed=seed).run().steady_rate
         found.append((rate / least, window.limit / most))
     outside = [one for one in found if one[0] < 1 or one[1] > 1]
-    assert len(outside) <= 2, f"parts of the least rate and of the largest window: {outside}"
+    assert 10 * len(outside) <= len(found), f"parts of the least rate and of the largest window: {outside}"
     assert all(rate > 0.9 and limit < 1.5 for rate, limit in found), outside
 
 
@@ -178,14 +178,16 @@ def test_a_program_that_asks_for_less_moves_nothing() -> None:
 def test_epochs_that_end_do_not_keep_it_from_growing(epoch: int, part: float) -> None:
     """At each end places are free, and at each beginning nothing comes for a while: neither counts against a window.
 
-    Of eight runs one may reach a little less.
+    Of the runs one may reach a little less.
     """
     link = Link(first_byte_s=0.04, sigma=0.25, stream_bytes_per_s=50e6, total_bytes_per_s=1e9, changes=((4000, 3.0),))
 
     def rate(window: int | RequestWindow, seed: int) -> float:
         return Run(link, window, reads=READS, left_out=8000, seed=seed, epoch=epoch).run().steady_rate
 
-    parts = sorted(rate(RequestWindow(), seed) / max(rate(n, seed) for n in (48, 96, 192)) for seed in range(8))
+    parts = sorted(
+        rate(RequestWindow(), seed) / max(rate(n, seed) for n in (48, 96, 192)) for seed in range(samples(4, 8))
+    )
     assert parts[0] >= part - 0.1, parts
     assert parts[1] >= part, parts
 
