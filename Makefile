@@ -50,7 +50,7 @@ check: $(VENV)/.dev ## lint, format, types, import contracts
 	$(VENV)/bin/lint-imports --no-cache
 
 soak: $(VENV)/.dev ## the tests with full sample counts and the long scenarios
-	ASYNCDATA_SOAK=1 $(RUN) -m pytest -o faulthandler_timeout=3600 $(ARGS)
+	ASYNCDATA_SOAK=1 $(PYTEST) -o faulthandler_timeout=7500 $(ARGS)
 
 bench: $(VENV)/.bench ## every benchmark; one Markdown table each
 	$(RUN) -m benchmarks $(ARGS)

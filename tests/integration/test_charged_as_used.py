@@ -176,7 +176,7 @@ cases = st.builds(
 
 @given(case=cases)
 @settings(
-    max_examples=samples(3, 400),
+    max_examples=samples(3, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

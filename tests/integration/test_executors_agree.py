@@ -374,7 +374,7 @@ def test_where_functions_run_makes_no_difference(folder: Path) -> None:
     """Every kind of leaf, ready-made and user functions, batched or not, followed by batches or not."""
 
     @settings(
-        max_examples=samples(100, 30_000),
+        max_examples=samples(100, 6000),
         derandomize=not SOAK,
         deadline=None,
         database=None,
