@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 from asyncdata.options import Options
@@ -22,6 +23,8 @@ _MODULES: Final = {
     "test_leaving",
     "test_random_pipelines",
 }
+# They start most of the workers, and it is not their point where functions are from.
+_BY_VALUE: Final = {"test_consumers", "test_kept_batches", "test_leaving", "test_memory_limit", "test_task_timeout"}
 _HERE_ONLY: Final = {
     # Their functions share an event or a lock with the test.
     "test_wait_for_may_time_out_again_and_again",
@@ -67,6 +70,21 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         assert defaults is not None
         monkeypatch.setitem(defaults, "isolate", True)
     return mode
+
+
+@pytest.fixture(autouse=True, scope="module")
+def by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Functions of test modules go to worker processes with their code.
+
+    Else each worker would import the module they are from, and with it pytest, hypothesis and all of the package,
+    which takes longer than to start the worker. Other modules test that functions are found by their names.
+    """
+    chosen = request.module.__name__.rpartition(".")[2] in _BY_VALUE
+    if chosen:
+        cloudpickle.register_pickle_by_value(request.module)
+    yield
+    if chosen:
+        cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture
