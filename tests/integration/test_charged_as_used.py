@@ -182,6 +182,7 @@ cases = st.builds(
 )
 @example(case=Case("inline", "shuffle", 1_000_000, False, 2.0))
 @example(case=Case("generator", "zip", 70_000, False, 0.4))
+@example(case=Case("generator", "batch", 1_000_000, True, 0.4))
 @example(case=Case("interleaved", "shuffle, prefetch", 70_000, False, 0.4))
 def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     """The tree grows by no more than the limit and a tenth; fails always or never; not with the limit it names."""

@@ -2,9 +2,8 @@
 
 A delivery is one block at the consumer's edge. Its bytes stay in the arena; the consumer's arrays view them through one
 lease, whose end gives the rows back. Where the slabs that its rows lie in are more than the consumer's share of the
-memory, its rows are put together in one slab; when even that is too much, for the consumer keeps what it was given, in
-a private copy: nothing ever waits for a consumer to let go. A consumer in another process makes these
-copies itself, of rows that are lent to it for as long as that takes.
+memory, its rows are put together in one slab. When even that is too much, because the consumer keeps what it was given,
+they are lent until the consumer takes them, which makes a private copy: nothing ever waits for a consumer to let go.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Delivery:
         structure: How the leaves nest.
         columns: The leaves.
         base: The arena through one lease, or a private copy; None when no leaf lies in it.
-        to_copy: The base is lent for a moment only: whoever hands the elements out does so from a `private_copy`.
+        to_copy: The base is lent for a moment only: see `taken`.
         advance: What consuming the elements means for the state.
         origin: Their provenance.
         news: What states must know of the pipeline since the delivery before.
@@ -83,11 +82,11 @@ class Delivery:
             return self._leaf(self.columns[0], row)
         return unflatten(self.structure, (self._leaf(column, row) for column in self.columns))
 
-    def private_copy(self) -> Delivery:
-        """The same elements in ordinary memory."""
-        assert self.base is not None
-        packer = self.packer()
-        base, packed = packer.write_apart()
+    def taken(self) -> Delivery:
+        """What the consumer gets when it takes this; in ordinary memory where the base is lent for a moment only."""
+        if not self.to_copy:
+            return self
+        base, packed = self.packer().write_apart()
         return self.moved(base, packed)
 
     def packer(self) -> Packer:
@@ -159,7 +158,7 @@ class Deliverer:
         elements: Handed over so far.
         nbytes: Bytes of their arrays, byte strings and texts.
         deliveries: In how many parts.
-        copies: Those of them that were private copies.
+        copies: Those of them of which the consumer makes private copies.
         packed: Those of them that were put together in slabs of their own.
     """
 
@@ -230,26 +229,21 @@ class Deliverer:
         slabs = [index for index, _ in extent.holds]
         if fits:
             return self._lent(part, self._lend(slabs)), extent.nbytes, rest
-        if self._remote:
+        delivery = None if self._remote else self._packed(self._lent(part, self._budget.slabs.arena.array))
+        if delivery is None:
             self.copies += 1
             return self._lent(part, self._lend_for_now(slabs), to_copy=True), extent.nbytes, rest
-        delivery = self._packed(self._lent(part, self._budget.slabs.arena.array))
         self._drop(slabs)
         return delivery, extent.nbytes, rest
 
-    def _packed(self, delivery: Delivery) -> Delivery:
-        """The rows put together in a slab, if that fits into the consumer's share; else a private copy.
-
-        A slab is warm, and its bytes are counted.
-        """
+    def _packed(self, delivery: Delivery) -> Delivery | None:
+        """The rows put together in a slab, which is warm, if that fits into the consumer's share."""
         packer = delivery.packer()
-        slab = None
-        if self._kept.nbytes + self._budget.charge(packer.nbytes) <= self._share:
-            slab = self._budget.take_now(self._account, packer.nbytes)
+        if self._kept.nbytes + self._budget.charge(packer.nbytes) > self._share:
+            return None
+        slab = self._budget.take_now(self._account, packer.nbytes)
         if slab is None:
-            self.copies += 1
-            base, packed = packer.write_apart()
-            return delivery.moved(base, packed)
+            return None
         self.packed += 1
         packed = packer.write(self._budget.slabs.arena.view, slab.offset)
         return delivery.moved(self._lend([slab.index]), packed)

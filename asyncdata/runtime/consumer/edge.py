@@ -4,8 +4,9 @@
 
 The pump fills, waits at `capacity` elements, and is woken when the consumer takes. The consumer waits at a gate
 (threads) or for a future of its own loop (tasks), and takes in a step of its own, so that a cancelled wait takes
-nothing. At the end and on errors what is buffered is delivered first. `close` drops the buffer: it is called by the
-consumer's side when it goes, from any thread.
+nothing. Memory that is lent for a moment only is copied by the consumer, as a part of taking: until then it is counted.
+At the end and on errors what is buffered is delivered first. `close` drops the buffer: it is called by the consumer's
+side when it goes, from any thread.
 
 The lock is one of C's, which ``with`` takes and gives back in one step each: Ctrl-C never leaves it locked.
 """
@@ -34,11 +35,11 @@ class Exit(Protocol):
     def is_closed(self) -> bool:
         """Whether the consumer is gone."""
 
-    async def put(self, delivery: Delivery) -> bool:
-        """Offers a delivery; waits while there is no room. False when the consumer is gone."""
-
     async def wait_for_room(self) -> bool:
         """Returns when there is room for one more delivery; False when the consumer is gone."""
+
+    def put(self, delivery: Delivery) -> None:
+        """Offers a delivery for which there is room."""
 
     def remind(self) -> None:
         """Tells again that the consumer waits, if it does."""
@@ -93,24 +94,6 @@ class Edge:
 
     # --- pump --------------------------------------------------------------------------------------------------
 
-    async def put(self, delivery: Delivery) -> bool:
-        """Offers a delivery; waits while the buffer is full. False when the consumer is gone."""
-        assert self._room is not None
-        while True:
-            with self._lock:
-                if self._closed:
-                    return False
-                if self._rows < self._capacity or not self._buffer:
-                    self._buffer.append(delivery)
-                    self._rows += len(delivery)
-                    self._wake()
-                    break
-                self._room.clear()
-            await self._room.wait()
-        if self._starving is not None:
-            self._starving(False)
-        return True
-
     async def wait_for_room(self) -> bool:
         """Returns when there is room for one more delivery; False when the consumer is gone."""
         assert self._room is not None
@@ -122,6 +105,15 @@ class Edge:
                     return True
                 self._room.clear()
             await self._room.wait()
+
+    def put(self, delivery: Delivery) -> None:
+        """Offers a delivery for which there is room, `wait_for_room` says when; one of any size may be offered."""
+        with self._lock:
+            if not self._closed:
+                self._buffer.append(delivery)
+                self._rows += len(delivery)
+                self._wake()
+        self._tell_starving()
 
     def remind(self) -> None:
         """Tells again that the consumer waits, if it does: what was on its way to it turned out to be nothing."""
@@ -202,18 +194,24 @@ class Edge:
             BaseException: What the pipeline raised; once, afterwards it is simply at its end.
         """
         with self._lock:
-            if self._buffer:
-                delivery = self._buffer.popleft()
-                self._rows -= len(delivery)
-                self._call_stage(self._set_room)
-                return True, delivery
-            if self._error is not None:
-                error, self._error = self._error, None
-                try:
-                    raise error
-                finally:
-                    del error  # its traceback leads back to this frame
-            return self._ended or self._closed, None
+            if not self._buffer:
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    try:
+                        raise error
+                    finally:
+                        del error  # its traceback leads back to this frame
+                return self._ended or self._closed, None
+            delivery = self._buffer.popleft()
+        rows = len(delivery)
+        try:
+            # Not under the lock, which the pipeline's loop must not wait for.
+            delivery = delivery.taken()
+        finally:
+            with self._lock:
+                self._rows = max(0, self._rows - rows)
+            self._call_stage(self._hear_of_taking)
+        return True, delivery
 
     def _begin_waiting(self, waiter: object) -> None:
         if waiter not in self._waiting:
@@ -224,9 +222,13 @@ class Edge:
     def _end_waiting(self, waiter: object) -> None:
         if waiter in self._waiting:
             self._waiting.discard(waiter)
-            if not self._buffer:
+            if not self._rows:
                 # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
                 self._call_stage(self._tell_starving)
+
+    def _hear_of_taking(self) -> None:
+        self._set_room()
+        self._tell_starving()  # another consumer may have waited all the time
 
     def _set_room(self) -> None:
         if self._room is not None:
@@ -234,7 +236,7 @@ class Edge:
 
     def _tell_starving(self) -> None:
         with self._lock:
-            starving = bool(self._waiting) and not self._buffer
+            starving = bool(self._waiting) and not self._rows
         if self._starving is not None:
             self._starving(starving)
 

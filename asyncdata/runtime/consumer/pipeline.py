@@ -215,26 +215,23 @@ class Pipeline:
                 if dropped:
                     block.advance = Advance.concat([*dropped, block.advance])
                     dropped = []
-                if not await self._deliver(block, deliverer, news):
-                    return
+                await self._deliver(block, deliverer, news)
             del block
             await pause()
 
-    async def _deliver(self, block: Block, deliverer: Deliverer, news: Callable[[], News | None]) -> bool:
-        """Delivers a block in as many parts as the consumer's memory asks for; False when the consumer is gone."""
+    async def _deliver(self, block: Block, deliverer: Deliverer, news: Callable[[], News | None]) -> None:
+        """Delivers a block in as many parts as the consumer's memory asks for, until the consumer is gone."""
         rest: Block | None = block
         del block
         try:
-            while rest is not None:
+            while rest is not None and await self._edge.wait_for_room():
                 delivery, rest = deliverer.deliver(rest)
                 delivery.news = news()
-                if not await self._edge.put(delivery):
-                    return False
+                self._edge.put(delivery)
                 del delivery
         finally:
             if rest is not None:
                 rest.release()
-        return True
 
     def _hear(self, starving: bool) -> None:
         """Whether the consumer waits for the next element; a pipeline that has ended does not care."""

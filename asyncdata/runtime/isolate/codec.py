@@ -81,16 +81,19 @@ def _objects(column: RefLeaf | npt.NDArray[Any] | list[Any]) -> list[Any]:
     return column if isinstance(column, list) else []
 
 
-def unwrap(contents: Any, structure: Structure, base: npt.NDArray[np.uint8] | None) -> Delivery:
+def unwrap(
+    contents: Any, structure: Structure, base: npt.NDArray[np.uint8] | None, *, to_copy: bool = False
+) -> Delivery:
     """The delivery in the consumer's process.
 
     Args:
         contents: What came of `wrap`'s pieces.
         structure: How leaves nest.
         base: The arena, through a lease.
+        to_copy: See `Delivery`.
     """
     columns, in_arena, origin, used, ends, marks, ordered, news = _Contents(*contents)
     advance = Advance(len(origin), used, ends, marks, ordered=ordered)
-    delivery = Delivery(structure, columns, base if in_arena else None, origin, advance)
+    delivery = Delivery(structure, columns, base if in_arena else None, origin, advance, to_copy=to_copy and in_arena)
     delivery.news = news
     return delivery

@@ -157,8 +157,7 @@ class Intake:
         base = None
         if self._memory is not None:
             base = Lease(self._memory, self._returns, protocol.Note(protocol.RELEASED, message.ticket, 0)).bytes()
-        delivery = unwrap(contents, self._structure, base)
-        return delivery.private_copy() if message.first == protocol.TO_COPY else delivery
+        return unwrap(contents, self._structure, base, to_copy=message.first == protocol.TO_COPY).taken()
 
     # --- waiting -----------------------------------------------------------------------------------------------
 

@@ -103,10 +103,8 @@ class Outlet:
         """Whether the consumer is gone."""
         return self._closed
 
-    async def put(self, delivery: Delivery) -> bool:
-        """Sends a delivery once the one before it is taken. False when the consumer is gone."""
-        if not await self.wait_for_room():
-            return False
+    def put(self, delivery: Delivery) -> None:
+        """Sends a delivery; the one before it was taken, see `wait_for_room`."""
         pieces = wrap(delivery)
         if not self._count or delivery.structure != self._structure:
             self._structure = delivery.structure
@@ -116,7 +114,6 @@ class Outlet:
         self._sent.append(number)
         self._send_pieces(number, protocol.TO_COPY if delivery.to_copy else 0, pieces)
         self.remind()
-        return True
 
     async def wait_for_room(self) -> bool:
         """Returns when there is room for one more delivery; False when the consumer is gone."""

@@ -54,10 +54,10 @@ class Bench:
         return block_of(column)
 
     def deliver(self, block: Block) -> Delivery:
-        """The whole block at once."""
+        """The whole block at once, as the consumer takes it."""
         delivery, rest = self.deliverer.deliver(block)
         assert rest is None
-        return delivery
+        return delivery.taken()
 
 
 def block_of(column: Any) -> Block:
@@ -168,6 +168,7 @@ async def test_beyond_its_share_a_consumer_gets_copies(bench: Bench) -> None:
     for number in range(7):
         block = await bench.rows(np.full(1000, number).tobytes(), leaf=leaf)
         kept.append(bench.deliver(block).element(0))
+        await asyncio.sleep(0)
     assert bench.deliverer.copies == 3
     assert len(bench.budget.slabs) == 4
     for number, array in enumerate(kept):
@@ -179,6 +180,20 @@ async def test_beyond_its_share_a_consumer_gets_copies(bench: Bench) -> None:
     await asyncio.sleep(0)
     block = await bench.rows(bytes(8000), leaf=leaf)
     assert np.shares_memory(bench.deliver(block).element(0), bench.arena.array)
+
+
+async def test_what_is_to_be_copied_stays_charged_until_it_is_taken(bench: Bench) -> None:
+    """Nothing that waits for the consumer is outside of the limit."""
+    bench.deliverer._share = bench.deliverer._fine_share = 0
+    delivery, _ = bench.deliverer.deliver(await bench.rows(b"payload"))
+    assert bench.budget.ledger.used == _SLAB
+    assert bench.deliverer.kept_bytes == 0
+    taken = delivery.taken()
+    del delivery
+    await asyncio.sleep(0)
+    assert bench.budget.ledger.used == 0
+    bench.arena.array[: 4 * MIB] = 0xEE  # poison
+    assert taken.element(0) == b"payload"
 
 
 async def test_small_slabs_may_be_kept_in_greater_number(bench: Bench) -> None:

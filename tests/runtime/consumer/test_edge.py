@@ -43,11 +43,19 @@ def attached(capacity: int) -> tuple[Edge, list[bool]]:
     return edge, told
 
 
+async def put(edge: Edge, offered: Delivery) -> bool:
+    """Puts as the pump does; False when the consumer is gone."""
+    if await edge.wait_for_room():
+        edge.put(offered)
+        return True
+    return False
+
+
 async def test_deliveries_come_out_in_order() -> None:
     """First in, first out."""
     edge, _ = attached(10)
     for number in range(5):
-        assert await edge.put(delivery(number))
+        assert await put(edge, delivery(number))
     assert [items(edge.pop()) for _ in range(5)] == [[number] for number in range(5)]
     assert edge.pop() == (False, None)
 
@@ -55,8 +63,8 @@ async def test_deliveries_come_out_in_order() -> None:
 async def test_the_pump_waits_while_the_buffer_is_full() -> None:
     """Capacity counts elements; one delivery of any size always fits into an empty buffer."""
     edge, _ = attached(2)
-    assert await edge.put(delivery(1, 2, 3))
-    waiting = asyncio.ensure_future(edge.put(delivery(4)))
+    edge.put(delivery(1, 2, 3))
+    waiting = asyncio.ensure_future(put(edge, delivery(4)))
     await asyncio.sleep(0)
     assert not waiting.done()
     assert items(edge.pop()) == [1, 2, 3]
@@ -68,7 +76,7 @@ async def test_wait_for_room_keeps_the_pump_from_working_ahead() -> None:
     """It returns when one more delivery would not wait."""
     edge, _ = attached(1)
     assert await edge.wait_for_room()
-    await edge.put(delivery(1))
+    edge.put(delivery(1))
     waiting = asyncio.ensure_future(edge.wait_for_room())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -79,7 +87,7 @@ async def test_wait_for_room_keeps_the_pump_from_working_ahead() -> None:
 async def test_what_is_buffered_comes_before_the_error_and_the_error_once() -> None:
     """Elements made before a failure are delivered; afterwards the edge is at its end."""
     edge, _ = attached(10)
-    await edge.put(delivery(1))
+    edge.put(delivery(1))
     edge.finish(ValueError("user code"))
     assert items(edge.pop()) == [1]
     with pytest.raises(ValueError, match="user code"):
@@ -92,15 +100,15 @@ async def test_what_is_buffered_comes_before_the_error_and_the_error_once() -> N
 async def test_closing_drops_the_buffer_and_lets_the_pump_go() -> None:
     """Whoever waits at either side is woken; an error that nobody asked for is dropped."""
     edge, _ = attached(1)
-    await edge.put(delivery(1))
-    putting = asyncio.ensure_future(edge.put(delivery(2)))
+    edge.put(delivery(1))
+    putting = asyncio.ensure_future(put(edge, delivery(2)))
     waiting = asyncio.ensure_future(edge.wait_for_room())
     await asyncio.sleep(0)
     edge.close()
     edge.close()
     assert await putting is False
     assert await waiting is False
-    assert await edge.put(delivery(3)) is False
+    assert await put(edge, delivery(3)) is False
     edge.finish(ValueError("too late"))
     assert edge.pop() == (True, None)
 
@@ -121,7 +129,7 @@ async def test_every_waiting_task_is_woken_and_each_delivery_goes_to_one() -> No
 
     consumers = [asyncio.ensure_future(consume()) for _ in range(5)]
     for number in range(20):
-        await edge.put(delivery(number))
+        await put(edge, delivery(number))
     edge.finish(None)
     await asyncio.gather(*consumers)
     assert taken == list(range(20))
@@ -135,7 +143,7 @@ async def test_a_cancelled_wait_takes_nothing_and_leaves_no_trace() -> None:
         for _ in range(steps):
             await asyncio.sleep(0)
         if steps % 2:
-            await edge.put(delivery(steps))
+            edge.put(delivery(steps))
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         if steps % 2:
@@ -161,7 +169,7 @@ def test_a_thread_waits_for_a_pump_on_another_loop() -> None:
         async def pump(edge: Edge = edge, end: str = end) -> None:
             edge.attach(asyncio.get_running_loop(), lambda _: None, _nothing)
             for number in range(50):
-                await edge.put(delivery(number))
+                await put(edge, delivery(number))
             if end == "finish":
                 edge.finish(None)
             else:
@@ -190,8 +198,56 @@ async def test_the_pump_is_told_who_starves() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert told[-1] is True
-    await edge.put(delivery(1))
+    edge.put(delivery(1))
     assert told[-1] is False
+    await waiting
+
+
+async def test_a_consumer_who_comes_away_empty_is_known_to_starve() -> None:
+    """Two wait, one takes what there is."""
+    edge, told = attached(1)
+    waiting = [asyncio.ensure_future(edge.wait_async()) for _ in range(2)]
+    await asyncio.sleep(0)
+    edge.put(delivery(1))
+    assert items(edge.pop()) == [1]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert told[-1] is True
+    edge.finish(None)
+    await asyncio.gather(*waiting)
+
+
+class Lent(Delivery):
+    """A delivery whose copy takes until it is told to be done."""
+
+    def __init__(self, plain: Delivery) -> None:
+        super().__init__(plain.structure, plain.columns, None, plain.origin, plain.advance, to_copy=True)
+        self.begun, self.done = threading.Event(), threading.Event()
+
+    def taken(self) -> Delivery:
+        self.begun.set()
+        self.done.wait()
+        return delivery(*(int(self.element(row)) for row in range(len(self))))
+
+
+async def test_what_is_being_copied_still_counts() -> None:
+    """Neither is there room for more meanwhile, nor does anybody starve; and the pump does not wait for the copy."""
+    edge, told = attached(1)
+    lent = Lent(delivery(1, 2))
+    edge.put(lent)
+    taking = asyncio.create_task(asyncio.to_thread(edge.pop))
+    await asyncio.to_thread(lent.begun.wait)
+    room = asyncio.ensure_future(edge.wait_for_room())
+    waiting = asyncio.ensure_future(edge.wait_async())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not room.done()
+    assert told[-1] is False
+    lent.done.set()
+    assert items(await taking) == [1, 2]
+    assert await room
+    assert told[-1] is True
+    edge.close()
     await waiting
 
 
@@ -226,8 +282,8 @@ def test_loops_that_are_gone_do_no_harm() -> None:
 
 async def _pump_two(edge: Edge) -> None:
     edge.attach(asyncio.get_running_loop(), lambda _: None, _nothing)
-    await edge.put(delivery(1))
-    await edge.put(delivery(2))
+    edge.put(delivery(1))
+    edge.put(delivery(2))
 
 
 async def test_a_finished_edge_lets_go_of_its_pipeline() -> None:

@@ -110,9 +110,16 @@ class Crossing:
 
     async def put(self, delivery: Delivery) -> asyncio.Task[bool]:
         """Begins to put."""
-        task = asyncio.ensure_future(self.outlet.put(delivery))
+        task = asyncio.ensure_future(self.put_when_there_is_room(delivery))
         await asyncio.sleep(0)
         return task
+
+    async def put_when_there_is_room(self, delivery: Delivery) -> bool:
+        """Puts as the pump does; False when the consumer is gone."""
+        if await self.outlet.wait_for_room():
+            self.outlet.put(delivery)
+            return True
+        return False
 
 
 @pytest.fixture
@@ -213,7 +220,7 @@ async def test_a_consumer_that_vanishes_lets_the_pump_end(crossing: Crossing) ->
     crossing.intake._channel.cut()
     await crossing.put(crossing.lent(1))  # nobody receives it
     assert await asyncio.wait_for(crossing.outlet.wait_for_room(), LIMIT_S) is False
-    assert await crossing.outlet.put(crossing.lent(2)) is False
+    assert await crossing.put_when_there_is_room(crossing.lent(2)) is False
     crossing.intake.close()
     crossing.listen()
     assert not crossing.loans._bases
