@@ -233,6 +233,8 @@ class ThreadPool:
                 except BaseException as exc:  # noqa: BLE001 -- raised where the call is awaited
                     job.error = exc
                 job.fn, job.args = _nothing, ()
+                if job.stuck is not None:
+                    job.error = None  # nobody waits for it any more, and its traceback leads back here
             del self._running[index]
             if taken:
                 self._tell(job)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 
-from asyncdata.errors import CloseTimeoutError, FunctionTransferError, PipelineClosedError
+from asyncdata.errors import CloseTimeoutError, FunctionTransferError
 from asyncdata.memory.arena import Arena
 from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import Outside
@@ -100,10 +102,12 @@ class ThreadExecutor:
         except GrantDeniedError:
             assert asking.refusal is not None
             raise asking.refusal from None
+        finally:
+            asking.end()
 
 
 class _Asking:
-    """A thread's questions for memory, answered on the loop.
+    """A thread's questions for memory, answered on the loop, which may end while the thread is stuck in user code.
 
     Args:
         loop: That loop.
@@ -116,22 +120,30 @@ class _Asking:
     def __init__(self, loop: asyncio.AbstractEventLoop, grant: Grant) -> None:
         self._loop = loop
         self._grant = grant
+        self._lock = threading.Lock()
+        self._question: concurrent.futures.Future[tuple[int, int]] | None = None
+        self._ended = False
         self.refusal: Exception | None = None
+
+    def end(self) -> None:
+        """Nobody waits for the task any more; a thread that was left behind gets errors from now on."""
+        with self._lock:
+            self._ended = True
+        if self._question is not None:
+            self._question.cancel()
 
     def need(self, nbytes: int, slot: int) -> tuple[int, int]:
         """Asks and waits; in the thread.
 
         Raises:
-            GrantDeniedError: There is none.
+            GrantDeniedError: There is none, or nobody waits for the task any more.
         """
-        question = self._answer(nbytes, slot)
+        with self._lock:
+            if self._ended:
+                raise GrantDeniedError("the Runtime was closed")
+            self._question = asyncio.run_coroutine_threadsafe(self._answer(nbytes, slot), self._loop)
         try:
-            answer = asyncio.run_coroutine_threadsafe(question, self._loop)
-        except RuntimeError:
-            question.close()  # the loop has ended: this thread was left behind in the user's function
-            raise PipelineClosedError("the Runtime was closed") from None
-        try:
-            return answer.result()
+            return self._question.result()
         except Exception as error:  # noqa: BLE001 -- raised by `run`
             self.refusal = error
             raise GrantDeniedError(f"{nbytes} bytes of output space were not granted") from None

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from asyncdata.errors import MemoryLimitError
+from asyncdata.errors import CloseTimeoutError, MemoryLimitError
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
 from asyncdata.memory.wire import pack, packed_bytes, shape_of, write
 from asyncdata.runtime.stages.work.executors import ThreadExecutor
-from asyncdata.workers.program import Program
+from asyncdata.workers.child import GrantDeniedError
+from asyncdata.workers.program import Program, execute
 from asyncdata.workers.task_records import NO_SPAN, Reply, Task, encode_shape
 from asyncdata.workers.thread_pool import ThreadPool
 
@@ -65,6 +70,53 @@ async def test_a_cancelled_task_returns_when_its_thread_is_done(threads: ThreadP
         await running
     assert not threads.stats().running
     arena.close()
+
+
+def _left_behind(asks_first: bool) -> BaseException:
+    """What a thread hears that asks for memory and whose caller and loop go, before it asks or while it waits."""
+    inside, may_go_on, heard = threading.Event(), threading.Event(), queue.SimpleQueue[BaseException]()
+
+    def slow(number: int) -> int:
+        inside.set()
+        may_go_on.wait()
+        return number
+
+    async def never(_nbytes: int, _slot: int) -> tuple[int, int]:
+        inside.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    def told(*args: Any) -> bytes:
+        try:
+            return execute(*args)
+        except BaseException as error:
+            heard.put(error)
+            raise
+
+    async def run() -> None:
+        pool = ThreadPool(1, close_timeout_s=0)
+        await pool.start()
+        executor = ThreadExecutor(pool, arena, Program(functions=(doubled if asks_first else slow,), rng=(False,)))
+        running = asyncio.ensure_future(executor.run(task(), never))
+        await asyncio.to_thread(inside.wait)
+        with pytest.raises(CloseTimeoutError):
+            await pool.aclose()
+        with pytest.raises(CloseTimeoutError):
+            await running
+
+    arena = Arena(1 << 20)
+    with mock.patch("asyncdata.runtime.stages.work.executors.execute", told):
+        asyncio.run(run())
+    may_go_on.set()
+    error = heard.get()
+    arena.close()
+    return error
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_a_thread_that_was_left_behind_gets_an_error(asks_first: bool) -> None:
+    """Its loop is gone, and nobody would ever answer, neither what it asked before nor what it asks now."""
+    assert isinstance(_left_behind(asks_first), GrantDeniedError)
 
 
 async def test_a_refusal_is_raised_as_it_is(threads: ThreadPool) -> None:
