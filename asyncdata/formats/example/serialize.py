@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.formats.example.varints import pack_varints, write_varint
+from asyncdata.formats.example.varints import pack_few, pack_varints, write_varint
 
 _Piece: TypeAlias = bytes | bytearray | memoryview
 _Message: TypeAlias = tuple[bytes, Iterable[_Piece], int]
@@ -34,7 +34,7 @@ _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _SHORT: Final = 120
 """Messages below this size, and the messages around them, have one-byte lengths."""
-_FEW: Final = 64
+_FEW: Final = 256
 """Up to this number, integers are packed faster one by one than together."""
 _FLOAT: Final = struct.Struct("<f")
 _SHORT_LEADS: Final = tuple(_FIRST + write_varint(size) for size in range(1024))
@@ -142,9 +142,8 @@ def _feature(value: Any) -> _Message:
             return _strings(value)
         if float in kinds:
             return _floats(value)
-        if int in kinds and len(value) <= _FEW and (least := min(value)) >= _LEAST and (most := max(value)) <= _MOST:
-            small = least >= 0 and most < 0x80
-            return _one(_INTS, bytes(value) if small else b"".join([write_varint(item) for item in value]))
+        if int in kinds and len(value) <= _FEW and (packed := pack_few(value)) is not None:
+            return _one(_INTS, packed)
     return _any_feature(value)
 
 
@@ -179,8 +178,8 @@ def _numbers(values: npt.NDArray[Any]) -> _Message:
         raise TypeError(f"values of dtype {values.dtype} cannot be stored; give bytes, integers or floats")
     elif values.dtype == np.uint64 and values.size and int(values.max()) > _MOST:
         raise OverflowError(f"{int(values.max())} does not fit an int64")
-    elif len(values) <= _FEW:
-        tag, packed = _INTS, b"".join([write_varint(value) for value in values.tolist()])
+    elif 0 < len(values) <= _FEW:
+        tag, packed = _INTS, pack_few(values.tolist()) or b""
     else:
         tag, packed = _INTS, pack_varints(values.astype(np.int64, copy=False))
     return _one(tag, packed) if len(packed) else (tag + b"\0", (), 2)
@@ -206,7 +205,10 @@ def _one(tag: bytes, value: _Piece) -> _Message:
 
 def _strings(values: Sequence[_Piece]) -> _Message:
     try:
-        packed = b"".join([_SHORT_LEADS[len(value)] + value for value in values])
+        pieces: list[_Piece] = [b""] * (2 * len(values))
+        pieces[::2] = [_SHORT_LEADS[len(value)] for value in values]
+        pieces[1::2] = values
+        packed = b"".join(pieces)
     except IndexError:
         return _long_strings(values)
     size = len(packed)

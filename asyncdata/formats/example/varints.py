@@ -7,6 +7,8 @@ groups are pushed together in three steps. The rare ninth and tenth bytes are ad
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -84,6 +86,36 @@ def write_varint(value: int) -> bytes:
     if value < 0x10000000:
         return b"%c%c%c%c" % (*low, value >> 21)
     return b"%c%c%c%c%b" % (*low, value >> 21 & 0x7F | 0x80, write_varint(value >> 28))
+
+
+def pack_few(values: Sequence[int]) -> bytes | None:
+    """The varints of a few integers, looked up by two bytes; None where one is no int64. For many: `pack_varints`."""
+    whole, begun = _varint_tables()
+    least = min(values)
+    if least >= 0:
+        try:
+            return b"".join(
+                [whole[value] if value < 0x4000 else begun[value & 0x3FFF] + whole[value >> 14] for value in values]
+            )
+        except IndexError:
+            pass  # one has more than four bytes
+    if least < -(1 << 63) or max(values) >= 1 << 63:
+        return None
+    pieces = []
+    for value in values:
+        rest = value & 0xFFFFFFFFFFFFFFFF
+        while rest >= 0x4000:
+            pieces.append(begun[rest & 0x3FFF])
+            rest >>= 14
+        pieces.append(whole[rest])
+    return b"".join(pieces)
+
+
+@functools.cache
+def _varint_tables() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Of every number of 14 bits: its varint, and the first two bytes of a longer one; made by the first who writes."""
+    numbers = range(1 << 14)
+    return tuple(map(write_varint, numbers)), tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in numbers)
 
 
 def read_length(data: bytes | memoryview, position: int, stop: int) -> tuple[int, int]:
