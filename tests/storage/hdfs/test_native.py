@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UnsupportedURLError
+from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
-from asyncdata.storage.hdfs.native import _failovers, typed_error
+from asyncdata.storage.hdfs.native import NativeClient, _failovers, typed_error
 from asyncdata.storage.hdfs.reader import split_url
+from tests.patience import LIMIT_S
 
 _NODES = 'id: DatanodeIdProto { ip_addr: \\"10.0.0.1\\", host_name: \\"a\\", xfer_port: 9866, info_port: 1 }'
 
@@ -55,6 +59,42 @@ def test_a_panic_is_a_failed_attempt() -> None:
     typed = typed_error(panic("there is no reactor running"))
     assert isinstance(typed, ReadFailedError)
     assert typed.cause is FailureCause.SERVER_ERROR
+
+
+QUESTIONS: dict[str, Callable[[NativeClient], Awaitable[object]]] = {
+    "look": lambda client: client.look("/x"),
+    "entries": lambda client: client.entries("/x"),
+    "open": lambda client: client.open("/x"),
+    "open briskly": lambda client: client.open("/x", brisk=True),
+}
+
+
+@pytest.mark.leaks("hdfs-native's clients, and their threads, are the process's")
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_a_namenode_that_never_answers_keeps_nobody(question: str) -> None:
+    """It accepts connections, and that is all: every question ends, by its time limit or with its caller."""
+    pytest.importorskip("hdfs_native", reason="hdfs-native is not installed: its time limits were not tested")
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        ask = QUESTIONS[question]
+        hasty = NativeClient(address, {}, TimeoutOptions(connect_s=0.1, first_byte_s=0.1))
+        with pytest.raises(ReadFailedError) as caught:
+            await asyncio.wait_for(ask(hasty), LIMIT_S)
+        assert caught.value.cause is FailureCause.FIRST_BYTE_TIMEOUT
+        patient = NativeClient(address, {}, TimeoutOptions(connect_s=600, first_byte_s=600))
+        for steps in range(20):
+            asking = asyncio.ensure_future(ask(patient))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait([asking], timeout=LIMIT_S)
+            assert asking.cancelled()
+    finally:
+        for writer in accepted:
+            writer.close()
+        server.close()
 
 
 def test_each_namenode_is_tried_once(tmp_path: Path) -> None:
