@@ -87,7 +87,9 @@ class Compaction:
         owners = self._budget.slabs.of_rows(np.concatenate([column.rows[:, 0] for column in columns]))
         self._spaces = np.concatenate([spaces(column) for column in columns])
         self._starts = np.cumsum([0, *map(len, columns)])
-        self._order = np.argsort(owners, kind="stable")
+        # Sorting numbers of 16 bits is ten times as fast.
+        narrow = owners.astype(np.uint16) if owners.max() < 1 << 16 else owners
+        self._order = np.argsort(narrow, kind="stable")
         self._owners = owners[self._order].astype(np.int64)
 
     def _groups(self) -> Iterator[tuple[Account, _Group]]:

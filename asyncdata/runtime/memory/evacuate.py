@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows
@@ -28,6 +29,9 @@ _MOST_BYTES: Final = 4 << 20
 _MOST_MOVES: Final = 8
 """Slabs that are filled at a look, where memory is short; one otherwise."""
 _TOGETHER_PART: Final = 64
+_MANY_ALIKE: Final = 16
+_SMALL_BYTES: Final = 1024
+"""So many small rows of one size are copied faster together than one by one."""
 _LEAST_TOGETHER: Final = 8 * GRANULE
 
 
@@ -100,8 +104,15 @@ def move_rows(column: RefColumn, chosen: Rows, sizes: Rows, at: int) -> int:
     ends = np.cumsum(sizes) + at
     old = column.rows[chosen, 0]
     new = ends - sizes
-    for source, target, size in zip(old.tolist(), new.tolist(), sizes.tolist(), strict=True):
-        arena[target : target + size] = arena[source : source + size]
+    kinds = np.unique(sizes)
+    if len(chosen) < _MANY_ALIKE * len(kinds) or kinds[-1] > _SMALL_BYTES:
+        for source, target, size in zip(old.tolist(), new.tolist(), sizes.tolist(), strict=True):
+            arena[target : target + size] = arena[source : source + size]
+    else:
+        for size in kinds.tolist():
+            alike = sizes == size
+            places: npt.NDArray[np.void] = np.ndarray(len(arena) - size + 1, f"V{size}", arena, strides=1)
+            places[new[alike]] = places[old[alike]]
     column.rows[chosen, 0] = new
     slabs.hold_rows(new)
     slabs.drop_rows(old)

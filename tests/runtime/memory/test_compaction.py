@@ -17,6 +17,7 @@ from asyncdata.memory.leaf import BYTES
 from asyncdata.memory.slabs import Slab
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.compaction import Compaction
+from asyncdata.runtime.memory.evacuate import move_rows, spaces
 from tests.samples import samples
 
 LIMIT = 256 * GRANULE
@@ -159,6 +160,32 @@ async def test_rows_in_slabs_that_somebody_uses_stay_where_they_are(bench: Bench
         assert (buffer.column.rows == rows).all()
     assert not bench.budget.moved
     bench.put_back(*held)
+
+
+@pytest.mark.parametrize("sizes", [(7,), (1, 64, 300), tuple(range(1, 200))])
+async def test_rows_are_the_same_however_they_are_copied(bench: Bench, sizes: tuple[int, ...]) -> None:
+    """Many rows of few sizes together, others one by one."""
+    draw = random.Random(len(sizes))
+    buffer, slabs = bench.buffers[0], bench.budget.slabs
+    old = await bench.budget.take(buffer.account, 32 * GRANULE)
+    at = old.offset
+    for _ in range(400):
+        content = draw.randbytes(draw.choice(sizes))
+        slabs.arena.view[at : at + len(content)] = content
+        buffer.keep(at, content)
+        at += len(content) + 1
+    buffer.settle()
+    slabs.drop(old)
+    new = await bench.budget.take(buffer.account, 32 * GRANULE)
+    column = buffer.column
+    chosen = np.array(draw.sample(range(400), 380))
+    end = move_rows(column, chosen, spaces(column)[chosen], new.offset)
+    assert end == new.offset + int(spaces(column)[chosen].sum())
+    assert sorted(column.rows[chosen, 0]) == column.rows[chosen, 0].tolist()
+    assert slabs.holds(old) == 20
+    assert slabs.holds(new) == 381
+    buffer.check()
+    bench.put_back(new)
 
 
 async def test_a_lent_slab_is_the_consumers_only_when_nobody_else_holds_it(bench: Bench) -> None:
