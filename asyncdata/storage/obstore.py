@@ -120,6 +120,11 @@ def _opener(scheme: str, options: StoreConfig) -> Callable[[str], Any]:
                 config.setdefault("account_name", host.partition(".")[0])
             return obstore.store.AzureStore(container, config=config, **arguments)  # type: ignore[arg-type]  # a dict
         except Exception as error:  # noqa: BLE001 -- whatever it is, its text may hold secrets
+            if scheme not in GS + S3 and not any("account_name" in key.lower() for key in config):
+                raise StorageError(
+                    "which account? Give Options(storage={'az': {'account_name': ...}}), set "
+                    "AZURE_STORAGE_ACCOUNT_NAME, or write abfs://container@account.dfs.core.windows.net/name"
+                ) from None
             raise StorageError(
                 f"obstore does not take these options for {scheme} ({type(error).__name__}); keys: "
                 f"{', '.join(sorted(config)) or 'none'}"

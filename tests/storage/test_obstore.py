@@ -253,6 +253,15 @@ def test_a_store_that_cannot_be_made_shows_no_secret() -> None:
     assert "nonsense" in str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["az", "abfs"])
+def test_an_azure_url_without_an_account_is_asked_for_one(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual first mistake names its cures."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    reader, _ = opened(f"{scheme}://container/", {})
+    with pytest.raises(StorageError, match=r"which account\? .*'account_name'.*AZURE_STORAGE_ACCOUNT_NAME"):
+        asyncio.run(reader.glob(f"{scheme}://container/*"))
+
+
 def test_options_in_both_libraries_terms() -> None:
     """What everybody sets means the same to either."""
     options = {"endpoint_url": "http://here:9000", "anon": True, "region": "eu-west-1", "requester_pays": True}
