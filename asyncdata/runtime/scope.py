@@ -32,7 +32,7 @@ from asyncdata.runtime.stages.work.tasks import Executor
 from asyncdata.runtime.state.listings import Listings
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.resume import BEGIN, Resume
-from asyncdata.runtime.state.tracks import Place, Tracks
+from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
 
@@ -364,7 +364,7 @@ class Scope:
     state: State | None = None
     resume: Resume = BEGIN
     part: UnorderedPart | None = None
-    within: Place | None = None
+    within: Owner | None = None
 
     @property
     def access(self) -> Access:

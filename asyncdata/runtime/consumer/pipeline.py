@@ -37,7 +37,7 @@ from asyncdata.runtime.scope import Scope, Services, Step
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
-from asyncdata.runtime.state.tracks import Place, Tracks
+from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class Pipeline:
             errors=services.errors,
             state=self._start.state if isinstance(self._start.state, State) else None,
             part=part,
-            within=Place() if part.steps and part.refused is None else None,
+            within=Owner() if part.steps and part.refused is None else None,
         )
 
     async def _pump(self, root: Stage, deliverer: Deliverer, news: Callable[[], News | None]) -> None:

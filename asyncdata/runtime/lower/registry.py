@@ -25,10 +25,9 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
-from asyncdata.runtime.state.dropped import DropStage
+from asyncdata.runtime.state.restored import DropStage, TrackedStage
 from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, passed_on, selected
-from asyncdata.runtime.state.tracked import TrackedStage
-from asyncdata.runtime.state.tracks import WHOLE, Place, Track
+from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.spec import BytesSpec
 from asyncdata.types import Element
 
@@ -100,9 +99,9 @@ def begin_track(node: Node, scope: Scope) -> Track | None:
     return scope.services.tracks.begin(scope.within, _part(scope).numbers[id(node)])
 
 
-def inside(track: Track | None, position: int = WHOLE) -> Place | None:
+def inside(track: Track | None, position: int = WHOLE) -> Owner | None:
     """What the inputs of a step that counts belong to."""
-    return None if track is None else Place(track.number, position)
+    return None if track is None else Owner(track.number, position)
 
 
 @contextlib.contextmanager

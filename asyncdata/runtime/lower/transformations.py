@@ -26,12 +26,12 @@ from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
-from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, EnumerateStage, ShardStage
+from asyncdata.runtime.stages.rows.numbering import AssertCardinalityStage, EnumerateStage, ShardStage
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
 from asyncdata.runtime.state.resume import Resume, again, counted, own, passed_on, selected
-from asyncdata.runtime.state.tracks import Place
+from asyncdata.runtime.state.tracks import Owner
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
@@ -62,7 +62,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         path = (*scope.element, int(origin[0]), int(origin[1]))
         shards = scope.shards * node.cycle_length
         # The last row that an element uses up is the one it is made of.
-        within = None if scope.within is None else Place(int(used[-1, 0]), int(used[-1, 1]))
+        within = None if scope.within is None else Owner(int(used[-1, 0]), int(used[-1, 1]))
         changes = {"element": path, "shards": shards, "any_order": any_order, "state": state, "within": within}
         return lower_inner(inner, around.below(1, **changes))
 

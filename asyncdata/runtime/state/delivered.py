@@ -24,7 +24,7 @@ from asyncdata.runtime.state.tracks import (
     Ended,
     Event,
     Marked,
-    Place,
+    Owner,
     Refused,
     SavedTrack,
 )
@@ -39,10 +39,10 @@ _SETTLE_ROWS: Final = 1 << 16
 class _Track:
     """What is known of one track."""
 
-    __slots__ = ("at", "bases", "closed", "later", "open", "place", "step", "total")
+    __slots__ = ("at", "bases", "closed", "later", "open", "owner", "step", "total")
 
     def __init__(self, saved: SavedTrack) -> None:
-        self.place = saved.place
+        self.owner = saved.owner
         self.step = saved.step
         self.at = saved.at
         self.later = saved.later
@@ -62,7 +62,7 @@ class _Track:
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
         state = State(mark, skip + self.at - position)
-        return SavedTrack(self.place, self.step, self.at, self.later, self.total, state)
+        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state)
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -113,18 +113,18 @@ class Delivered:
 
     def _enter(self, number: int, saved: SavedTrack) -> None:
         self._tracks[number] = _Track(saved)
-        around = self._tracks.get(saved.place.track)
+        around = self._tracks.get(saved.owner.track)
         if around is not None:
-            around.open.setdefault(saved.place.position, set()).add(number)
+            around.open.setdefault(saved.owner.position, set()).add(number)
 
     def hear(self, events: Sequence[Event]) -> None:
         """What happened to tracks, before their next rows are fed."""
         for event in events:
             match event:
-                case Begun(number, place, step):
+                case Begun(number, owner, step):
                     # What belongs to an element that is complete, such as the end of what `take` did not need, is not.
-                    if place.track == Place().track or place.track in self._tracks:
-                        self._enter(number, SavedTrack(place, step))
+                    if owner.track == Owner().track or owner.track in self._tracks:
+                        self._enter(number, SavedTrack(owner, step))
                 case Marked(number, position, mark):
                     if number in self._tracks:
                         self._tracks[number].bases.append((position, State(mark, 0)))
@@ -152,12 +152,12 @@ class Delivered:
     def saved(self) -> tuple[SavedTrack, ...]:
         """The tracks for a state: those with something left to deliver, and those of the pipeline itself."""
         self._settle()
-        numbers = {number: place for place, number in enumerate(sorted(self._tracks))}
+        numbers = {number: index for index, number in enumerate(sorted(self._tracks))}
         found = []
         for number in numbers:
             saved = self._tracks[number].saved()
-            around = saved.place.track
-            saved.place = saved.place._replace(track=numbers.get(around, around))
+            around = saved.owner.track
+            saved.owner = saved.owner._replace(track=numbers.get(around, around))
             found.append(saved)
         return tuple(found)
 
@@ -194,7 +194,7 @@ class Delivered:
         track = self._tracks.get(number)
         if track is not None and track.is_complete:
             self._forget_inside(track)
-            self._close(track.place.track, track.place.position)
+            self._close(track.owner.track, track.owner.position)
 
     def _close(self, number: int, position: int) -> None:
         """Counts an element as delivered if all its datasets are, and lets their tracks go."""

@@ -23,7 +23,7 @@ from asyncdata.storage.manifest_files import MAX_MANIFEST_BYTES, format_entry, p
 from asyncdata.types import ObjectInfo
 
 
-class Listing:
+class RecordedListing:
     """The objects that were found once.
 
     Args:
@@ -81,8 +81,8 @@ def unpack(data: str) -> bytes:
     return body
 
 
-def from_json(part: Any) -> Listing:
-    """What `Listing.to_json` made.
+def from_json(part: Any) -> RecordedListing:
+    """What `RecordedListing.to_json` made.
 
     Raises:
         StateError: It is damaged, or only the digest of a listing that lies elsewhere.
@@ -95,7 +95,7 @@ def from_json(part: Any) -> Listing:
         if digest_of(body) != digest:
             raise StateError("the state is damaged: a listing is not the one that belongs to it")
         lines = body.splitlines()
-        return Listing(key, [parse_entry(line, number, "") for number, line in enumerate(lines)])
+        return RecordedListing(key, [parse_entry(line, number, "") for number, line in enumerate(lines)])
     except (KeyError, TypeError, DataError) as error:
         raise StateError(f"the state is damaged: a listing cannot be read ({error})") from error
 
@@ -109,9 +109,9 @@ class Listings:
         recorded: Of the state that the pipeline was brought back to.
     """
 
-    def __init__(self, recorded: Iterable[Listing]) -> None:
+    def __init__(self, recorded: Iterable[RecordedListing]) -> None:
         self._recorded = {listing.key: listing for listing in recorded}
-        self._news: list[Listing] = []
+        self._news: list[RecordedListing] = []
 
     def recall(self, key: str) -> Sequence[ObjectInfo] | None:
         """What was found when the epoch began, if the state knows it."""
@@ -121,9 +121,9 @@ class Listings:
     def note(self, key: str, infos: Sequence[ObjectInfo]) -> None:
         """This was found now."""
         if all(redact(info.url) == info.url for info in infos):
-            self._news.append(Listing(key, infos))
+            self._news.append(RecordedListing(key, infos))
 
-    def news(self) -> tuple[Listing, ...]:
+    def news(self) -> tuple[RecordedListing, ...]:
         """What was found since the last call."""
         news, self._news = tuple(self._news), []
         return news

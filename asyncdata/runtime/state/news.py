@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from asyncdata.runtime.state.listings import Listing
+from asyncdata.runtime.state.listings import RecordedListing
 from asyncdata.runtime.state.skipped import Skipped
 from asyncdata.runtime.state.tracks import Event
 
@@ -19,7 +19,7 @@ class News(NamedTuple):
         events: What happened to tracks; not of a state, which has the tracks themselves.
     """
 
-    listings: tuple[Listing, ...] = ()
+    listings: tuple[RecordedListing, ...] = ()
     skipped: Mapping[str, Skipped] = {}
     events: tuple[Event, ...] = ()
 

@@ -26,7 +26,7 @@ WHOLE: Final = -1
 """The position of a track that stands for all of it."""
 
 
-class Place(NamedTuple):
+class Owner(NamedTuple):
     """What an input or a step that counts belongs to.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     position: int = WHOLE
     branches: tuple[int, ...] = ()
 
-    def branch(self, number: int) -> Place:
+    def branch(self, number: int) -> Owner:
         """That of an input of a step with several."""
         return self._replace(branches=(*self.branches, number))
 
@@ -49,12 +49,12 @@ class Begun(NamedTuple):
 
     Attributes:
         track: Its number.
-        place: What it belongs to.
+        owner: What it belongs to.
         step: Number of its step, see `asyncdata.planner.unordered`.
     """
 
     track: int
-    place: Place
+    owner: Owner
     step: int
 
 
@@ -108,7 +108,7 @@ class SavedTrack:
     """A track in a state.
 
     Attributes:
-        place: What it belongs to.
+        owner: What it belongs to.
         step: Number of its step.
         at: The first position that was not delivered.
         later: Positions behind it that were delivered, in ascending order.
@@ -116,7 +116,7 @@ class SavedTrack:
         state: The input's state in front of `at`.
     """
 
-    place: Place
+    owner: Owner
     step: int
     at: int = 0
     later: Rows = field(default_factory=lambda: NO_POSITIONS)
@@ -207,19 +207,19 @@ class Tracks:
     """
 
     def __init__(self, saved: Sequence[SavedTrack] = ()) -> None:
-        self._saved = {(track.place, track.step): (number, track) for number, track in enumerate(saved)}
+        self._saved = {(track.owner, track.step): (number, track) for number, track in enumerate(saved)}
         self._count = len(saved)
         self._events: list[Event] = []
 
-    def begin(self, place: Place, step: int) -> Track:
+    def begin(self, owner: Owner, step: int) -> Track:
         """The track of an input, or of a step that counts."""
-        known = self._saved.get((place, step))
+        known = self._saved.get((owner, step))
         if known is not None:
             return Track(*known, self._events, is_restored=True)
         number = self._count
         self._count += 1
-        self._events.append(Begun(number, place, step))
-        return Track(number, SavedTrack(place, step), self._events, is_restored=False)
+        self._events.append(Begun(number, owner, step))
+        return Track(number, SavedTrack(owner, step), self._events, is_restored=False)
 
     def close(self, used: Rows) -> None:
         """The dataset of an element that uses these up has ended."""
@@ -251,8 +251,8 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     """
     tracks: list[SavedTrack] = []
     for number, (track, position, branches, step, at, later, total, state) in enumerate(value):
-        place = Place(track, position, tuple(branches))
-        numbers = [track, position, step, at, *place.branches, *([] if total is None else [total])]
+        owner = Owner(track, position, tuple(branches))
+        numbers = [track, position, step, at, *owner.branches, *([] if total is None else [total])]
         if not all(type(each) is int for each in numbers) or not -1 <= track < number or min(at, step) < 0:
             raise ValueError(f"the numbers of track {number}")
         behind = np.asarray(later)
@@ -260,7 +260,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
             raise ValueError(f"the positions of track {number}")
         if not isinstance(state, State):
             raise TypeError(f"the state of track {number}")
-        tracks.append(SavedTrack(place, step, at, behind, total, state))
+        tracks.append(SavedTrack(owner, step, at, behind, total, state))
     return tuple(tracks)
 
 
@@ -268,9 +268,9 @@ def to_saved(tracks: Sequence[SavedTrack]) -> list[Any]:
     """Data that `from_saved` reads, and that JSON can hold by way of `json_codec`."""
     return [
         [
-            track.place.track,
-            track.place.position,
-            list(track.place.branches),
+            track.owner.track,
+            track.owner.position,
+            list(track.owner.branches),
             track.step,
             track.at,
             track.later,

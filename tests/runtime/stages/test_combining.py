@@ -16,7 +16,7 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage, VaryingChoices, choose
 from asyncdata.runtime.stages.order.zip import ZipStage
-from asyncdata.runtime.stages.rows.positions import AssertCardinalityStage, EnumerateStage, ShardStage
+from asyncdata.runtime.stages.rows.numbering import AssertCardinalityStage, EnumerateStage, ShardStage
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage

@@ -16,7 +16,7 @@ from asyncdata.runtime.state.tracks import (
     Dropped,
     Ended,
     Marked,
-    Place,
+    Owner,
     Refused,
     SavedTrack,
     from_saved,
@@ -41,7 +41,7 @@ def test_positions_in_any_order(seed: int) -> None:
     draw = random.Random(seed)
     total = draw.randint(1, 60)
     delivered = Delivered()
-    delivered.hear([Begun(0, Place(), 0), *(Marked(0, row, f"mark {row}") for row in range(7, total, 7))])
+    delivered.hear([Begun(0, Owner(), 0), *(Marked(0, row, f"mark {row}") for row in range(7, total, 7))])
     order = list(range(total))
     draw.shuffle(order)
     while order:
@@ -61,13 +61,13 @@ def test_positions_in_any_order(seed: int) -> None:
 def test_an_element_is_delivered_with_its_datasets() -> None:
     """Not before all of their elements are, even if they have ended."""
     delivered = Delivered()
-    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0, 0), 0), Begun(2, Place(0, 1), 0), Ended(1, 2)])
+    delivered.hear([Begun(0, Owner(), 0), Begun(1, Owner(0, 0), 0), Begun(2, Owner(0, 1), 0), Ended(1, 2)])
     delivered.hear([Closed(used((0, 0))), Closed(used((0, 1)))])
     delivered.feed(used((1, 1), (2, 0)))
     assert [positions(track) for track in delivered.saved()] == [set(), {1}, {0}]
     delivered.feed(used((1, 0)))
     outer, inner = delivered.saved()
-    assert (positions(outer), inner.place) == ({0}, Place(0, 1))
+    assert (positions(outer), inner.owner) == ({0}, Owner(0, 1))
     delivered.hear([Ended(2, 1)])
     (outer,) = delivered.saved()
     assert positions(outer) == {0, 1}
@@ -76,7 +76,7 @@ def test_an_element_is_delivered_with_its_datasets() -> None:
 def test_a_dataset_waits_for_its_element() -> None:
     """It may be complete long before the element has no more datasets."""
     delivered = Delivered()
-    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0, 0), 0), Ended(1, 1)])
+    delivered.hear([Begun(0, Owner(), 0), Begun(1, Owner(0, 0), 0), Ended(1, 1)])
     delivered.feed(used((1, 0)))
     assert len(delivered.saved()) == 2
     delivered.hear([Closed(used((0, 0)))])
@@ -86,11 +86,11 @@ def test_a_dataset_waits_for_its_element() -> None:
 def test_what_is_over_takes_everything_inside_along() -> None:
     """Behind `take` nothing is left to deliver of what it did not take; the pipeline's own tracks say so."""
     delivered = Delivered()
-    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0), 1), Begun(2, Place(1, 5), 0), Ended(0, 2)])
+    delivered.hear([Begun(0, Owner(), 0), Begun(1, Owner(0), 1), Begun(2, Owner(1, 5), 0), Ended(0, 2)])
     delivered.feed(used((0, 0), (1, 3), (0, 1), (2, 8)))
     (track,) = delivered.saved()
     assert (track.at, track.total) == (2, 2)
-    delivered.hear([Begun(3, Place(1, 9), 0), Marked(2, 1, "late"), Ended(1, 3)])
+    delivered.hear([Begun(3, Owner(1, 9), 0), Marked(2, 1, "late"), Ended(1, 3)])
     delivered.feed(used((3, 1)))
     assert len(delivered.saved()) == 1
 
@@ -98,10 +98,10 @@ def test_what_is_over_takes_everything_inside_along() -> None:
 def test_a_state_goes_on_in_the_next_life() -> None:
     """Numbers of saved tracks are their places; later ones come behind them."""
     delivered = Delivered()
-    delivered.hear([Begun(4, Place(), 0), Begun(9, Place(4, 3), 1), Marked(9, 2, {"at": 2})])
+    delivered.hear([Begun(4, Owner(), 0), Begun(9, Owner(4, 3), 1), Marked(9, 2, {"at": 2})])
     delivered.feed(used((9, 0), (9, 1), (9, 3), (4, 0)))
     saved = from_saved(from_json(to_json(to_saved(delivered.saved()))))
-    assert [track.place for track in saved] == [Place(), Place(0, 3)]
+    assert [track.owner for track in saved] == [Owner(), Owner(0, 3)]
     again = Delivered(saved)
     again.feed(used((1, 2)))
     assert [track.at for track in again.saved()] == [1, 4]
@@ -118,7 +118,7 @@ def test_the_first_refusal_counts() -> None:
 def test_what_an_element_uses_up_waits_with_it() -> None:
     """Such as its number among those that `take` has let pass."""
     delivered = Delivered()
-    delivered.hear([Begun(0, Place(), 0), Begun(1, Place(0), 1), Begun(2, Place(1, 7), 0), Ended(2, 2)])
+    delivered.hear([Begun(0, Owner(), 0), Begun(1, Owner(0), 1), Begun(2, Owner(1, 7), 0), Ended(2, 2)])
     delivered.hear([Closed(used((0, 4), (1, 7)))])
     delivered.feed(used((2, 0)))
     assert [positions(track) for track in delivered.saved()] == [set(), set(), {0}]
@@ -129,5 +129,5 @@ def test_what_an_element_uses_up_waits_with_it() -> None:
 def test_what_is_dropped_is_not_delivered_again() -> None:
     """Nothing was made of it."""
     delivered = Delivered()
-    delivered.hear([Begun(0, Place(), 0), Dropped(used((0, 0), (0, 2)))])
+    delivered.hear([Begun(0, Owner(), 0), Dropped(used((0, 0), (0, 2)))])
     assert [positions(track) for track in delivered.saved()] == [{0, 2}]

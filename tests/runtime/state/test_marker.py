@@ -28,7 +28,7 @@ from asyncdata.runtime.stages.order.sampling import RandomChoices, SampleStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.order.zip import ZipStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
-from asyncdata.runtime.stages.rows.positions import EnumerateStage, ShardStage
+from asyncdata.runtime.stages.rows.numbering import EnumerateStage, ShardStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.state.marker import Marker
 from tests.runtime.stages.laws import Bench, Scripted, script

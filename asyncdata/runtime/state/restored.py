@@ -1,0 +1,113 @@
+"""What was delivered before a state is left out of what follows it.
+
+`DropStage` drops the first rows of a step that cannot begin behind them. `TrackedStage` is where an ordered input
+enters the unordered part of a plan: it gives each row its position and drops single ones, see
+`asyncdata.runtime.state.tracks`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from asyncdata.memory.advance import Advance
+from asyncdata.memory.block import Block
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.state.tracks import Track
+
+
+class DropStage(Stage):
+    """Drops the first rows of its input, because they were delivered before; `skip` would count them as used again.
+
+    Args:
+        context: Of the step whose rows they are.
+        upstream: Its stage.
+        count: How many.
+    """
+
+    def __init__(self, context: StageContext, upstream: Stage, count: int) -> None:
+        super().__init__(context, (upstream,))
+        self._upstream = upstream
+        self._left = count
+
+    async def _pull(self, limit: int) -> Block | None:
+        while self._left:
+            await self._pause()
+            block = await self._upstream.pull(min(BLOCK_ROWS, self._left + limit))
+            if block is None:
+                return None
+            dropped = min(self._left, len(block))
+            self._left -= dropped
+            if dropped == len(block):
+                # What follows its last row is news for the next one, as it is without a state.
+                tail = block.advance.split(dropped)[1]
+                block.release()
+                if tail.has_news and not self._left:
+                    return Block.empty(tail)
+                continue
+            head, block = block.split(dropped)
+            head.release()
+            return self._cut(block, limit)
+        if self._block is not None:
+            return self._cut(self._block, limit)
+        return await self._upstream.pull(limit)
+
+    def _cut(self, block: Block, limit: int) -> Block:
+        self._block = None
+        if len(block) > limit:
+            block, self._block = block.split(limit)
+        return block
+
+    def _pull_ready(self, limit: int) -> Block | None:
+        return None if self._left or self._block is not None else self._upstream.pull_ready(limit)
+
+
+class TrackedStage(Stage):
+    """Gives each row its position, and leaves out those that were delivered before.
+
+    Args:
+        context: Of the input's step.
+        upstream: Its stage, which begins at the state of the saved track.
+        track: Of the input.
+    """
+
+    def __init__(self, context: StageContext, upstream: Stage, track: Track) -> None:
+        super().__init__(context, (upstream,))
+        self._upstream = upstream
+        self._track = track
+        self._position = track.saved.at
+        self._later = track.saved.later
+
+    @property
+    def ordered(self) -> bool:
+        """What follows has no fixed order."""
+        return False
+
+    async def _pull(self, limit: int) -> Block | None:
+        while True:
+            await self._pause()
+            block = await self._upstream.pull(limit)
+            if block is None:
+                self._track.ends(self._position)
+                return None
+            if (tracked := self._tracked(block)) is not None:
+                return tracked
+
+    def _pull_ready(self, limit: int) -> Block | None:
+        block = self._upstream.pull_ready(limit)
+        return None if block is None else self._tracked(block)
+
+    def _tracked(self, block: Block) -> Block | None:
+        for row, mark in block.advance.marks:
+            self._track.begins(self._position + row, mark)
+        first = self._position
+        self._position += len(block)
+        positions = np.arange(first, self._position)
+        known = self._later[slice(*np.searchsorted(self._later, (first, self._position)))]
+        if len(known):
+            positions = np.setdiff1d(positions, known, assume_unique=True)
+            block = block.select(positions - first)
+        if not len(block):
+            block.release()
+            return None
+        block.advance = Advance(len(block), self._track.used(positions), ordered=False)
+        return block
