@@ -11,7 +11,7 @@ from asyncdata.memory.advance import State
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.runtime.state import listings, skipped
-from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import Saved, from_saved, to_saved
 
@@ -69,7 +69,7 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         "seed": saved.seed,
         "drawn": list(saved.drawn),
         "plan": fingerprint(plan),
-        "state": to_json(saved.state if isinstance(saved.state, State) else to_saved(saved.state)),
+        "state": to_json(saved.state) if isinstance(saved.state, State) else packed(to_json(to_saved(saved.state))),
         "unordered": list(saved.causes),
     }
     if saved.news.listings:

@@ -7,6 +7,7 @@ integers are stored as differences and compressed, because the numbers of a buff
 from __future__ import annotations
 
 import base64
+import json
 import math
 import zlib
 from typing import Any, Final
@@ -20,6 +21,7 @@ from asyncdata.memory.advance import State
 _KIND: Final = "~"
 _NUMBER_KINDS: Final = "biufcSUmM?"
 _MOST_BYTES: Final = 1 << 31
+_PACK_BYTES: Final = 1024
 _DEEPEST: Final = 400
 
 
@@ -53,6 +55,14 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 -- a kind each
         f"an object of {type(value).__module__}.{type(value).__qualname__} is part of the state, and cannot be saved; "
         "numbers, texts, bytes, arrays, and lists, tuples and dicts of these can"
     )
+
+
+def packed(value: Any) -> Any:
+    """What `to_json` made, compressed where it is long; `from_json` reads both."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    if len(text) < _PACK_BYTES:
+        return value
+    return {_KIND: "packed", "size": len(text), "data": base64.b64encode(zlib.compress(text)).decode()}
 
 
 def from_json(value: Any, depth: int = 0) -> Any:
@@ -94,6 +104,8 @@ def _object(value: dict[str, Any], depth: int) -> Any:
         return {from_json(key, depth): from_json(item, depth) for key, item in value["items"]}
     if kind == "array":
         return _array(value)
+    if kind == "packed":
+        return from_json(json.loads(_unpacked(value["data"], value["size"])), depth)
     if kind == "scalar":
         return _array(value)[()]
     raise ValueError(f"nothing is called {kind!r}")
@@ -119,13 +131,17 @@ def _array(value: dict[str, Any]) -> npt.NDArray[Any]:
         raise ValueError(f"an array of {dtype} and shape {shape}")
     width = np.dtype(str(value.get("differences", dtype.str)))
     nbytes = math.prod(shape) * width.itemsize
-    if nbytes > _MOST_BYTES:
-        raise ValueError(f"an array of {nbytes} bytes")
-    unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.b64decode(value["data"], validate=True), nbytes + 1)
-    if len(data) != nbytes:
-        raise ValueError(f"an array of {nbytes} bytes has {len(data)}")
-    array = np.frombuffer(data, width)
+    array = np.frombuffer(_unpacked(value["data"], nbytes), width)
     if "differences" in value:
         return np.cumsum(array, dtype=np.int64)
     return array.reshape(shape).copy()
+
+
+def _unpacked(data: Any, nbytes: Any) -> bytes:
+    """So many bytes, and no more, however they were compressed."""
+    if type(nbytes) is not int or not 0 <= nbytes <= _MOST_BYTES:
+        raise ValueError(f"{nbytes!r} bytes")
+    found = zlib.decompressobj().decompress(base64.b64decode(data, validate=True), nbytes + 1)
+    if len(found) != nbytes:
+        raise ValueError(f"{len(found)} bytes or more instead of {nbytes}")
+    return found
