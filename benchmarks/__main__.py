@@ -22,6 +22,7 @@ BENCHMARKS: Final = (
     "latency_hiding",
     "end_to_end",
     "remote",
+    "resume",
     "noisy_trainer",
     "hdfs_read",
     "fake_gcs_server",

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "demo": ("demo",),
     "elements": ("elements",),
     "remote": ("remote",),
+    "resume": ("resume",),
     "window": ("window", "--plot", "docs/explanation/window.png"),
     "stragglers": ("stragglers",),
     "latency_hiding": ("latency_hiding", "--plot", "docs/explanation/latency-hiding.png"),
