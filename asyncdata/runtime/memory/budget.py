@@ -113,6 +113,7 @@ class Budget:
         holders: Stages that collect rows; each enters itself.
         moved: Grows whenever rows of theirs were moved while they waited.
         relieve: Called when the pipeline has stalled, before an ask fails: may put what the holders have together.
+            Returns whether it is to be called again, in another round of the loop.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Budget:
         self.kept = LentSlabs()
         self.holders: WeakKeyDictionary[Holder, None] = WeakKeyDictionary()
         self.moved = 0
-        self.relieve: Callable[[], None] = _nothing
+        self.relieve: Callable[[], bool] = _nothing
         self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
         self._room: list[Callable[[], None]] = []
 
@@ -345,8 +346,10 @@ class Budget:
             asyncio.get_running_loop().call_soon(self._confirm, changes, rounds + 1)
         else:
             ask = self.ledger.first_ask
-            if not self.ledger.is_recalling:
-                self.relieve()
+            unfinished = not self.ledger.is_recalling and self.relieve()
+            if unfinished and self.ledger.first_ask is ask:
+                asyncio.get_running_loop().call_soon(self._confirm, self.activity.changes, _QUIET_ROUNDS)
+                return
             if self.ledger.first_ask is ask:
                 self.ledger.stalled()
             self._looking = False
@@ -370,5 +373,6 @@ class Budget:
                     callback()
 
 
-def _nothing() -> None:
+def _nothing() -> bool:
     """Nobody can give anything back."""
+    return False

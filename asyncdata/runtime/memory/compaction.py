@@ -14,6 +14,9 @@ all reserves are in force again at its end.
 **What is left.** A slab of collected rows is full, except for less than a granule and the row that did not fit, or it
 is in use: by a task, or by a window that is being reduced. Slabs that only the consumer still holds count against its
 own reserve. So the memory of a stage that collects depends on the rows that it collects, and on nothing else.
+
+Where there are very many rows, a call moves a part of them, so that the loop is not held up for long. The next call
+looks at the rows anew: anything may have happened in between.
 """
 
 from __future__ import annotations
@@ -35,6 +38,10 @@ _SPARE: Final = 32
 """One part in so many of the limit is made free where that is cheap, so that the next stall is not at once."""
 _THIN: Final = 3 / 4
 """It is cheap to empty slabs that are live to less than that."""
+_CALLS: Final = 32
+"""In so many calls all rows are moved, because each of them looks at all of them."""
+_FEW_ROWS: Final = 10_000
+"""So many are moved in one call, some milliseconds, whatever part of all they are."""
 
 
 class _Group(NamedTuple):
@@ -60,8 +67,12 @@ class Compaction:
         self._order: Rows = np.empty(0, np.int64)
         self._owners: Rows = np.empty(0, np.int64)
 
-    def __call__(self) -> None:
-        """Moves rows until the first ask can be granted, or nothing more would come of it."""
+    def __call__(self) -> bool:
+        """Moves rows until the first ask can be granted, or nothing more would come of it.
+
+        Returns:
+            Whether it is to be called again, in another round of the loop.
+        """
         budget, kept = self._budget, self._budget.kept
         if kept.account is not None:
             budget.charge_consumer(budget.slabs.by_index(list(kept.counts)), kept.account)
@@ -74,12 +85,17 @@ class Compaction:
         if self._columns:
             self._look_at_rows()
             ask = budget.ledger.first_ask
+            moved, most = 0, max(_FEW_ROWS, len(self._owners) // _CALLS)
             for account, group in self._groups():
+                if moved >= most and budget.ledger.first_ask is ask:
+                    self._columns = []
+                    return True
                 enough = not group.thin or budget.ledger.free >= budget.limit // _SPARE
                 if enough and budget.ledger.first_ask is not ask:
                     break
-                self._move(account, group)
+                moved += self._move(account, group)
         self._columns = []
+        return False
 
     def _look_at_rows(self) -> None:
         """All rows in one table, in the order of their slabs."""
@@ -128,20 +144,20 @@ class Compaction:
         consumer = budget.kept.account
         return not lent or (consumer is not None and consumer.own + slab.nbytes <= consumer.backed)
 
-    def _move(self, account: Account, group: _Group) -> None:
-        """Moves the rows of some slabs to a new one, if that is smaller than they are."""
+    def _move(self, account: Account, group: _Group) -> int:
+        """Moves the rows of some slabs to a new one, if that is smaller than they are; returns how many it moved."""
         budget, slabs = self._budget, self._budget.slabs
         cost = budget.charge(max(group.live, 1))
         if cost >= sum(slab.nbytes for slab in group.slabs) or cost > budget.limit - budget.ledger.used:
-            return
+            return 0
         consumer = budget.kept.account
         lent = [slab for slab in group.slabs if slab.index in budget.kept.counts]
         if lent and consumer is not None and consumer.own + sum(slab.nbytes for slab in lent) > consumer.backed:
-            return  # others found room there before
+            return 0  # others found room there before
         try:
             target = budget.owe(account, max(group.live, 1))
         except (MemoryLimitError, OSError):
-            return  # the ask fails for want of it, and says so
+            return 0  # the ask fails for want of it, and says so
         at = target.offset
         chosen = np.sort(np.concatenate([self._places(slab) for slab in group.slabs]))
         cuts = np.searchsorted(chosen, self._starts)
@@ -153,6 +169,7 @@ class Compaction:
         budget.moved += 1
         if consumer is not None:
             budget.charge_consumer(lent, consumer)
+        return len(chosen)
 
     def _places(self, slab: Slab) -> Rows:
         """Which rows lie in a slab."""

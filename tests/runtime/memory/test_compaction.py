@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterable, Iterator
 
@@ -15,6 +16,7 @@ from asyncdata.memory.arena import GRANULE, Arena
 from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.memory.leaf import BYTES
 from asyncdata.memory.slabs import Slab
+from asyncdata.runtime.memory import compaction
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.memory.compaction import Compaction
 from asyncdata.runtime.memory.evacuate import move_rows, spaces
@@ -102,6 +104,12 @@ class Bench:
         """Bytes of all rows that the buffers keep."""
         return sum(len(content) for buffer in self.buffers for content in buffer.contents)
 
+    def most_that_fits(self) -> int:
+        """Beside the rows packed: each slab but the last of an account is full, but for a row that did not fit."""
+        fits = LIMIT - RESERVE - self.live * 9 // 7 - 4 * GRANULE
+        sizes = [count * GRANULE for count in range(1, LIMIT // GRANULE)]
+        return max(size for size in sizes if self.budget.charge(size) <= max(fits, GRANULE))
+
     def put_back(self, *held: Slab) -> None:
         """Nothing is left."""
         for buffer in self.buffers:
@@ -126,14 +134,37 @@ async def test_an_ask_is_granted_if_it_fits_beside_the_rows(bench: Bench, share:
     budget = bench.budget
     await bench.fill(draw, LIMIT - RESERVE, share)
     lent = bench.lend(draw, draw.choice([0, RESERVE // 2]))
-    # The rows packed: each slab but the last of an account is full, but for a row that did not fit.
-    fits = LIMIT - RESERVE - bench.live * 9 // 7 - 4 * GRANULE
-    sizes = [count * GRANULE for count in range(1, LIMIT // GRANULE)]
-    slab = await budget.take(bench.asking, max(size for size in sizes if budget.charge(size) <= max(fits, GRANULE)))
+    slab = await budget.take(bench.asking, bench.most_that_fits())
     assert budget.ledger.peak <= LIMIT
     assert bench.consumer.own <= RESERVE
     budget.kept.take_back(lent)
     bench.put_back(slab, *lent)
+
+
+@pytest.mark.parametrize("seed", range(samples(5, 200)))
+async def test_very_many_rows_are_moved_by_and_by(bench: Bench, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turns in between, and what comes of it is the same."""
+    monkeypatch.setattr(compaction, "_FEW_ROWS", 10)
+    monkeypatch.setattr(compaction, "_CALLS", 1 << 30)
+    pack, calls = bench.budget.relieve, list[bool]()
+
+    def relieve() -> bool:
+        calls.append(pack())
+        return calls[-1]
+
+    monkeypatch.setattr(bench.budget, "relieve", relieve)
+    await bench.fill(random.Random(seed), LIMIT - RESERVE, 0.1)
+    asking = asyncio.create_task(bench.budget.take(bench.asking, bench.most_that_fits()))
+    rounds = 0
+    while not asking.done():
+        await asyncio.sleep(0)
+        rounds += bool(calls)
+        for buffer in bench.buffers:
+            buffer.check()
+    assert True in calls
+    assert rounds >= len(calls)
+    assert bench.budget.ledger.peak <= LIMIT
+    bench.put_back(await asking)
 
 
 @pytest.mark.parametrize("seed", range(samples(5, 200)))
