@@ -99,6 +99,9 @@ Event: TypeAlias = Begun | Marked | Ended | Closed | Dropped | Refused
 
 BEGINNING: Final = State(None, 0)
 
+_UNKNOWN: Final = -1
+"""For a total."""
+
 NO_POSITIONS: Final = np.empty(0, np.int64)
 NO_POSITIONS.flags.writeable = False
 
@@ -243,39 +246,45 @@ class Tracks:
         return events
 
 
+def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
+    """Data that `from_saved` reads, and that JSON can hold by way of `json_codec`: columns, of which few are long."""
+    numbers = [
+        (*track.owner[:2], track.step, track.at, _UNKNOWN if track.total is None else track.total, len(track.later))
+        for track in tracks
+    ]
+    return {
+        "numbers": np.array(numbers, np.int64).ravel(),
+        "branches": {str(n): list(track.owner.branches) for n, track in enumerate(tracks) if track.owner.branches},
+        "later": np.concatenate([NO_POSITIONS, *(track.later for track in tracks)]),
+        "states": [track.state for track in tracks],
+    }
+
+
 def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     """The tracks of a state.
 
     Raises:
+        KeyError: They are damaged.
+        TypeError: They are damaged.
         ValueError: They are damaged.
     """
+    numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
+    states, branches = value["states"], value["branches"]
+    if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
+        raise ValueError("the numbers of tracks")
     tracks: list[SavedTrack] = []
-    for number, (track, position, branches, step, at, later, total, state) in enumerate(value):
-        owner = Owner(track, position, tuple(branches))
-        numbers = [track, position, step, at, *owner.branches, *([] if total is None else [total])]
-        if not all(type(each) is int for each in numbers) or not -1 <= track < number or min(at, step) < 0:
+    used = 0
+    for number, (row, state) in enumerate(zip(numbers.reshape(-1, 6).tolist(), states, strict=True)):
+        track, position, step, at, total, count = row
+        behind = later[used : used + max(count, 0)]
+        used += len(behind)
+        inputs = tuple(branches.get(str(number), ()))
+        if not -1 <= track < number or min(at, step) < 0 or len(behind) != count:
             raise ValueError(f"the numbers of track {number}")
-        behind = np.asarray(later)
-        if behind.dtype != np.int64 or behind.ndim != 1 or (np.diff(behind, prepend=at) <= 0).any():
+        if (np.diff(behind, prepend=at) <= 0).any() or not all(type(each) is int for each in inputs):
             raise ValueError(f"the positions of track {number}")
         if not isinstance(state, State):
             raise TypeError(f"the state of track {number}")
-        tracks.append(SavedTrack(owner, step, at, behind, total, state))
+        owner = Owner(track, position, inputs)
+        tracks.append(SavedTrack(owner, step, at, behind, None if total == _UNKNOWN else total, state))
     return tuple(tracks)
-
-
-def to_saved(tracks: Sequence[SavedTrack]) -> list[Any]:
-    """Data that `from_saved` reads, and that JSON can hold by way of `json_codec`."""
-    return [
-        [
-            track.owner.track,
-            track.owner.position,
-            list(track.owner.branches),
-            track.step,
-            track.at,
-            track.later,
-            track.total,
-            track.state,
-        ]
-        for track in tracks
-    ]
