@@ -407,4 +407,22 @@ def test_a_resume_reads_what_is_left(part: float, deterministic: bool) -> None:
             rest = sum(len(batch) for batch in dataset.iterator(state=state))
         sent = sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
     assert rest == shards * count - int(part * shards * count) // 4 * 4
-    assert sent <= rest * record + 2 * (3 * (1 << 20) + 2 * record)
+    assert sent <= rest * record + 2 * (5 * (1 << 20) + 2 * record)
+
+
+@pytest.mark.parametrize("delivered", [2, 3, 40])
+def test_a_file_that_was_begun_a_moment_ago_must_be_the_same(delivered: int, tmp_path: Path) -> None:
+    """Its version is known from its second record on."""
+    paths = [tmp_path / f"{i}.tfrecord" for i in range(4)]
+    for path in paths:
+        with ad.TFRecordWriter(path) as writer:
+            writer.write_many([b"%d" % n for n in range(2000)])
+    dataset = D.from_tensor_slices([str(path) for path in paths]).interleave(ad.TFRecordDataset, 1)
+    with dataset.iterator() as it:
+        for _ in range(4000 + delivered):
+            next(it)
+        state = it.state_dict()
+    with ad.TFRecordWriter(paths[2]) as writer:
+        writer.write_many([b"other"] * 2000)
+    with pytest.raises(ad.StateError, match="changed since the state was taken"):
+        list(it_of(dataset, state))

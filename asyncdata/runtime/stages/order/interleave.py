@@ -39,6 +39,10 @@ _AT_HAND_BYTES: Final = 16 << 20
 by the row, and what has arrived need not be waited for."""
 
 
+_INNER_MARKS: Final = 4
+"""Marks of each inner dataset, 4 MiB of a file of large records, for one of the stage, which costs much more."""
+
+
 class _Waiting(NamedTuple):
     """An input element whose inner dataset has no slot yet; the number of its row in the input, and what it uses up."""
 
@@ -61,6 +65,9 @@ class _Slot(Input):
         self.error: BaseException | None = None
         # Given in advance of its turn, until its first row leaves.
         self.is_early = False
+        self.taken = 0
+        # Its next row is to have a mark of the stage.
+        self.is_due = False
 
     @property
     def has_enough(self) -> bool:
@@ -160,6 +167,7 @@ class InterleaveStage(Stage):
                 inner = self._make_inner(element, origin, used, state)
                 slot = self._slots[index] = self._slot(inner, row, used)
                 slot.begin(state)
+                slot.taken = 1  # its state tells what is to be told
                 inner.prepare()
 
     async def _fill_slot(self, index: int) -> bool:
@@ -416,6 +424,7 @@ class InterleaveStage(Stage):
             assert slot is not None
             slot.is_early = False
             heads.append(slot.take(int(counts[index])))
+            slot.taken += int(counts[index])
         self._turn = after
         joined = Block.concat(heads)
         if not self.ordered:
@@ -435,18 +444,30 @@ class InterleaveStage(Stage):
         return joined
 
     def _marked(self, order: Rows) -> list[int]:
-        """Rows where marks belong: as often as inner datasets have one each, or at fixed rows where they have none."""
+        """Rows where marks belong: after some marks of each inner dataset, or at fixed rows where they have none.
+
+        And behind the first row of each inner dataset: from then on its state tells the version of its file.
+        """
         found: list[int] = []
+        places: set[int] = set()
         for index, slot in enumerate(self._slots):
-            marked = slot.marked if slot is not None else ()
-            if marked:
-                rows = np.flatnonzero(order == index)
-                found += [int(rows[row]) for row in marked if row < len(rows)]
+            if slot is None or not (slot.is_due or slot.marked):
+                continue
+            rows = np.flatnonzero(order == index)
+            if slot.is_due and len(rows):
+                places.add(int(rows[0]))
+                slot.is_due = False
+            found += [int(rows[row]) for row in slot.marked if row < len(rows)]
+            if not slot.taken and slot.marked[:1] == [0] and len(rows):
+                slot.is_due = len(rows) == 1
+                places.update(rows[1:2].tolist())
         found.sort()
-        begun = self._inner_marks
+        begun, every = self._inner_marks, _INNER_MARKS * len(self._slots)
         self._inner_marks += len(found)
-        fixed = () if begun else [row for row in self._marker.places(len(order)) if not found or row <= found[0]]
-        return sorted({*fixed, *(row for count, row in enumerate(found, begun) if count % len(self._slots) == 0)})
+        if not begun:
+            places.update(row for row in self._marker.places(len(order)) if not found or row <= found[0])
+        places.update(row for count, row in enumerate(found, begun) if count % every == 0)
+        return sorted(places)
 
     def _marks(self, order: Rows, turn: Turn, available: Sequence[int], vacant: Sequence[bool]) -> Marks:
         def mark(row: int) -> Mark:
