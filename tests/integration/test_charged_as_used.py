@@ -159,6 +159,7 @@ def run(dataset: ad.Dataset, limit: int, workers: int) -> tuple[float, int | Non
             try:
                 for element in dataset:
                     kept = max(kept, getattr(element, "nbytes", 0))
+                    del element  # or there would be two of them while the next one is copied
             except ad.MemoryLimitError as error:
                 advised = int(re.findall(r"at least (\d+)", str(error))[-1])
         return max(sampler.samples, default=before) - before - kept, advised
