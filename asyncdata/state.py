@@ -19,7 +19,8 @@ from asyncdata import arguments
 from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
 from asyncdata.options import Options, read_environment
 from asyncdata.runtime.state.document import check_version
-from asyncdata.runtime.state.listings import digest_of, pack, unpack
+from asyncdata.runtime.state.json_codec import compressed
+from asyncdata.runtime.state.listings import digest_of, unpack
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.local.reader import path_of
@@ -155,7 +156,7 @@ def _read_listing(url: str, digest: Any, options: Options | None) -> str:
         raise StateError("the list of the files that the epoch was begun with is not there", url=place) from None
     if digest_of(body) != digest:
         raise StateError("the list of the files that the epoch was begun with is damaged", url=place)
-    return pack(body)
+    return compressed(body)
 
 
 # --- places ------------------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             None if saved is None else saved.state,
             running.cargo.options.state_history,
         )
+        self._unordered = unordered_part(self._plan, deterministic=running.cargo.options.deterministic)
         # First of all: whoever is interrupted from here on need not do anything more.
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
@@ -255,7 +256,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             # In front of the first element nothing was taken from a listing: a new one is as good.
             news = self._news if at else NOTHING
             made = self._made
-            part = unordered_part(self._plan, deterministic=made.options.deterministic)
+            part = self._unordered
             state: Saved
             if part.steps:
                 delivered = self._positions.delivered(at)

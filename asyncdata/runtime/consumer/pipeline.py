@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.memory.advance import Advance, State
+from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
@@ -37,7 +37,7 @@ from asyncdata.runtime.scope import Scope, Services, Step
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
-from asyncdata.runtime.state.tracks import Owner, Tracks
+from asyncdata.runtime.state.tracks import Owner, Tracks, parts_of
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -80,8 +80,8 @@ class Pipeline:
         self._seed = seed
         self._epoch = epoch
         self._start = start or Start()
-        state = self._start.state
-        self._tracks = Tracks(() if isinstance(state, State) or state is None else state)
+        self._state, tracks = parts_of(self._start.state)
+        self._tracks = Tracks(tracks)
         self._edge = edge
         self._ended = ended
         self._remote = remote
@@ -193,7 +193,7 @@ class Pipeline:
             worker_stages=workers,
             ordered=self._options.deterministic,
             errors=services.errors,
-            state=self._start.state if isinstance(self._start.state, State) else None,
+            state=self._state,
             part=part,
             within=Owner() if part.steps and part.refused is None else None,
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Advance, Fold, State
 from asyncdata.runtime.state.delivered import Delivered
-from asyncdata.runtime.state.tracks import Event, Saved
+from asyncdata.runtime.state.tracks import Event, Saved, parts_of
 
 
 class _Span(NamedTuple):
@@ -40,9 +40,9 @@ class Positions:
     """
 
     def __init__(self, position: int, state: Saved | None, kept: int) -> None:
-        tracks = () if isinstance(state, State) or state is None else state
+        begin, tracks = parts_of(state)
         self._delivered = Delivered(tracks)
-        self._fold = Fold(state if isinstance(state, State) else None)
+        self._fold = Fold(begin)
         self.first = self._begin = self._end = position
         self._kept = kept
         self._spans: deque[_Span] = deque()

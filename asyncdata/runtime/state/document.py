@@ -21,7 +21,7 @@ _KEY: Final = "asyncdata_state"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a running pipeline is told of a state.
+    """The part of a state that a running pipeline needs.
 
     Attributes:
         state: What the pipeline is brought back to; None: it begins.
@@ -56,7 +56,7 @@ class SavedState:
 
     @property
     def start(self) -> Start:
-        """What a pipeline is told of it."""
+        """The part that a running pipeline needs."""
         return Start(state=self.state, before=self.news)
 
 

@@ -48,7 +48,7 @@ class InputHistory:
         return State(mark, skip + row - at)
 
     def too_short(self, rows: int, stage: str) -> StateError:
-        """The error for an input that ended before it had so many rows, as it had when the state was taken."""
+        """The error for an input that has fewer rows than when the state was taken."""
         return StateError(
             f"the input has {self.rows} elements; when the state was taken it had at least {rows}", stage=stage
         )

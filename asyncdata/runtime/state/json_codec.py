@@ -62,7 +62,7 @@ def packed(value: Any) -> Any:
     text = json.dumps(value, separators=(",", ":")).encode()
     if len(text) < _PACK_BYTES:
         return value
-    return {_KIND: "packed", "size": len(text), "data": base64.b64encode(zlib.compress(text)).decode()}
+    return {_KIND: "packed", "size": len(text), "data": compressed(text)}
 
 
 def from_json(value: Any, depth: int = 0) -> Any:
@@ -81,7 +81,7 @@ def from_json(value: Any, depth: int = 0) -> Any:
         return {key: from_json(item, depth + 1) for key, item in value.items()}
     try:
         return _object(value, depth + 1)
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, StateError):
             raise
         raise StateError(f"the state is damaged: {type(error).__name__}: {error}") from error
@@ -121,7 +121,7 @@ def _array_to_json(array: npt.NDArray[Any]) -> dict[str, Any]:
     made = {_KIND: "array", "dtype": array.dtype.str, "shape": list(array.shape)}
     if differences:
         made["differences"] = width
-    return {**made, "data": base64.b64encode(zlib.compress(data)).decode()}
+    return {**made, "data": compressed(data)}
 
 
 def _array(value: dict[str, Any]) -> npt.NDArray[Any]:
@@ -137,11 +137,33 @@ def _array(value: dict[str, Any]) -> npt.NDArray[Any]:
     return array.reshape(shape).copy()
 
 
-def _unpacked(data: Any, nbytes: Any) -> bytes:
+def _unpacked(text: Any, nbytes: Any) -> bytes:
     """So many bytes, and no more, however they were compressed."""
     if type(nbytes) is not int or not 0 <= nbytes <= _MOST_BYTES:
         raise ValueError(f"{nbytes!r} bytes")
-    found = zlib.decompressobj().decompress(base64.b64decode(data, validate=True), nbytes + 1)
-    if len(found) != nbytes:
-        raise ValueError(f"{len(found)} bytes or more instead of {nbytes}")
-    return found
+    data = decompressed(text, nbytes)
+    if len(data) != nbytes:
+        raise ValueError(f"{len(data)} bytes instead of {nbytes}")
+    return data
+
+
+def compressed(data: bytes) -> str:
+    """Bytes as a text for JSON."""
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+def decompressed(text: Any, most: int) -> bytes:
+    """What `compressed` was given.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It is not what `compressed` makes, or of more than so many bytes.
+    """
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(base64.b64decode(text, validate=True), most + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if len(data) > most or not unpacker.eof:
+        raise ValueError(f"it does not end within {most} bytes")
+    return data

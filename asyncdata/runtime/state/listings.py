@@ -9,16 +9,15 @@ secrets are never stored: such a listing is made anew, and it is the list of the
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import json
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from asyncdata.errors import DataError, StateError
 from asyncdata.redaction import redact
+from asyncdata.runtime.state.json_codec import compressed, decompressed
 from asyncdata.storage.manifest_files import MAX_MANIFEST_BYTES, format_entry, parse_entry
 from asyncdata.types import ObjectInfo
 
@@ -48,7 +47,7 @@ class RecordedListing:
     @functools.cached_property
     def packed(self) -> str:
         """The lines as a text for JSON."""
-        return pack(self.body)
+        return compressed(self.body)
 
     def to_json(self) -> dict[str, Any]:
         """As a part of a state."""
@@ -60,25 +59,16 @@ def digest_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:32]
 
 
-def pack(body: bytes) -> str:
-    """Lines as a text for JSON."""
-    return base64.b64encode(zlib.compress(body)).decode()
-
-
 def unpack(data: str) -> bytes:
-    """What `pack` was given.
+    """The lines of a listing that a state contains.
 
     Raises:
-        StateError: It is not what `pack` makes.
+        StateError: It is damaged.
     """
     try:
-        unpacker = zlib.decompressobj()
-        body = unpacker.decompress(base64.b64decode(data, validate=True), MAX_MANIFEST_BYTES)
-        if not unpacker.eof:
-            raise ValueError("it does not end")
-    except (TypeError, ValueError, zlib.error) as error:
+        return decompressed(data, MAX_MANIFEST_BYTES)
+    except (TypeError, ValueError) as error:
         raise StateError(f"the state is damaged: a listing cannot be read ({error})") from error
-    return body
 
 
 def from_json(part: Any) -> RecordedListing:

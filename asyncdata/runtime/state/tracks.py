@@ -136,6 +136,13 @@ Saved: TypeAlias = State | tuple[SavedTrack, ...]
 """What a pipeline begins at: the state of its last step, or tracks where its elements have no fixed order."""
 
 
+def parts_of(saved: Saved | None) -> tuple[State | None, tuple[SavedTrack, ...]]:
+    """The state of the last step if there is one, and the tracks if there are any."""
+    if saved is None or isinstance(saved, State):
+        return saved, ()
+    return None, saved
+
+
 class Track:
     """See the module's docstring. Stage loop only.
 

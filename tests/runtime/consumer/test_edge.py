@@ -218,7 +218,7 @@ async def test_a_consumer_who_comes_away_empty_is_known_to_starve() -> None:
 
 
 class Lent(Delivery):
-    """A delivery whose copy takes until it is told to be done."""
+    """A delivery whose copy waits until the test lets it go on."""
 
     def __init__(self, plain: Delivery) -> None:
         super().__init__(plain.structure, plain.columns, None, plain.origin, plain.advance, to_copy=True)

@@ -83,7 +83,7 @@ class _Slot(Input):
 
     @property
     def marked(self) -> list[int]:
-        """Rows at hand that have a mark."""
+        """Which of the buffered rows have a mark."""
         return [row for row, _ in self.peek().advance.marks] if self.rows else []
 
     async def pull_at_hand(self, pause: Pause) -> None:
@@ -167,7 +167,7 @@ class InterleaveStage(Stage):
                 inner = self._make_inner(element, origin, used, state)
                 slot = self._slots[index] = self._slot(inner, row, used)
                 slot.begin(state)
-                slot.taken = 1  # its state tells what is to be told
+                slot.taken = 1  # its state contains the version of its file
                 inner.prepare()
 
     async def _fill_slot(self, index: int) -> bool:
@@ -451,14 +451,15 @@ class InterleaveStage(Stage):
         found: list[int] = []
         places: set[int] = set()
         for index, slot in enumerate(self._slots):
-            if slot is None or not (slot.is_due or slot.marked):
+            marked = [] if slot is None else slot.marked
+            if slot is None or not (slot.is_due or marked):
                 continue
             rows = np.flatnonzero(order == index)
             if slot.is_due and len(rows):
                 places.add(int(rows[0]))
                 slot.is_due = False
-            found += [int(rows[row]) for row in slot.marked if row < len(rows)]
-            if not slot.taken and slot.marked[:1] == [0] and len(rows):
+            found += [int(rows[row]) for row in marked if row < len(rows)]
+            if not slot.taken and marked[:1] == [0] and len(rows):
                 slot.is_due = len(rows) == 1
                 places.update(rows[1:2].tolist())
         found.sort()

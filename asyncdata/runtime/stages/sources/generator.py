@@ -28,12 +28,12 @@ _END: Final = object()
 
 
 class OwnState:
-    """Where a generator is by its own account: what `get` told behind some elements, until marks contain it.
+    """Where a generator says it is: the values that `get` returned, until marks contain them.
 
     Args:
         label: Of the step.
-        get: Tells it; called where the generator runs.
-        restore: Is given it in front of the first element; called there, too.
+        get: Returns the value; called where the generator runs.
+        restore: Called there with a saved value, before the first element.
         every: Elements from one call of `get` to the next.
         telling: The objects of the pipeline whose generators run, by id: each can speak for one generator only.
     """
@@ -48,20 +48,21 @@ class OwnState:
         self._telling = telling
         self._key: int | None = None
         self._begin: Mark = None
-        self._told: deque[tuple[int, Any]] = deque()
+        self._values: deque[tuple[int, Any]] = deque()
 
     def begin(self, mark: Mark) -> None:
         """The first element is the one behind this mark."""
         self._begin = mark
         if mark["at"] % self.every == 0:
-            self._told.append((mark["at"], mark["value"]))
+            self._values.append((mark["at"], mark["value"]))
 
     def mark(self, at: int) -> Mark:
         """What is written in front of the element of this number."""
-        while self._told and self._told[0][0] < at:
-            self._told.popleft()
-        told = self._told and self._told[0][0] == at  # nothing is told in front of the first element
-        return {"at": at, "value": self._told[0][1]} if told else {"at": at}
+        while self._values and self._values[0][0] < at:
+            self._values.popleft()
+        # In front of the first element `get` has not been called yet.
+        known = self._values and self._values[0][0] == at
+        return {"at": at, "value": self._values[0][1]} if known else {"at": at}
 
     def open(self) -> None:
         """The generator will run, until `close`."""
@@ -100,7 +101,7 @@ class OwnState:
         if count % self.every:
             return
         try:
-            self._told.append((count, _copied(no_coroutine(self._get()))))
+            self._values.append((count, _copied(no_coroutine(self._get()))))
         except BaseException as error:
             annotate(error, "get() of state=(get, set) was called to tell where the generator is")
             raise
@@ -198,18 +199,10 @@ class GeneratorStage(_YieldingStage):
         pull ─▶ a call in a thread: next(), next(), … ─▶ items ─▶ the block, when the call returns or 2 ms are over
     """
 
-    def __init__(
-        self,
-        context: StageContext,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        own: OwnState | None = None,
-    ) -> None:
-        super().__init__(context, function, args, own)
-        self._iterator: Iterator[Any] | None = None
-        self._exhausted = False
-        self._calling = False
-        self._hungry = False
+    _iterator: Iterator[Any] | None = None
+    _exhausted = False
+    _calling = False
+    _hungry = False
 
     async def _fill(self) -> None:
         loop = asyncio.get_running_loop()
@@ -280,16 +273,8 @@ class AsyncGeneratorStage(_YieldingStage):
     By the time somebody waits for its elements it is at most one element ahead.
     """
 
-    def __init__(
-        self,
-        context: StageContext,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        own: OwnState | None = None,
-    ) -> None:
-        super().__init__(context, function, args, own)
-        self._nbytes = 0
-        self._late: Exception | None = None
+    _nbytes = 0
+    _late: Exception | None = None
 
     async def _fill(self) -> None:
         iterator: AsyncIterator[Any] | None = None
