@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 import asyncdata as ad
 from asyncdata.options import MIB
-from benchmarks.bottleneck import name_bottleneck
 from benchmarks.conditions import SEED, conditions
 from benchmarks.pictures import HEIGHT, WIDTH, make_example
 from benchmarks.progress import Progress
@@ -112,7 +111,7 @@ def _storage(server: Server) -> dict[str, dict[str, Any]]:
 
 
 def report(readings: Mapping[str, Pass], images: int) -> str:
-    """The table, and the sentence for the slower order."""
+    """The table, and what the slower order says about itself."""
     rows = [
         [
             order,
@@ -126,7 +125,7 @@ def report(readings: Mapping[str, Pass], images: int) -> str:
     ]
     head = ("order", "first batch s", "images/s", "MB/s", "CPU s/GB", "peak memory MB")
     slower = max(readings.values(), key=lambda reading: reading.wall_s)
-    return f"{markdown(head, rows)}\n\n{name_bottleneck(slower.shares)}"
+    return f"{markdown(head, rows)}\n\n{slower.stats}"
 
 
 def run(shards: int, images: int) -> int:

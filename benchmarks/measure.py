@@ -55,14 +55,6 @@ def tree_cpu_s(root: int, without: Collection[int] = ()) -> float:
     return sum(cpu_s(pid) + _ended_children_s(pid) for pid in tree(root, without))
 
 
-def machine_cpu_s() -> float:
-    """Time in which any processor of the machine worked, summed over the processors."""
-    user, nice, system, _idle, _waiting, interrupts, soft_interrupts = (
-        int(ticks) for ticks in Path("/proc/stat").read_text().split(maxsplit=8)[1:8]
-    )
-    return (user + nice + system + interrupts + soft_interrupts) / _TICKS_PER_S
-
-
 def _ended_children_s(pid: int) -> float:
     fields = _stat(pid)
     return (int(fields[_CUTIME]) + int(fields[_CSTIME])) / _TICKS_PER_S if fields else 0.0

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
+from asyncdata.observe.stopwatch import Stopwatch
+
 Key: TypeAlias = tuple[int, bool, int]
 """Place in the queue: rank, not waited for, serial number; the smallest is served first."""
 
@@ -106,7 +108,7 @@ class Account:
         closed: It takes no more asks, and vanishes with its last byte.
         queued: Its asks without an answer, in the order they were made. Seldom empty: the limit is the bottleneck.
         foresee: Returns what its stage is going to hold, for the advice in errors; None for most accounts.
-        waited_s: Seconds that its asks waited until they were answered.
+        waits: Runs while an ask waits for its answer.
     """
 
     __slots__ = (
@@ -123,8 +125,8 @@ class Account:
         "queued",
         "rank",
         "reserved",
-        "waited_s",
         "waiting",
+        "waits",
     )
 
     def __init__(self, name: str, rank: int, kind: Kind, *, any_order: bool) -> None:
@@ -132,7 +134,7 @@ class Account:
         self.rank = rank
         self.kind = kind
         self.any_order = any_order
-        self.waited_s = 0.0
+        self.waits = Stopwatch()
         self.reserved = 0
         self.backed = 0
         self.own = 0

@@ -1,6 +1,6 @@
 """Statistics of a pipeline: frozen, picklable, and the same whether it runs in this process or in another one.
 
-The docstring of each number says which bottleneck it reveals.
+The docstring of each number says which bottleneck it reveals. ``print`` shows a table and what limits the pipeline.
 """
 
 from __future__ import annotations
@@ -9,70 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageStats:
-    """One stage's part of the memory limit.
-
-    Attributes:
-        name: The stage, as errors name it.
-        used_bytes: Bytes of buffers that it holds now.
-        limit_bytes: What it could hold now: its reserve, or what it uses plus what is free.
-        reserved_bytes: Bytes that no other stage may take for long.
-        peak_bytes: The most it ever held.
-        waiting: Its requests for memory that are not granted yet. Above zero for long: the memory limit is the
-            bottleneck.
-    """
-
-    name: str
-    used_bytes: int
-    limit_bytes: int
-    reserved_bytes: int
-    peak_bytes: int
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersStats:
-    """The worker processes of the pipeline's Runtime, since it started.
-
-    Attributes:
-        processes: Workers alive now.
-        tasks: Tasks finished.
-        in_flight: Tasks that workers hold now.
-        waiting: Tasks for which no worker had room. Always zero: the workers are starved, look upstream.
-        restarts: Workers that died and were replaced.
-        busy_s: Seconds that all of them spent in tasks. Near the wall time times `processes`: they are the bottleneck.
-    """
-
-    processes: int
-    tasks: int
-    in_flight: int
-    waiting: int
-    restarts: int
-    busy_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedStats:
-    """What one iteration skipped under ``Options.errors`` and ``ignore_errors``.
-
-    Attributes:
-        elements: Elements that failed.
-        shards: Shards that ended early.
-        unread_bytes: Bytes of these shards behind the place where they ended, as far as their sizes are known.
-        steps: Failures by the step in which they happened. Failures in one step only: look at its function or its
-            files.
-        lines_lost: Lines that could not be written to the quarantine list.
-        last: The last failure, as text.
-    """
-
-    elements: int = 0
-    shards: int = 0
-    unread_bytes: int = 0
-    steps: Mapping[str, int] = field(default_factory=dict)
-    lines_lost: int = 0
-    last: str = ""
+from asyncdata.observe.bottleneck import Verdict, judge
+from asyncdata.observe.parts import (
+    ConsumerStats,
+    CpuStats,
+    ReadStats,
+    SkippedStats,
+    StageStats,
+    StepStats,
+    WorkersStats,
+)
+from asyncdata.observe.table import HEAD, as_html, as_text, consumer_row, step_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +49,11 @@ class PipelineStats:
             ``retries``, ``in_flight``, ``waiting``, …).
         skipped: What was skipped because it failed.
         loader_pid: The loader process, with ``isolate=True``; else None.
+        window_s: Seconds since the pipeline started, until it ended.
+        steps: What each step of the running plan did: the last step first, sources last.
+        consumer: How long the consumer waited, and how long it worked.
+        reads: Reads from storage.
+        cpu: Processors.
     """
 
     elements: int = 0
@@ -117,3 +69,33 @@ class PipelineStats:
     fetch: Mapping[str, Any] = field(default_factory=dict)
     skipped: SkippedStats = field(default_factory=SkippedStats)
     loader_pid: int | None = None
+    window_s: float = 0.0
+    steps: tuple[StepStats, ...] = ()
+    consumer: ConsumerStats = field(default_factory=ConsumerStats)
+    reads: ReadStats = field(default_factory=ReadStats)
+    cpu: CpuStats = field(default_factory=CpuStats)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What limits the pipeline, and what to do about it; over the whole iteration so far."""
+        return judge(
+            elements=self.elements,
+            window_s=self.window_s,
+            steps=self.steps,
+            consumer=self.consumer,
+            workers=self.workers,
+            reads=self.reads,
+            cpu=self.cpu,
+        )
+
+    def __str__(self) -> str:
+        """The verdict, and a table of the steps in the order of the data."""
+        return f"{as_text(HEAD, self._rows())}\n\n{self.verdict}"
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        return as_html(HEAD, self._rows(), str(self.verdict))
+
+    def _rows(self) -> list[list[str]]:
+        rows = [step_row(step, self.window_s) for step in reversed(self.steps)]
+        return [*rows, consumer_row(self.elements, self.bytes, self.consumer)]

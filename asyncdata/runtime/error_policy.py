@@ -24,7 +24,7 @@ from asyncdata.errors import (
     TransientStorageError,
 )
 from asyncdata.memory.advance import Rows
-from asyncdata.observe.snapshot import SkippedStats
+from asyncdata.observe.parts import SkippedStats
 from asyncdata.options import ErrorPolicy
 from asyncdata.redaction import redact
 from asyncdata.runtime.quarantine import Quarantine, describe

@@ -13,19 +13,20 @@ from typing import Any, Final, NamedTuple
 from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import State
-from asyncdata.observe.snapshot import SkippedStats
+from asyncdata.observe.parts import SkippedStats
 from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.planner.unordered import UnorderedPart
 from asyncdata.runtime.error_policy import Skips, sum_up
 from asyncdata.runtime.life.runtime import Runtime
-from asyncdata.runtime.life.threads import in_thread
+from asyncdata.runtime.life.threads import TimedThreads, in_thread
 from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.meter import Meter
 from asyncdata.runtime.quarantine import Quarantine
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.reading.source_table import SourceTable
-from asyncdata.runtime.stage import Meter, Spawn, StageContext
+from asyncdata.runtime.stage import Spawn, StageContext
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
@@ -65,31 +66,6 @@ class Access(NamedTuple):
 
     io: Io
     manifest: Manifest
-
-
-class Step(NamedTuple):
-    """One step of a running plan.
-
-    Attributes:
-        label: Its name.
-        rows: That it handed on.
-        nbytes: Of them, see `Meter`.
-        seconds: That it was waited for.
-        input_s: Seconds that its inputs were waited for, by itself or by its tasks.
-        memory_s: Seconds that it, or its tasks, waited for memory.
-    """
-
-    label: str
-    rows: int
-    nbytes: int
-    seconds: float
-    input_s: float
-    memory_s: float
-
-    @property
-    def working_s(self) -> float:
-        """Seconds of work; where a stage works ahead, those that its consumer had to wait for."""
-        return max(0.0, self.seconds - self.input_s - self.memory_s)
 
 
 class Services:
@@ -203,30 +179,9 @@ class Services:
             self._accounts[place] = account
         return account
 
-    def meter(self, place: str, label: str) -> Meter:
+    def meter(self, place: str, label: str, kind: str = "") -> Meter:
         """What the step at this place did; the same one for every epoch and every inner dataset."""
-        return self.meters.setdefault(place, Meter(label))
-
-    def steps(self) -> list[Step]:
-        """What every step of the plan did so far, the last one first; from any thread."""
-        meters = dict(sorted(self.meters.items()))
-        found = {id(meter): meter for meter in meters.values()}
-        waited = dict.fromkeys(found, 0.0)
-        for place, meter in meters.items():
-            above = meters.get(place.rpartition(".")[0])
-            if above is not None and above is not meter:
-                waited[id(above)] += meter.seconds
-        return [
-            Step(
-                label=meter.label,
-                rows=meter.rows,
-                nbytes=meter.nbytes,
-                seconds=meter.seconds,
-                input_s=waited[key],
-                memory_s=sum(account.waited_s for account in list(meter.accounts.values())),
-            )
-            for key, meter in found.items()
-        ]
+        return self.meters.setdefault(place, Meter(label, kind))
 
     def occupy(self, place: str) -> None:
         """Something was lowered at this place of the plan that may end long before the pipeline does."""
@@ -368,8 +323,10 @@ class Scope:
 
     @property
     def access(self) -> Access:
-        """How a source here reads."""
-        return self.services.access(merged_storage(self.storage, self.storage_else))
+        """How a source here reads; its waits for reads are counted."""
+        io, manifest = self.services.access(merged_storage(self.storage, self.storage_else))
+        meter = self.services.meters.get(self.place)
+        return Access(io if meter is None else io.timed(meter.storage), manifest)
 
     @property
     def shares(self) -> Shares:
@@ -381,26 +338,29 @@ class Scope:
             parts=self.services.budget.parts,
         )
 
-    def context(self, label: str, step: str, deterministic: bool | None = None) -> StageContext:
+    def context(self, label: str, step: str, deterministic: bool | None = None, *, kind: str = "") -> StageContext:
         """What the stage of this node is given.
 
         Args:
             label: The stage's name.
             step: The step's name where failures are counted.
             deterministic: What the step says about the order; None for the option's word.
+            kind: The step's name without its arguments.
         """
         services = self.services
+        meter = services.meter(self.place, step, kind)
         return StageContext(
             label=label,
             budget=services.budget,
             sources=services.sources,
-            threads=services.threads,
+            threads=TimedThreads(services.threads, meter.calls),
             spawn=services.spawn,
             account=functools.partial(self._account, label),
             path=self.element,
             guard=None if self.errors is None else self.errors.guard(self.place, step, (self.epoch, self.element)),
             block_bytes=services.budget.limit // _BLOCK_PART // max(self.shards, 1),
             ordered=self.ordered if deterministic is None else deterministic,
+            meter=meter,
         )
 
     def _account(self, label: str, purpose: str) -> Account:
@@ -412,7 +372,7 @@ class Scope:
             kind=kind,
             reserved_bytes=self.shares.task_bytes if purpose == "tasks" else 0,
         )
-        self.services.meter(self.place, label).accounts[purpose] = account
+        account.waits = self.services.meter(self.place, label).memory
         return account
 
     def below(self, child: int = 0, **changes: Any) -> Scope:

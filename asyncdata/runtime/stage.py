@@ -25,11 +25,11 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ObjectColumn
 from asyncdata.runtime.error_policy import Guard
 from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import note_progress
 from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.meter import Meter
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.workers.failure import as_raisable
 
@@ -63,6 +63,7 @@ class StageContext:
         guard: Says whether an element that fails may be left out; None lets none.
         block_bytes: What a block of new objects may take, unless it is one element.
         ordered: Whether elements leave in the order in which they came, where the stage could do otherwise.
+        meter: Counts what the step does.
     """
 
     label: str
@@ -75,6 +76,7 @@ class StageContext:
     guard: Guard | None = None
     block_bytes: int = BLOCK_BYTES
     ordered: bool = True
+    meter: Meter = field(default_factory=Meter)
 
     @property
     def rows(self) -> Account:
@@ -100,32 +102,6 @@ class StageContext:
     def ahead(self) -> Account:
         """Charged with elements that were made ahead."""
         return self.account("ahead")
-
-
-@dataclass(slots=True)
-class Meter:
-    """What a step of the plan did so far, in all epochs and inner datasets.
-
-    Attributes:
-        label: The step.
-        rows: Handed on.
-        nbytes: Of these rows in arrays and slabs; Python objects are not counted.
-        seconds: That pulls took, those of the step's input included.
-        accounts: Of the step's memory, by purpose.
-    """
-
-    label: str
-    rows: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
-    accounts: dict[str, Account] = field(default_factory=dict)
-
-    def note(self, block: Block) -> None:
-        """One more block was handed on."""
-        self.rows += len(block.origin)
-        for column in block.columns:
-            if type(column) is not ObjectColumn:
-                self.nbytes += column.nbytes
 
 
 class Stage(ABC):
@@ -156,9 +132,12 @@ class Stage(ABC):
         return self._pull(limit) if self.meter is None else self._metered(self.meter, limit)
 
     async def _metered(self, meter: Meter, limit: int) -> Block | None:
-        began = time.monotonic()
-        block = await self._pull(limit)
-        meter.seconds += time.monotonic() - began
+        pulls = meter.pulls
+        pulls.begin()
+        try:
+            block = await self._pull(limit)
+        finally:
+            pulls.end()
         if block is not None:
             meter.note(block)
         return block
@@ -169,9 +148,16 @@ class Stage(ABC):
 
     def pull_ready(self, limit: int) -> Block | None:
         """Like `pull`, without waiting: None if no rows are ready, or only an error or the end."""
-        block = self._pull_ready(limit)
-        if block is not None and self.meter is not None:
-            self.meter.note(block)
+        meter = self.meter
+        if meter is None:
+            return self._pull_ready(limit)
+        meter.pulls.begin()
+        try:
+            block = self._pull_ready(limit)
+        finally:
+            meter.pulls.end()
+        if block is not None:
+            meter.note(block)
         return block
 
     def _pull_ready(self, limit: int) -> Block | None:  # noqa: ARG002 -- for stages that can tell
@@ -202,7 +188,14 @@ class Stage(ABC):
         if self._block is not None:
             self._block.release()
             self._block = None
+        self._retire()
         await close_all(self.inputs)
+
+    def _retire(self) -> None:
+        """The stage is no copy of its step any more."""
+        if self.meter is not None:
+            self.meter.alive.end()
+            self.meter = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.label}>"
@@ -254,6 +247,8 @@ class Ahead(Generic[T]):
         self.ended = False
         self._spawn = context.spawn
         self._fill = fill
+        self._meter = context.meter
+        self._working = self._meter.works_ahead()
         self._task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._news = asyncio.Event()
@@ -261,7 +256,8 @@ class Ahead(Generic[T]):
 
     async def _run(self) -> None:
         try:
-            await self._fill()
+            with self._working:
+                await self._fill()
         except BaseException as error:
             if is_ended_by_pipeline(error):
                 raise
@@ -272,11 +268,18 @@ class Ahead(Generic[T]):
 
     # --- the task ----------------------------------------------------------------------------------------------
 
-    async def room(self, is_full: Callable[[], bool]) -> None:
-        """Waits until there is something to do; looks whenever something was taken."""
+    async def room(self, is_full: Callable[[], bool], is_ready: Callable[[], bool] | None = None) -> None:
+        """Waits until there is something to do; looks whenever something was taken.
+
+        Args:
+            is_full: Whether there is nothing to do.
+            is_ready: Whether something could be taken, so that the consumer is waited for, and not the stage's calls;
+                by default it is the consumer.
+        """
         while is_full():
             self._room.clear()
-            await self._room.wait()
+            with self._meter.full if is_ready is None or is_ready() else self._meter.calls:
+                await self._room.wait()
 
     def put(self, item: T) -> None:
         """One more."""

@@ -28,6 +28,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError, refused
+from asyncdata.observe.cpu_time import of_process
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
@@ -437,6 +438,7 @@ class WorkerPool:
             return
         if kind == messages.READY:
             worker.ready = True
+            worker.before = of_process(worker.pid)
             self._starts.succeed()
             self._replenish()
             self._dispatcher.supply(worker)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asyncdata.observe.cpu_time import CpuTime
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStats:
@@ -17,6 +19,7 @@ class WorkerStats:
         tasks: Tasks it has finished.
         busy_s: Seconds it spent in them, waiting for grants excluded; near the wall time means workers are the
             bottleneck.
+        cpu: What it used of the processors since it was ready.
     """
 
     name: str
@@ -25,6 +28,7 @@ class WorkerStats:
     in_flight: int
     tasks: int
     busy_s: float
+    cpu: CpuTime = CpuTime()  # noqa: RUF009 -- a tuple, which nothing changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

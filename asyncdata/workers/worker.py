@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from asyncdata.errors import PipelineError, WorkerDiedError
+from asyncdata.observe.cpu_time import CpuTime, of_process
 from asyncdata.workers import messages
 from asyncdata.workers.call import Call, Death, Hang
 from asyncdata.workers.channel import Channel
@@ -41,6 +42,7 @@ class Worker:
         self.flight: dict[int, Call] = {}
         self.programs: set[int] = set()
         self.ready = False
+        self.before = CpuTime()  # what it had used when it was ready
         self.refusal: Exception | None = None  # why it cannot start, in its own words
         self.load = -1  # under which load the dispatcher has it; -1 while it takes no tasks
         self.head = 0  # ticket of the call it is in
@@ -92,6 +94,7 @@ class Worker:
             in_flight=len(self.flight),
             tasks=self.tasks_done,
             busy_s=self.busy_ns / 1e9,
+            cpu=of_process(self.pid).since(self.before) if self.ready else CpuTime(),
         )
 
     # --- sending

@@ -20,7 +20,7 @@ COMMAND = [sys.executable, "-m", "benchmarks.demo", "--quick"]
 
 
 def test_it_runs_from_any_directory_and_leaves_nothing(tmp_path: Path) -> None:
-    """Every label comes once, the table has a row for each order, one sentence names the bottleneck, no file stays."""
+    """Every label comes once, the table has a row for each order, one line names the bottleneck, no file stays."""
     work, temporary = tmp_path / "work", tmp_path / "temporary"
     work.mkdir()
     temporary.mkdir()
@@ -32,7 +32,7 @@ def test_it_runs_from_any_directory_and_leaves_nothing(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     rows = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
     assert rows == ["order", "deterministic", "sloppy"]
-    assert sum(line.startswith("Bottleneck: ") for line in lines) == 1
+    assert sum(line.startswith("Limited by ") for line in lines) == 1
     assert any("came exactly once" in line for line in lines)
     assert not done.stderr
     assert not list(work.iterdir())

@@ -6,15 +6,25 @@ Numbers are read one after the other while the loops go on, so that sums may be 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 from asyncdata.memory.accounts import LedgerSnapshot
-from asyncdata.observe.snapshot import PipelineStats, SkippedStats, StageStats, WorkersStats
+from asyncdata.observe.cpu_time import CpuTime, of_thread
+from asyncdata.observe.parts import CpuStats, ReadStats, StageStats, WorkersStats
+from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.observe.stopwatch import clock
+from asyncdata.options import usable_cpus
 from asyncdata.runtime.consumer.delivery import Deliverer
 from asyncdata.runtime.life.runtime import Runtime
-from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.meter import step_stats
+from asyncdata.runtime.scope import Services
+from asyncdata.storage.counters import FetchStats
+from asyncdata.storage.failures import FailureCause
+from asyncdata.workers.stats import PoolStats
 
 
 class Gauges:
@@ -22,22 +32,27 @@ class Gauges:
 
     Args:
         runtime: Its Runtime.
-        budget: Its part of the memory.
+        services: What it has of it.
         deliverer: What it hands over.
-        skipped: Says what was left out.
     """
 
-    def __init__(
-        self, runtime: Runtime, budget: Budget, deliverer: Deliverer, skipped: Callable[[], SkippedStats]
-    ) -> None:
+    def __init__(self, runtime: Runtime, services: Services, deliverer: Deliverer) -> None:
         self._runtime = runtime
-        self._budget = budget
+        self._services = services
         self._deliverer = deliverer
-        self._skipped = skipped
+        self._began = clock()
+        self._processors = Processors(runtime.pool_stats())
+        self._fetch = runtime.io.stats()
+        self._reading_s = runtime.io.reading_s
+        self._short_s = services.budget.short.seconds()
 
     def read(self) -> PipelineStats:
         """A snapshot; without what only the consumer's side knows."""
-        ledger = self._budget.snapshot()
+        budget = self._services.budget
+        ledger = budget.snapshot()
+        window_s = clock() - self._began
+        pool = self._runtime.pool_stats()
+        fetch = self._runtime.io.stats()
         return PipelineStats(
             deliveries=self._deliverer.deliveries,
             bytes=self._deliverer.nbytes,
@@ -46,9 +61,63 @@ class Gauges:
             limit_bytes=ledger.limit,
             peak_bytes=ledger.peak,
             stages=_stages(ledger),
-            workers=_workers(self._runtime),
-            fetch=_plain(self._runtime.io.stats()),
-            skipped=self._skipped(),
+            workers=_workers(pool),
+            fetch=_plain(fetch),
+            skipped=self._services.skipped(),
+            window_s=window_s,
+            steps=step_stats(self._services.meters, window_s),
+            reads=self._reads(fetch, window_s),
+            cpu=self._processors.read(pool),
+        )
+
+    def _reads(self, fetch: FetchStats, window_s: float) -> ReadStats:
+        before = self._fetch
+        throttled = FailureCause.THROTTLED
+        return ReadStats(
+            bytes=fetch.bytes - before.bytes,
+            in_flight=(self._runtime.io.reading_s - self._reading_s) / max(window_s, 1e-9),
+            limit=fetch.limit,
+            retries=fetch.retries - before.retries,
+            refused=fetch.failures.get(throttled, 0) - before.failures.get(throttled, 0),
+            short_s=self._services.budget.short.seconds() - self._short_s,
+        )
+
+
+class Processors:
+    """What a pipeline used of the processors. Nothing is measured while it runs: the system counts at both ends.
+
+    Made on the stage loop when the pipeline starts.
+
+    Args:
+        pool: The workers that there are already.
+    """
+
+    def __init__(self, pool: PoolStats | None) -> None:
+        has_clocks = hasattr(time, "pthread_getcpuclockid")
+        self._clock = time.pthread_getcpuclockid(threading.get_ident()) if has_clocks else None
+        self._thread = threading.get_native_id()
+        self._process_s = time.process_time()
+        self._loop = of_thread(self._clock, self._thread)
+        self._workers = {} if pool is None else {worker.pid: worker.cpu for worker in pool.workers}
+        self._busy_s = 0.0 if pool is None else pool.busy_s
+
+    def read(self, pool: PoolStats | None) -> CpuStats:
+        """What was used since the start.
+
+        Args:
+            pool: The workers that there are now.
+        """
+        loop = of_thread(self._clock, self._thread).since(self._loop)
+        workers = [] if pool is None else pool.workers
+        used = [worker.cpu.since(self._workers.get(worker.pid, CpuTime())) for worker in workers]
+        return CpuStats(
+            cores=usable_cpus(),
+            process_s=time.process_time() - self._process_s,
+            loop_s=loop.used_s,
+            loop_delayed_s=loop.delayed_s,
+            workers_s=sum(each.used_s for each in used),
+            workers_delayed_s=sum(each.delayed_s for each in used),
+            workers_busy_s=0.0 if pool is None else pool.busy_s - self._busy_s,
         )
 
 
@@ -66,8 +135,7 @@ def _stages(ledger: LedgerSnapshot) -> tuple[StageStats, ...]:
     )
 
 
-def _workers(runtime: Runtime) -> WorkersStats | None:
-    pool = runtime.pool_stats()
+def _workers(pool: PoolStats | None) -> WorkersStats | None:
     if pool is None:
         return None
     return WorkersStats(

@@ -30,6 +30,7 @@ from asyncdata.planner.fingerprint import drawn_seeds
 from asyncdata.planner.unordered import unordered_part
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
+from asyncdata.runtime.consumer.waits import Waits
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
 from asyncdata.runtime.state.news import NOTHING
@@ -78,6 +79,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._row = 0
         self._handed = 0
         self._stats = PipelineStats()
+        self._waits = Waits()
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
@@ -114,7 +116,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         try:
             element = self._take()
             while element is _NOTHING and not self._ended:
-                self._usable().edge.wait()
+                running = self._usable()
+                with self._waits.waiting():
+                    running.edge.wait()
                 element = self._take()
         except BaseException as error:
             # A signal handler may raise at any step; a traceback that is kept must not keep the pipeline open.
@@ -138,7 +142,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 with self._kept_error():
                     await self.aclose()
                 raise self._outcome(StopAsyncIteration())
-            await self._usable().edge.wait_async()
+            running = self._usable()
+            with self._waits.waiting():
+                await running.edge.wait_async()
 
     def _take(self) -> Element:
         """The next element if there is one; notes the end and errors."""
@@ -327,7 +333,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         if running is not None and os.getpid() == self._pid:
             self._stats = running.stats()
         with self._lock:
-            return dataclasses.replace(self._stats, elements=self._handed)
+            consumer = self._waits.stats(self._handed, self._stats.consumer.lag_s)
+            return dataclasses.replace(self._stats, elements=self._handed, consumer=consumer)
 
     def __repr__(self) -> str:
         running = self._running
@@ -414,6 +421,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         """What is still to be waited for; in a forked child nothing is, it belongs to the parent."""
         running = self._running
         self._closed = True
+        self._waits.end()
         self._delivery = None
         if running is not None and os.getpid() != self._pid:
             self._forget()

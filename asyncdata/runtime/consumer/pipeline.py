@@ -33,7 +33,7 @@ from asyncdata.runtime.consumer.gauges import Gauges
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
-from asyncdata.runtime.scope import Scope, Services, Step
+from asyncdata.runtime.scope import Scope, Services
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
@@ -86,8 +86,6 @@ class Pipeline:
         self._ended = ended
         self._remote = remote
         self._gauges: Gauges | None = None
-        self.steps: Callable[[], list[Step]] = list
-        """What each step of the plan did so far; from any thread."""
         self._last_stats = PipelineStats()
         self._root: Stage | None = None
         self._root_ended = False
@@ -161,8 +159,7 @@ class Pipeline:
                 fine_share_bytes=shares.fine_lease_bytes,
                 remote=self._remote,
             )
-            self.steps = services.steps
-            self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
+            self._gauges = Gauges(self._runtime, services, deliverer)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
             await self._pump(self._root, deliverer, services.news)
@@ -245,8 +242,6 @@ class Pipeline:
 
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
         self._last_stats, self._gauges = self.stats(), None
-        steps = self.steps()
-        self.steps = lambda: steps
         closed: list[BaseException] = []
         try:
             if self._root is not None:

@@ -7,6 +7,7 @@ import os
 import secrets
 
 from asyncdata.errors import PipelineClosedError, StateError
+from asyncdata.observe.parts import ConsumerStats
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
@@ -111,7 +112,8 @@ class RunningHere(Running):
 
     def stats(self) -> PipelineStats:
         """See `Running`."""
-        return dataclasses.replace(self._pipeline.stats(), waits=self.edge.waits)
+        consumer = ConsumerStats(lag_s=self.edge.lag_s)
+        return dataclasses.replace(self._pipeline.stats(), waits=self.edge.waits, consumer=consumer)
 
 
 class RunningIsolated(Running):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.workers.thread_pool import ThreadPool
 
@@ -19,6 +20,24 @@ class Offload(Protocol):
 
     async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Calls ``fn(*args)`` in a thread and returns its result."""
+
+
+class TimedThreads:
+    """The same threads, with the time for which their calls are awaited.
+
+    Args:
+        threads: The threads.
+        waits: Runs while a call is awaited.
+    """
+
+    def __init__(self, threads: Offload, waits: Stopwatch) -> None:
+        self._threads = threads
+        self._waits = waits
+
+    async def run(self, fn: Callable[..., T], /, *args: Any) -> T:
+        """See `Offload`."""
+        with self._waits:
+            return await self._threads.run(fn, *args)
 
 
 class Threads:

@@ -73,6 +73,9 @@ def _source_file(node: Any, scope: Scope) -> SourceFile:
     services = scope.services
     # Reserves nothing until the file is one of those that are read in turn.
     account = services.budget.open(f"read {redact(node.url)}", rank=scope.rank, kind=Kind.SOURCE)
+    meter = services.meters.get(scope.place)
+    if meter is not None:
+        account.waits = meter.memory
     return SourceFile(
         url=node.url,
         account=account,

@@ -61,7 +61,7 @@ def lower(node: Node, scope: Scope) -> Stage:
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
-    context = scope.context(label(node), step, getattr(node, "deterministic", None))
+    context = scope.context(label(node), step, getattr(node, "deterministic", None), kind=node.label)
     if scope.state is not None:
         # Where elements may be left out, rows of the output are not counted off from rows of the input.
         loose = resumes is passed_on and scope.errors is not None
@@ -69,7 +69,8 @@ def lower(node: Node, scope: Scope) -> Stage:
             scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
     stage = make(node, scope, context)
     if stage.meter is None:
-        stage.meter = scope.services.meter(scope.place, label(node))
+        stage.meter = context.meter
+        stage.meter.alive.begin()
     else:
         # The stage of its input, which does all there is to do.
         scope.services.meters[scope.place] = stage.meter

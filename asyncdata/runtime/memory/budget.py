@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -22,6 +21,7 @@ from asyncdata.memory.columns import Column
 from asyncdata.memory.ledger import Ledger
 from asyncdata.memory.slabs import Slab, Slabs
 from asyncdata.memory.spans import SpanAllocator
+from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.runtime.memory.activity import Activity
 
 _QUIET_ROUNDS: Final = 64
@@ -50,11 +50,8 @@ class _Waiter:
 
     async def answered_for(self, account: Account) -> None:
         """Waits for the answer, and adds the time to what the account has waited."""
-        began = time.monotonic()
-        try:
+        with account.waits:
             await self.answered
-        finally:
-            account.waited_s += time.monotonic() - began
 
 
 class LentSlabs:
@@ -112,6 +109,7 @@ class Budget:
     Attributes:
         holders: Stages that collect rows; each enters itself.
         moved: Grows whenever rows of theirs were moved while they waited.
+        short: Runs while memory is short for reading ahead, or for later tasks.
         relieve: Called when the pipeline has stalled, before an ask fails: may put what the holders have together.
             Returns whether it is to be called again, in another round of the loop.
     """
@@ -131,6 +129,7 @@ class Budget:
         self.holders: WeakKeyDictionary[Holder, None] = WeakKeyDictionary()
         self.moved = 0
         self.relieve: Callable[[], bool] = _nothing
+        self.short = Stopwatch()
         self._readers: dict[Ticket, tuple[ReadAhead, Slab]] = {}
         self._room: list[Callable[[], None]] = []
 
@@ -301,6 +300,8 @@ class Budget:
 
     def on_room(self, callback: Callable[[], None]) -> None:
         """Calls back, once, when read-ahead that was refused could be tried again."""
+        if not self.short.open:
+            self.short.begin()
         self._room.append(callback)
 
     def snapshot(self) -> LedgerSnapshot:
@@ -369,6 +370,8 @@ class Budget:
                     reader.recall(slab)
             if decided.room:
                 callbacks, self._room = self._room, []
+                if self.short.open:
+                    self.short.end()
                 for callback in callbacks:
                     callback()
 

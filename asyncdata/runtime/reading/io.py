@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.options import Storage
 from asyncdata.runtime.life.loops import LoopThread
 from asyncdata.runtime.memory.activity import Outside, current
@@ -34,8 +35,9 @@ class Read:
         filled: Bytes that were written.
     """
 
-    def __init__(self, slabs: Slabs, slab: Slab, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, slabs: Slabs, slab: Slab, loop: asyncio.AbstractEventLoop, waits: Stopwatch) -> None:
         self._slabs = slabs
+        self._waits = waits
         self.slab = slab
         self.done = False
         self.info: ObjectInfo | None = None
@@ -61,7 +63,8 @@ class Read:
     async def wait(self) -> None:
         """Returns when the bytes are there, or raises what went wrong."""
         if not self.done:
-            await asyncio.shield(self._event)
+            with self._waits:
+                await asyncio.shield(self._event)
         if self._error is not None:
             raise self._error
 
@@ -144,11 +147,17 @@ class _Transfer:
 
 
 class _Reads:
-    """How many reads are under way, by whatever storage options."""
+    """How many reads are under way, by whatever storage options.
+
+    Attributes:
+        under_way: Runs once for each of them.
+        closed: No more begin.
+        idle: There are none.
+    """
 
     def __init__(self) -> None:
         self.closed = False
-        self.under_way = 0
+        self.under_way = Stopwatch()
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -176,12 +185,19 @@ class Io:
         self.fetcher = fetcher
         self._checks = ObjectChecks() if check_object_crc else None
         self._reads = _Reads()
+        self._waits = Stopwatch()
 
     def beside(self, storage: Storage) -> Io:
         """The same with other storage options, and part of this: it is closed with it."""
         other = copy.copy(self)
         other.fetcher = self.fetcher.beside(storage)
         other._checks = None if self._checks is None else ObjectChecks()  # noqa: SLF001 -- a copy of this
+        return other
+
+    def timed(self, waits: Stopwatch) -> Io:
+        """The same, and part of this: a stopwatch runs while something waits for what is read."""
+        other = copy.copy(self)
+        other._waits = waits  # noqa: SLF001 -- a copy of this
         return other
 
     def read(
@@ -201,9 +217,9 @@ class Io:
         """
         if self._reads.closed:
             raise PipelineClosedError("the Runtime was closed")
-        read = Read(slabs, slab, self.stage_loop)
+        read = Read(slabs, slab, self.stage_loop, self._waits)
         buffer = slabs.arena.view[slab.offset + start : slab.offset + start + length]
-        self._reads.under_way += 1
+        self._reads.under_way.begin()
         self._reads.idle.clear()
         _Transfer(self, read, source, position, buffer, priority).start()
         return read
@@ -211,8 +227,8 @@ class Io:
     def finish(self, read: Read, info: ObjectInfo | None, filled: int, error: BaseException | None) -> None:
         """Reports a read that the I/O loop has let go of; on the stage loop."""
         read.finish(info, filled, error)
-        self._reads.under_way -= 1
-        if not self._reads.under_way:
+        self._reads.under_way.end()
+        if not self._reads.under_way.open:
             self._reads.idle.set()
 
     async def idle(self) -> None:
@@ -229,7 +245,7 @@ class Io:
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the I/O loop; cancelling cancels it."""
-        with Outside():
+        with Outside(), self._waits:
             return await asyncio.wrap_future(self.thread.submit(coroutine))
 
     @property
@@ -238,7 +254,7 @@ class Io:
 
         Those wait in the queue of requests: it is there that the next one begins at once when a place gets free.
         """
-        return 4 * self._reads.under_way < 5 * self.fetcher.window
+        return 4 * self._reads.under_way.open < 5 * self.fetcher.window
 
     def chunks_ahead(self, in_turn: int) -> int:
         """Chunks each of so many files that are read in turn should ask for, so that together they fill the window."""
@@ -260,6 +276,11 @@ class Io:
     def stats(self) -> FetchStats:
         """Counters of all reads so far."""
         return self.fetcher.stats()
+
+    @property
+    def reading_s(self) -> float:
+        """Seconds of all reads so far, summed over the reads; those under way included."""
+        return self._reads.under_way.seconds()
 
     async def aclose(self) -> None:
         """Closes every connection. Reads must have been cancelled before."""

@@ -9,6 +9,7 @@ from typing import Any
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.arena import Arena
 from asyncdata.memory.slabs import Slab, Slabs
+from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.chunks import ChunkReader
 from asyncdata.runtime.reading.io import Read
@@ -22,7 +23,7 @@ class Storage:
 
     def read(self, slabs: Slabs, slab: Slab, _start: int, length: int, source: Any, *_rest: Any) -> Read:
         """One range."""
-        read = Read(slabs, slab, asyncio.get_running_loop())
+        read = Read(slabs, slab, asyncio.get_running_loop(), Stopwatch())
         read.finish(source, length, None)
         return read
 

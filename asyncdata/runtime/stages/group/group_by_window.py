@@ -332,6 +332,7 @@ class GroupByWindowStage(Stage):
         return self._window is None or self._window.inner is None or self._window.inner.draining
 
     async def aclose(self) -> None:
+        self._retire()
         if self._pending is not None:
             self._pending.release()
             self._pending = None

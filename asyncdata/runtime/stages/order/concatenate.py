@@ -116,5 +116,6 @@ class ConcatenateStage(Stage):
         self._marker.next_input()
 
     async def aclose(self) -> None:
+        self._retire()
         await close_all(stage for stage in (self._current, self._next) if stage is not None)
         self._current = self._next = None

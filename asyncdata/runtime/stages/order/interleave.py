@@ -501,6 +501,7 @@ class InterleaveStage(Stage):
         return marks
 
     async def aclose(self) -> None:
+        self._retire()
         tasks = [slot.pulling for slot in self._slots if slot is not None and slot.pulling is not None]
         tasks += [self._opening] if self._opening is not None else []
         for task in tasks:

@@ -13,6 +13,7 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.returned import returned_nest
+from asyncdata.observe.stopwatch import clock
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
@@ -57,11 +58,12 @@ class InlineMapStage(RowwiseStage):
 class _Call:
     """One element on its way through an async function."""
 
-    __slots__ = ("advance", "done", "error", "origin", "value")
+    __slots__ = ("advance", "began", "done", "error", "origin", "value")
 
     def __init__(self, origin: Rows, advance: Advance) -> None:
         self.origin = origin
         self.advance = advance
+        self.began = clock()
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -104,6 +106,7 @@ class AsyncMapStage(Stage):
         self._ahead: Ahead[_Call] = Ahead(context, self._fill)
         self._calls = self._ahead.items
         self._tasks: set[asyncio.Task[None]] = set()
+        context.meter.runs, context.meter.parallel = "coroutine", parallelism
 
     @property
     def ordered(self) -> bool:
@@ -119,7 +122,7 @@ class AsyncMapStage(Stage):
                 self._resources = (await manager.__aenter__(),)
             self._entered = manager
         while True:
-            await self._ahead.room(self._is_full)
+            await self._ahead.room(self._is_full, self._is_ready)
             await self._pause()
             self._block = await self._upstream.pull(min(BLOCK_ROWS, self._parallelism))
             if self._block is None:
@@ -134,7 +137,7 @@ class AsyncMapStage(Stage):
     async def _begin_all(self, block: Block) -> None:
         rest = block.advance
         for row in range(len(block)):
-            await self._ahead.room(self._is_full)
+            await self._ahead.room(self._is_full, self._is_ready)
             advance, rest = rest.split(1)
             call = _Call(block.origin[row : row + 1], advance)
             self._calls.append(call)
@@ -147,6 +150,7 @@ class AsyncMapStage(Stage):
             self._ahead.put(news)
 
     async def _run(self, call: _Call, element: Any) -> None:
+        self.context.meter.late_s += clock() - call.began
         arguments = element if type(element) is tuple else (element,)
         named: dict[str, Any] = {}
         try:

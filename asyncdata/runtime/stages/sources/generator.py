@@ -15,6 +15,7 @@ from typing import Any, Final
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
+from asyncdata.observe.parts import Runs
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, LONG_STEP_S, Ahead, StageContext
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken, columns_of
@@ -122,6 +123,8 @@ class _YieldingStage(CountedStage):
         own: The generator's own state, if it tells it.
     """
 
+    runs: Runs = "thread"
+
     def __init__(
         self,
         context: StageContext,
@@ -138,6 +141,7 @@ class _YieldingStage(CountedStage):
         self._wanted = 0
         self._yielded = 0
         self._ahead: Ahead[Any] = Ahead(context, self._run)
+        context.meter.runs = self.runs
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""
@@ -273,6 +277,7 @@ class AsyncGeneratorStage(_YieldingStage):
     By the time somebody waits for its elements it is at most one element ahead.
     """
 
+    runs: Runs = "coroutine"
     _nbytes = 0
     _late: Exception | None = None
 

@@ -39,7 +39,8 @@ class ListFilesStage(CountedStage):
     async def _pull(self, limit: int) -> Block | None:
         if self._urls is None:
             try:
-                self._urls = await self._find()
+                with self.context.meter.storage:
+                    self._urls = await self._find()
             except AsyncdataError as error:
                 error.complete(stage=self.label)
                 raise

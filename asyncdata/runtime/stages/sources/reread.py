@@ -93,5 +93,6 @@ class RestartStage(Stage):
         self._to_drop = self._used_up
 
     async def aclose(self) -> None:
+        self._retire()
         self._closed = True
         await self._inner.aclose()

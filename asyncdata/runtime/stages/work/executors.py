@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from asyncdata.errors import CloseTimeoutError, FunctionTransferError
 from asyncdata.memory.arena import Arena
+from asyncdata.observe.parts import Runs
 from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.storage.blocking_jobs import until_done
@@ -28,6 +29,8 @@ class ProcessExecutor:
         program: What to do with every element; see `dump`.
         limit_s: The longest that one call of a function may take; see `WorkerPool.register`.
     """
+
+    runs: Runs = "process"
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class ThreadExecutor:
         arena: Where rows and results lie.
         program: What to do with every element.
     """
+
+    runs: Runs = "thread"
 
     def __init__(self, threads: Offload, arena: Arena, program: Program) -> None:
         self._threads = threads

@@ -30,6 +30,8 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.slabs import Slab
 from asyncdata.memory.structure import Structure, leaf_names
 from asyncdata.memory.wire import aligned, pack, packed_bytes, shape_of, write
+from asyncdata.observe.parts import Runs
+from asyncdata.observe.stopwatch import clock
 from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.group.materialized import rows_of
@@ -56,6 +58,8 @@ from asyncdata.workers.task_records import (
 
 class Executor(Protocol):
     """Runs one task: in a worker process, or in a thread of this one."""
+
+    runs: Runs
 
     async def run(self, payload: bytes, grant: Grant) -> bytes:
         """See `workers.pool.WorkerPool.run`."""
@@ -124,6 +128,7 @@ class Job:
         self._account = context.tasks
         self._inputs_account = context.inputs
         self._label = context.label
+        self._meter = context.meter
         self._sources = context.sources
         self._keys = keys
         self._sizes = sizes
@@ -213,9 +218,14 @@ class Job:
 
     async def run(self, part: JobTask, executor: Executor) -> None:
         """Runs a task that is prepared."""
+        meter = self._meter
+        began = clock()
         try:
             part.reply = reply = await self._call(part, executor)
             self.seconds += reply.seconds
+            if not meter.calls_s:
+                meter.startup_s = max(0.0, clock() - began - reply.seconds)
+            meter.calls_s += reply.seconds
             self._note_sizes(part, reply)
         except asyncio.CancelledError:
             raise

@@ -25,6 +25,7 @@ from asyncdata.errors import UnbatchableError
 from asyncdata.memory.advance import EMPTY, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
+from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
@@ -104,6 +105,9 @@ class WorkerStage(Stage):
         first_rows: int = 1,
     ) -> None:
         super().__init__(context, (upstream,))
+        context.meter.runs, context.meter.parallel = executor.runs, parallelism
+        # The dispatcher waits beside the feeder, whose time is what the meter divides.
+        self._memory_waits = context.tasks.waits = context.inputs.waits = Stopwatch()
         self._upstream = upstream
         self._executor = executor
         self._outcome = outcome
@@ -168,14 +172,8 @@ class WorkerStage(Stage):
 
     async def _feed(self) -> None:
         try:
-            while True:
-                await self._wait_for_room()
-                block = await self._collect()
-                if block is None:
-                    break
-                self._begin(block)
-                if self._error is not None:
-                    break
+            with self.context.meter.works_ahead():
+                await self._feed_all()
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that reaches this point
@@ -185,6 +183,16 @@ class WorkerStage(Stage):
             self._news.set()
             self._begun.set()
 
+    async def _feed_all(self) -> None:
+        while True:
+            await self._wait_for_room()
+            block = await self._collect()
+            if block is None:
+                break
+            self._begin(block)
+            if self._error is not None:
+                break
+
     async def _wait_for_room(self) -> None:
         while (
             self._under_way >= self._parallelism
@@ -192,7 +200,16 @@ class WorkerStage(Stage):
             or (self._jobs and self._input_bytes > self._most_ahead)
         ):
             self._room.clear()
-            await self._room.wait()
+            with self._waits_for():
+                await self._room.wait()
+
+    def _waits_for(self) -> Stopwatch:
+        """What keeps the feeder from going on: the consumer, memory, or the tasks under way."""
+        meter = self.context.meter
+        if self._deliverable() is not None:
+            return meter.full
+        is_short = self._memory_waits.open > 0 or (self._is_told_of_room and self._running < 2)
+        return meter.memory if is_short else meter.calls
 
     async def _collect(self) -> Block | None:
         if self._collector is not None:
@@ -344,7 +361,12 @@ class WorkerStage(Stage):
                     raise self._error
                 return None
             self._news.clear()
-            await self._news.wait()
+            if self._ended:
+                # The feeder's time is over; what is under way is all that is waited for.
+                with self.context.meter.works_ahead(), self.context.meter.calls:
+                    await self._news.wait()
+            else:
+                await self._news.wait()
 
     def _deliverable(self) -> Job | None:
         """The next job to deliver, if it is known what becomes of it."""

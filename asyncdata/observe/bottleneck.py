@@ -1,0 +1,350 @@
+"""From the numbers of a pipeline to what limits it, and what to do about it. Pure.
+
+The verdict follows the waits: from the consumer to the last step, and from each step that mostly waits for its input to
+the input that was waited for longest. The step at which this ends is the bottleneck. What it mostly does (work, or wait
+for memory, for its calls, or for storage) and the counters of processors and reads tell which resource binds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from asyncdata.observe.parts import ConsumerStats, CpuStats, ReadStats, StepStats, WorkersStats
+
+Cause: TypeAlias = Literal[
+    "unknown",
+    "consumer",
+    "startup",
+    "workers",
+    "machine",
+    "calls",
+    "interpreter",
+    "blocked_loop",
+    "loop",
+    "generator",
+    "decompression",
+    "memory",
+    "throttled",
+    "link",
+    "parallelism",
+]
+
+_NOT_WAITING: Final = 0.02
+_MOSTLY: Final = 0.5
+_BUSY: Final = 0.6
+_LAGGING: Final = 0.2
+_REFUSED: Final = 3
+_COMPUTING: Final = 0.08
+"""Functions that use less of their time than this wait, also where the machine is so busy that they are delayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What limits a pipeline. ``str()`` gives the sentences.
+
+    Attributes:
+        cause: The resource that binds: ``consumer`` (the pipeline is fast enough), ``startup`` (of workers),
+            ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a time),
+            ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
+            ``decompression`` (one thread per file), ``memory`` (the limit), ``throttled`` (by the server), ``link``
+            (network or server), ``parallelism`` (too few files at a time), or ``unknown``.
+        step: The step that is the bottleneck; empty if none is.
+        sentence: What was found, with the numbers that show it.
+        action: What to do, with the option's name; empty if there is nothing to do.
+        wait_share: The part of its time for which the consumer waited, from 0 to 1, without the first element.
+        rate: Elements per second that the consumer received.
+        faster_rate: What `rate` would be if the step were twice as fast.
+    """
+
+    cause: Cause
+    step: str
+    sentence: str
+    action: str
+    wait_share: float = 0.0
+    rate: float = 0.0
+    faster_rate: float = 0.0
+
+    def __str__(self) -> str:
+        texts = [self.sentence, self.action]
+        if self.step and self.faster_rate > self.rate > 0:
+            texts.append(f"If {self.step} were twice as fast: {_rate(self.faster_rate)} instead of {_rate(self.rate)}.")
+        return " ".join(text for text in texts if text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    window_s: float
+    steps: Sequence[StepStats]
+    consumer: ConsumerStats
+    workers: WorkersStats | None
+    reads: ReadStats
+    cpu: CpuStats
+
+
+def judge(
+    *,
+    elements: int,
+    window_s: float,
+    steps: Sequence[StepStats],
+    consumer: ConsumerStats,
+    workers: WorkersStats | None,
+    reads: ReadStats,
+    cpu: CpuStats,
+) -> Verdict:
+    """Says what limits a pipeline; see `PipelineStats` for the arguments."""
+    total_s = consumer.wait_s + consumer.step_s
+    if not elements or not steps or not total_s:
+        return Verdict(cause="unknown", step="", sentence="No element was delivered yet.", action="")
+    rate = elements / total_s
+    steady_s = total_s - consumer.first_wait_s
+    share = max(0.0, consumer.wait_s - consumer.first_wait_s) / steady_s if steady_s > 0 and elements > 1 else 0.0
+    slow = max(steps, key=lambda step: step.startup_s)
+    if slow.startup_s >= _MOSTLY * consumer.wait_s and consumer.wait_s > _NOT_WAITING * total_s:
+        return Verdict(
+            cause="startup",
+            step=slow.name,
+            sentence=(
+                f"Limited by the start of the worker processes: {_seconds(slow.startup_s)} of the "
+                f"{_seconds(consumer.wait_s)} that the consumer waited passed before {slow.name} had its first result."
+            ),
+            action="Start them once for several pipelines and epochs: iterate inside `with ad.Runtime():`.",
+            wait_share=share,
+            rate=rate,
+        )
+    if share < _NOT_WAITING and consumer.wait_s < _MOSTLY * total_s:
+        sentence = f"Limited by the consumer: it waited {_percent(share)} of the time, the pipeline is fast enough."
+        return Verdict(cause="consumer", step="", sentence=sentence, action="", wait_share=share, rate=rate)
+    facts = _Facts(window_s, steps, consumer, workers, reads, cpu)
+    place = _bottleneck(steps)
+    step = steps[place]
+    cause, evidence, action = _explain(step, facts)
+    waited = consumer.wait_s / total_s if consumer.first_wait_s > _MOSTLY * consumer.wait_s else share
+    return Verdict(
+        cause=cause,
+        step=step.name,
+        sentence=f"Limited by {step.name}: the consumer waited {_percent(waited)} of the time{_quantiles(consumer)}, "
+        f"and {evidence}.",
+        action=action,
+        wait_share=share,
+        rate=rate,
+        faster_rate=rate * _gain(place, facts),
+    )
+
+
+def _bottleneck(steps: Sequence[StepStats]) -> int:
+    """Where the waits lead to."""
+    place = 0
+    while (step := steps[place]).inputs and step.input_s >= _MOSTLY * step.asked_s:
+        place = max(step.inputs, key=lambda other: steps[other].awaited_s)
+    return place
+
+
+def _explain(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    """Which resource binds a step, the evidence, and the action."""
+    parts = {
+        step.working_s: _working,
+        step.memory_s: _memory,
+        step.workers_s: _calling,
+        (0.0 if step.inputs else step.input_s): _reading,
+    }
+    return parts[max(parts)](step, facts)
+
+
+def _memory(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    waited = max(step.memory_s / max(step.asked_s, 1e-9), facts.reads.short_s / facts.window_s)
+    return (
+        "memory",
+        f"memory was short {_percent(waited)} of it",
+        "Raise Options(memory_limit_bytes=...), or use smaller batches and shuffle buffers.",
+    )
+
+
+def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    busy = f"it worked {_percent(step.working_s / facts.window_s)} of it on the stage loop, which is one thread"
+    cpu = facts.cpu
+    if step.runs == "coroutine":
+        if step.inputs and _lag(step, facts) >= _LAGGING:
+            return _blocked(step, facts)
+        return (
+            "generator",
+            "it was awaited for its next element",
+            "Make the generator faster, or use several: Dataset.range(n).interleave(...).",
+        )
+    if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.working_s):
+        return _machine(cpu.loop_delayed_s, cpu.loop_s)
+    if step.kind in ("map", "filter"):
+        return "loop", busy, "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE)."
+    return "loop", busy, "Give it less to do: filter early, batch later, or put cache() or snapshot() behind it."
+
+
+def _calling(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    if step.runs == "process":
+        return _in_processes(step, facts)
+    if step.runs == "coroutine":
+        if _lag(step, facts) >= _LAGGING:
+            return _blocked(step, facts)
+        return "calls", _at_most(step), f"Raise num_parallel_calls above {step.parallel}."
+    if not step.inputs:
+        return _in_source_thread(step)
+    threads_s = facts.cpu.process_s - facts.cpu.loop_s
+    if threads_s >= _MOSTLY / 2 * step.workers_s and facts.cpu.process_s < 1.2 * facts.window_s and step.parallel > 1:
+        used = facts.cpu.process_s / facts.window_s
+        evidence = f"its threads took turns at the interpreter lock: the process used {used:.1f} processors"
+        return "interpreter", evidence, 'Use executor="process".'
+    return "calls", _at_most(step), "Raise num_parallel_calls, and Options(num_threads=...) with it."
+
+
+def _in_source_thread(step: StepStats) -> tuple[Cause, str, str]:
+    if step.kind == "from_generator":
+        return (
+            "generator",
+            "its thread was in the generator most of it",
+            "Use several generators: Dataset.range(n).interleave(...), or map a function over an index.",
+        )
+    return (
+        "decompression",
+        f"one thread per file decompresses, of {max(1, round(step.copies))} files at a time",
+        "Read more files at a time (cycle_length, num_parallel_reads), or store files without compression.",
+    )
+
+
+def _in_processes(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    cpu = facts.cpu
+    processes = max(1, 0 if facts.workers is None else facts.workers.processes)
+    share = min(1.0, cpu.workers_busy_s / max(processes * (facts.window_s - step.startup_s), 1e-9))
+    busy = f"the {processes} worker processes were busy {_percent(share)} of it"
+    if share < _BUSY and step.parallel < processes + 1:
+        return "calls", _at_most(step), "Use num_parallel_calls=ad.AUTOTUNE."
+    if _is_waiting(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
+        computing = _percent(cpu.workers_s / max(cpu.workers_busy_s, 1e-9))
+        return (
+            "calls",
+            f"{busy}, but computed only {computing} of that time: its function waits",
+            "Make it an `async def` function, or raise Options(num_workers=...) above the number of processors.",
+        )
+    if _is_starved(cpu.workers_s, cpu.workers_delayed_s, cpu.workers_busy_s):
+        return _machine(cpu.workers_delayed_s, cpu.workers_s)
+    if processes < cpu.cores:
+        return "workers", busy, f"Raise Options(num_workers={processes}); {cpu.cores} processors may be used."
+    return (
+        "workers",
+        f"{busy}, on {cpu.cores} processors",
+        "Make its function cheaper, keep its results with cache() or snapshot(), or use more processors.",
+    )
+
+
+def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    reads = facts.reads
+    if reads.refused >= _REFUSED and 2 * reads.refused >= reads.retries:
+        return (
+            "throttled",
+            f"the server refused {reads.refused} requests because there were too many",
+            "Ask for a higher quota, spread files over more prefixes, or lower Options(max_requests_in_flight=...).",
+        )
+    if reads.short_s >= _MOSTLY * facts.window_s and reads.in_flight < _BUSY * reads.limit:
+        return _memory(step, facts)
+    flight = f"{reads.in_flight:.1f} reads were under way on average, of {reads.limit} allowed"
+    if reads.in_flight >= _BUSY * reads.limit:
+        return (
+            "link",
+            f"{flight}, at {reads.bytes / facts.window_s / 1e6:,.1f} MB/s",
+            "Store less (compress, smaller images), keep data with cache() or snapshot(), or read from nearer.",
+        )
+    files = max(1, round(step.copies))
+    return "parallelism", flight, f"Read more files at a time: interleave(..., cycle_length={4 * files})."
+
+
+def _blocked(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
+    return (
+        "blocked_loop",
+        f"its calls could not begin for {_percent(_lag(step, facts))} of it: an async function blocks the stage loop",
+        "Await inside it, or make it a plain function with num_parallel_calls=ad.AUTOTUNE.",
+    )
+
+
+def _is_waiting(used_s: float, delayed_s: float, busy_s: float) -> bool:
+    """Whether a function neither computes nor could compute most of its time."""
+    return used_s + delayed_s < _MOSTLY * busy_s or used_s < _COMPUTING * busy_s
+
+
+def _is_starved(used_s: float, delayed_s: float, busy_s: float) -> bool:
+    """Whether it computes, but mostly has to wait for a processor."""
+    return delayed_s > used_s and not _is_waiting(used_s, delayed_s, busy_s)
+
+
+def _machine(delayed_s: float, used_s: float) -> tuple[Cause, str, str]:
+    return (
+        "machine",
+        f"it got a processor for {_seconds(used_s)} and waited for one for {_seconds(delayed_s)}",
+        "Stop other programs on this machine, or start fewer workers: Options(num_workers=...).",
+    )
+
+
+def _at_most(step: StepStats) -> str:
+    share = _percent(step.workers_s / max(step.asked_s, 1e-9))
+    return f"{share} of its own time it waited for its calls, of which {step.parallel} may run at a time"
+
+
+def _lag(step: StepStats, facts: _Facts) -> float:
+    """The part of the time in which coroutines waited for the stage loop; or the loop did not hear of the consumer."""
+    consumer = facts.consumer
+    heard = consumer.lag_s / max(consumer.wait_s - consumer.first_wait_s, 1e-9)
+    return max(heard, step.late_s / (facts.window_s * max(step.copies, 1.0) * step.parallel))
+
+
+# --- prediction ------------------------------------------------------------------------------------------------------
+
+
+def _gain(bottleneck: int, facts: _Facts) -> float:
+    """How many times the rate would be with one step twice as fast, from 1 to 2.
+
+    Steps that pull one another take turns. A step that works ahead begins a new chain, and chains run side by side, so
+    the slowest one sets the pace; so do the consumer and the stage loop, on which all chains work.
+    """
+    steps = facts.steps
+    chain_of = {0: 0}
+    chains = {0: 0.0}
+    for place, step in enumerate(steps):
+        chain = chain_of.setdefault(place, place)
+        if step.ahead:
+            chain = place
+        chains.setdefault(chain, 0.0)
+        for other in step.inputs:
+            chain_of[other] = chain
+        own = min(_own_s(step), facts.window_s)
+        chains[chain] += own / 2 if place == bottleneck else own
+    loop_s = sum(step.working_s * max(step.copies, 1.0) for step in steps if step.runs != "coroutine")
+    if steps[bottleneck].runs != "coroutine":
+        loop_s -= steps[bottleneck].working_s * max(steps[bottleneck].copies, 1.0) / 2
+    most_s = max(*chains.values(), loop_s, facts.consumer.step_s, 1e-9)
+    return min(2.0, max(1.0, facts.window_s / most_s))
+
+
+def _own_s(step: StepStats) -> float:
+    """Seconds that a step takes of its chain, by itself."""
+    stored = 0.0 if step.inputs else step.input_s
+    return (step.working_s + step.memory_s + step.workers_s + stored) * max(step.copies, 1.0)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _quantiles(consumer: ConsumerStats) -> str:
+    if not consumer.p99_wait_s:
+        return ""
+    texts = [f"median {_seconds(consumer.median_wait_s)}", f"p90 {_seconds(consumer.p90_wait_s)}"]
+    return f" ({', '.join(texts)}, p99 {_seconds(consumer.p99_wait_s)} per element)"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(max(share, 0.0), 1.0):.0f} %"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.{0 if seconds >= 0.1 else 1}f} ms"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f} elements/s" if rate >= 10 else f"{rate:.2g} elements/s"

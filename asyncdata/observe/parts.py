@@ -1,0 +1,204 @@
+"""The parts of a pipeline's statistics: frozen, picklable records.
+
+The docstring of each number says which bottleneck it reveals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Runs: TypeAlias = Literal["loop", "process", "thread", "coroutine"]
+"""Where a step works: on the stage loop, in worker processes, in threads, or in coroutines that it awaits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStats:
+    """One stage's part of the memory limit.
+
+    Attributes:
+        name: The stage, as errors name it.
+        used_bytes: Bytes of buffers that it holds now.
+        limit_bytes: What it could hold now: its reserve, or what it uses plus what is free.
+        reserved_bytes: Bytes that no other stage may take for long.
+        peak_bytes: The most it ever held.
+        waiting: Its requests for memory that are not granted yet. Above zero for long: the memory limit is the
+            bottleneck.
+    """
+
+    name: str
+    used_bytes: int
+    limit_bytes: int
+    reserved_bytes: int
+    peak_bytes: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """What one step of the running plan did, over all epochs and inner datasets.
+
+    The five times add up to the pipeline's ``window_s``. Of a step that exists several times, such as the files of
+    ``interleave``, they are means over the copies.
+
+    Attributes:
+        name: The step, as errors name it.
+        kind: The step's name without its arguments, such as ``interleave``.
+        elements: Elements that it passed on.
+        bytes: Their bytes in arrays and buffers, from the mean of every sixteenth block. Python objects are not
+            counted.
+        working_s: Seconds in its own code on the stage loop. Most of the time: this step is the bottleneck.
+        input_s: Seconds that it waited for the steps before it, or for storage. Most of the time: look upstream.
+        memory_s: Seconds that it waited for memory. Most of the time: the memory limit is the bottleneck.
+        workers_s: Seconds that it waited for its own calls in worker processes, threads or coroutines. Most of the
+            time: its function is the bottleneck.
+        consumer_s: Seconds in which nobody asked it for more. Most of the time: look downstream.
+        awaited_s: Seconds that the steps after it waited for it, summed over the copies.
+        copies: How many of it existed at a time, on average.
+        calls_s: Seconds of its calls in worker processes and threads, summed over the calls.
+        late_s: Seconds until its coroutines had their first turn on the stage loop, summed over the calls. A large
+            part of the window times `parallel`: its function blocks that loop.
+        startup_s: Seconds that its first call took beyond the work itself: worker processes were starting.
+        runs: Where it works: ``loop``, ``process``, ``thread`` or ``coroutine``.
+        parallel: The most calls at a time; 1 if it makes none.
+        ahead: Whether it works while nobody waits for it, in a task of its own.
+        inputs: Places of the steps before it in ``PipelineStats.steps``.
+    """
+
+    name: str
+    kind: str = ""
+    elements: int = 0
+    bytes: int = 0
+    working_s: float = 0.0
+    input_s: float = 0.0
+    memory_s: float = 0.0
+    workers_s: float = 0.0
+    consumer_s: float = 0.0
+    awaited_s: float = 0.0
+    copies: float = 1.0
+    calls_s: float = 0.0
+    late_s: float = 0.0
+    startup_s: float = 0.0
+    runs: Runs = "loop"
+    parallel: int = 1
+    ahead: bool = False
+    inputs: tuple[int, ...] = ()
+
+    @property
+    def asked_s(self) -> float:
+        """Seconds in which the step was to make elements: the window without ``consumer_s``."""
+        return self.working_s + self.input_s + self.memory_s + self.workers_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStats:
+    """The program that takes the elements.
+
+    Attributes:
+        wait_s: Seconds that it waited for elements, the first one included.
+        step_s: Seconds that it spent otherwise since it first asked: its training steps.
+        first_wait_s: Seconds that it waited for the first element: workers and files were opened.
+        median_wait_s: Half of the elements after the first came within this time; accurate to 20 %.
+        p90_wait_s: Nine in ten did.
+        p99_wait_s: 99 in 100 did. Far above the median: single slow reads, or elements made in large groups.
+        lag_s: Seconds that news of its waiting took to be heard on the stage loop, summed. Near `wait_s`: a function
+            blocks that loop. 0 with ``isolate=True``, where this is not measured.
+    """
+
+    wait_s: float = 0.0
+    step_s: float = 0.0
+    first_wait_s: float = 0.0
+    median_wait_s: float = 0.0
+    p90_wait_s: float = 0.0
+    p99_wait_s: float = 0.0
+    lag_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuStats:
+    """Processors, since the pipeline started; workers are those of the Runtime.
+
+    Attributes:
+        cores: Processors that this process may use.
+        process_s: CPU seconds of the process in which the pipeline runs.
+        loop_s: CPU seconds of its stage loop. Near the window: one thread is the bottleneck.
+        loop_delayed_s: Seconds in which that loop could have run but got no processor. More than `loop_s`: other
+            programs take the processors. 0 where the system does not say.
+        workers_s: CPU seconds of the worker processes that are alive, since they were ready.
+        workers_delayed_s: Seconds in which they could have run but got no processor.
+        workers_busy_s: Seconds that all workers spent in tasks. Far more than the two above: their functions wait.
+    """
+
+    cores: int = 1
+    process_s: float = 0.0
+    loop_s: float = 0.0
+    loop_delayed_s: float = 0.0
+    workers_s: float = 0.0
+    workers_delayed_s: float = 0.0
+    workers_busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStats:
+    """Reads from storage since the pipeline started, over all pipelines of the Runtime.
+
+    Attributes:
+        bytes: Bytes that were received and kept.
+        in_flight: Reads under way, on average, those that wait for their turn included.
+        limit: The limit of requests in flight now.
+        retries: Attempts that followed a failure.
+        refused: Attempts that the server refused because there were too many.
+        short_s: Seconds in which the pipeline could not read ahead because memory was short. Most of the time: the
+            memory limit is the bottleneck.
+    """
+
+    bytes: int = 0
+    in_flight: float = 0.0
+    limit: int = 0
+    retries: int = 0
+    refused: int = 0
+    short_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStats:
+    """The worker processes of the pipeline's Runtime, since it started.
+
+    Attributes:
+        processes: Workers alive now.
+        tasks: Tasks finished.
+        in_flight: Tasks that workers hold now.
+        waiting: Tasks for which no worker had room. Always zero: the workers are starved, look upstream.
+        restarts: Workers that died and were replaced.
+        busy_s: Seconds that all of them spent in tasks. Near the wall time times `processes`: they are the bottleneck.
+    """
+
+    processes: int
+    tasks: int
+    in_flight: int
+    waiting: int
+    restarts: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedStats:
+    """What one iteration skipped under ``Options.errors`` and ``ignore_errors``.
+
+    Attributes:
+        elements: Elements that failed.
+        shards: Shards that ended early.
+        unread_bytes: Bytes of these shards behind the place where they ended, as far as their sizes are known.
+        steps: Failures by the step in which they happened. Failures in one step only: look at its function or its
+            files.
+        lines_lost: Lines that could not be written to the quarantine list.
+        last: The last failure, as text.
+    """
+
+    elements: int = 0
+    shards: int = 0
+    unread_bytes: int = 0
+    steps: Mapping[str, int] = field(default_factory=dict)
+    lines_lost: int = 0
+    last: str = ""

@@ -1,0 +1,79 @@
+"""How long a consumer waited: a sum, and a histogram whose bins are 19 % wide.
+
+An element that was ready costs nothing. A wait costs two readings of the clock and a logarithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from asyncdata.observe.parts import ConsumerStats
+from asyncdata.observe.stopwatch import Stopwatch, clock
+
+_BINS_PER_OCTAVE = 4
+_LEAST_S = 1e-6
+
+
+class Waits:
+    """The waits of one iteration, from any thread."""
+
+    def __init__(self) -> None:
+        self._watch = Stopwatch()
+        self._bins: Counter[int] = Counter()
+        self._first_s: float | None = None
+        self._began = self._ended = 0.0
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Around a wait for the next element."""
+        began = clock()
+        self._began = self._began or began
+        try:
+            with self._watch:
+                yield
+        finally:
+            took = clock() - began
+            if self._first_s is None:
+                self._first_s = took
+            else:
+                self._bins[int(_BINS_PER_OCTAVE * math.log2(max(took / _LEAST_S, 1.0)))] += 1
+
+    def end(self) -> None:
+        """The iteration is over; what the consumer does from now on is its own affair. Idempotent."""
+        self._ended = self._ended or clock()
+
+    def stats(self, elements: int, lag_s: float) -> ConsumerStats:
+        """A snapshot.
+
+        Args:
+            elements: That were delivered; those that nobody waited for came at once.
+            lag_s: See `ConsumerStats`.
+        """
+        now = self._ended or clock()
+        wait_s = self._watch.seconds(now)
+        bins = sorted(dict(self._bins).items())
+        return ConsumerStats(
+            wait_s=wait_s,
+            step_s=max(0.0, now - self._began - wait_s) if self._began else 0.0,
+            first_wait_s=self._first_s or 0.0,
+            median_wait_s=_quantile(bins, elements - 1, 0.5),
+            p90_wait_s=_quantile(bins, elements - 1, 0.9),
+            p99_wait_s=_quantile(bins, elements - 1, 0.99),
+            lag_s=lag_s,
+        )
+
+
+def _quantile(bins: list[tuple[int, int]], elements: int, part: float) -> float:
+    """The middle of the bin below which this part of all elements lie; 0 where they came at once."""
+    waits = sum(count for _, count in bins)
+    left = part * max(elements, waits) - (max(elements, waits) - waits)
+    if left <= 0:
+        return 0.0
+    for number, count in bins:
+        left -= count
+        if left <= 0:
+            return float(_LEAST_S * 2 ** ((number + 0.5) / _BINS_PER_OCTAVE))
+    return 0.0

@@ -1,0 +1,205 @@
+"""The verdict follows from the numbers alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from asyncdata.observe.bottleneck import Verdict
+from asyncdata.observe.parts import ConsumerStats, CpuStats, ReadStats, StepStats, WorkersStats
+from asyncdata.observe.snapshot import PipelineStats
+
+STARVED = ConsumerStats(wait_s=9.0, step_s=1.0, first_wait_s=0.1, median_wait_s=0.1, p90_wait_s=0.2, p99_wait_s=0.3)
+WORKERS = WorkersStats(processes=4, tasks=100, in_flight=8, waiting=0, restarts=0, busy_s=99.0)
+READS = ReadStats(bytes=10**8, in_flight=2.0, limit=24)
+
+
+def step(name: str, **numbers: Any) -> StepStats:
+    """A step of a window of ten seconds; what is not said is idle."""
+    said = sum(value for key, value in numbers.items() if key in ("working_s", "input_s", "memory_s", "workers_s"))
+    return StepStats(name=name, kind=name, **{"consumer_s": 10 - said, "awaited_s": said, **numbers})
+
+
+def pipeline(*steps: StepStats, **numbers: Any) -> PipelineStats:
+    """A chain of steps, the last one first, whose consumer waits."""
+    chain = [
+        dataclasses.replace(each, inputs=each.inputs or ((place + 1,) if place + 1 < len(steps) else ()))
+        for place, each in enumerate(steps)
+    ]
+    named = {"consumer": STARVED, "reads": READS, "elements": 100, "window_s": 10.0, **numbers}
+    return PipelineStats(steps=tuple(chain), **named)
+
+
+def verdict(*steps: StepStats, **numbers: Any) -> Verdict:
+    """Of such a chain."""
+    return pipeline(*steps, **numbers).verdict
+
+
+WAITING = step("batch", input_s=9.0, working_s=0.5)
+SOURCE = step("read", input_s=0.1, working_s=0.1)
+POOLED = step("map", workers_s=9.0, runs="process", parallel=8, ahead=True, calls_s=36.0)
+ASYNC = step("map", workers_s=9.0, runs="coroutine", parallel=3, ahead=True)
+THREADED = step("map", workers_s=9.0, runs="thread", parallel=8, ahead=True)
+STORED = step("read", input_s=9.0)
+BUSY = CpuStats(cores=4, process_s=1.0, loop_s=1.0, workers_s=35.0, workers_delayed_s=1.0, workers_busy_s=38.0)
+
+CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = {
+    "workers, all processors": ("workers", "map", "cache()", (WAITING, POOLED, SOURCE), {"cpu": BUSY}),
+    "workers, few": (
+        *("workers", "map", "num_workers"),
+        (WAITING, POOLED, SOURCE),
+        {"cpu": dataclasses.replace(BUSY, cores=16)},
+    ),
+    "workers without processors": (
+        *("machine", "map", "Stop other programs"),
+        (WAITING, POOLED, SOURCE),
+        {"cpu": dataclasses.replace(BUSY, workers_s=10.0, workers_delayed_s=26.0)},
+    ),
+    "workers that wait": (
+        *("calls", "map", "async def"),
+        (WAITING, POOLED, SOURCE),
+        {"cpu": dataclasses.replace(BUSY, workers_s=1.0)},
+    ),
+    "one call at a time": (
+        *("calls", "map", "AUTOTUNE"),
+        (WAITING, dataclasses.replace(POOLED, parallel=1), SOURCE),
+        {"cpu": dataclasses.replace(BUSY, workers_busy_s=9.0)},
+    ),
+    "few coroutines": ("calls", "map", "above 3", (WAITING, ASYNC, SOURCE), {}),
+    "a blocked loop": (
+        *("blocked_loop", "map", "Await"),
+        (WAITING, ASYNC, SOURCE),
+        {"consumer": dataclasses.replace(STARVED, lag_s=4.0)},
+    ),
+    "the interpreter's lock": (
+        *("interpreter", "map", "process"),
+        (WAITING, THREADED, SOURCE),
+        {"cpu": CpuStats(cores=4, process_s=9.9, loop_s=0.1)},
+    ),
+    "few threads": (
+        *("calls", "map", "num_parallel_calls"),
+        (WAITING, THREADED, SOURCE),
+        {"cpu": CpuStats(cores=4, process_s=0.2, loop_s=0.1)},
+    ),
+    "an inline function": ("loop", "map", "AUTOTUNE", (WAITING, step("map", working_s=9.0), SOURCE), {}),
+    "a loop without a processor": (
+        *("machine", "map", "Stop other programs"),
+        (WAITING, step("map", working_s=9.0), SOURCE),
+        {"cpu": CpuStats(loop_s=2.0, loop_delayed_s=7.0)},
+    ),
+    "another step of the loop": ("loop", "unique", "filter early", (WAITING, step("unique", working_s=9.0)), {}),
+    "an async generator": (
+        *("generator", "from_generator", "several"),
+        (WAITING, step("from_generator", working_s=9.0, runs="coroutine", ahead=True)),
+        {},
+    ),
+    "a generator": (
+        *("generator", "from_generator", "several"),
+        (WAITING, step("from_generator", workers_s=9.0, runs="thread", ahead=True)),
+        {},
+    ),
+    "decompression": ("decompression", "read", "cycle_length", (WAITING, step("read", workers_s=9.0)), {}),
+    "memory": ("memory", "map", "memory_limit_bytes", (WAITING, step("map", memory_s=9.0), SOURCE), {}),
+    "no read-ahead": (
+        *("memory", "read", "memory_limit_bytes"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, short_s=9.0)},
+    ),
+    "a server that refuses": (
+        *("throttled", "read", "quota"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, refused=30, retries=31)},
+    ),
+    "a narrow link": (
+        *("link", "read", "cache()"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, in_flight=23)},
+    ),
+    "few files": ("parallelism", "read", "cycle_length=8", (WAITING, dataclasses.replace(STORED, copies=2.0)), {}),
+    "the start of workers": (
+        *("startup", "map", "Runtime"),
+        (WAITING, dataclasses.replace(POOLED, startup_s=8.0), SOURCE),
+        {"cpu": BUSY},
+    ),
+    "the consumer": (
+        *("consumer", "", ""),
+        (WAITING, POOLED),
+        {"consumer": ConsumerStats(wait_s=0.2, step_s=9.8, first_wait_s=0.1)},
+    ),
+    "nothing yet": ("unknown", "", "", (WAITING, POOLED), {"elements": 0}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_cause_the_step_and_the_action_follow_from_the_numbers(case: str) -> None:
+    """One known cause each."""
+    cause, name, action, steps, numbers = CASES[case]
+    found = verdict(*steps, workers=WORKERS, **numbers)
+    assert (found.cause, found.step) == (cause, name), found
+    assert action in found.action
+    assert bool(found.action) == bool(action)
+    assert found.sentence.endswith(".")
+
+
+def test_of_several_inputs_the_one_that_is_waited_for_is_followed() -> None:
+    """The slow branch of a zip."""
+    quick, slow = step("quick", working_s=0.1), step("map", working_s=8.0)
+    found = verdict(step("zip", input_s=9.0, inputs=(1, 2)), dataclasses.replace(quick, inputs=()), slow)
+    assert found.step == "map"
+
+
+WORKING = step("batch", working_s=4.0, input_s=6.0)
+AHEAD = step("prefetch", input_s=10.0, ahead=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "consumer_s", "gain"),
+    [
+        pytest.param((step("map", working_s=10.0),), 1.0, 2.0, id="alone"),
+        pytest.param((WORKING, step("map", working_s=6.0)), 1.0, 10 / 7, id="in turn"),
+        pytest.param((AHEAD, dataclasses.replace(AHEAD, runs="coroutine"), STORED), 1.0, 2.0, id="ahead"),
+        pytest.param((step("map", working_s=10.0),), 8.0, 10 / 8, id="consumer next"),
+        pytest.param(
+            (
+                step("batch", working_s=2.0, input_s=8.0),
+                step("map", workers_s=8.0, runs="process", ahead=True, parallel=8),
+                step("read", working_s=7.0),
+            ),
+            1.0,
+            10 / 9,
+            id="stage loop next",
+        ),
+    ],
+)
+def test_the_predicted_rate_is_set_by_what_is_next(
+    steps: tuple[StepStats, ...], consumer_s: float, gain: float
+) -> None:
+    """Steps that pull one another take turns; steps that work ahead, the consumer and the loop go on side by side."""
+    consumer = dataclasses.replace(STARVED, step_s=consumer_s)
+    found = verdict(*steps, consumer=consumer, workers=WORKERS, cpu=BUSY)
+    assert found.faster_rate / found.rate == pytest.approx(gain, rel=0.2)
+
+
+def test_statistics_print_as_a_table_and_the_verdict() -> None:
+    """One row per step in the order of the data, then the consumer; the times of a row add up to 100 %."""
+    stats = pipeline(WAITING, dataclasses.replace(POOLED, copies=4.0), SOURCE, workers=WORKERS, cpu=BUSY)
+    head, *rows, _, sentence = str(stats).splitlines()
+    assert head.split() == ["step", "elements", "MB", "working", "input", "memory", "workers", "idle"]
+    assert [row.split()[0] for row in rows] == ["read", "map", "batch", "consumer"]
+    assert "map x 4.0" in rows[1]
+    for row in rows[:-1]:
+        assert sum(int(cell) for cell in row.replace("%", "").split()[-5:]) == pytest.approx(100, abs=2)
+    assert sentence.startswith("Limited by map: the consumer waited 90 % of the time (median 100 ms")
+    assert sentence.endswith("elements/s.")
+
+
+def test_in_notebooks_names_are_escaped_and_long_plans_are_shortened() -> None:
+    """Names come from functions and URLs of others; the page stays small."""
+    steps = [step(f"<script>alert({number})</script>" + "x" * 500, input_s=5.0, working_s=5.0) for number in range(400)]
+    html = pipeline(*steps)._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script" in html
+    assert len(html) < 20_000
+    assert "361 more" in html
