@@ -133,6 +133,12 @@ def plain_function(name: str, value: Any) -> Any:
     return value
 
 
+def is_async_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling the function gives an async iterator."""
+    call = getattr(function, "__call__", None)  # noqa: B004 -- the method itself is wanted, not whether there is one
+    return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(call)
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Returns whether calling the function returns an awaitable."""
     call = getattr(function, "__call__", None)  # noqa: B004 -- the method itself is wanted, not whether there is one

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from html import escape
 from typing import Any, TypeVar
 
 from asyncdata import arguments
+from asyncdata.errors import AsyncdataError
 from asyncdata.plan.grouping import Contents
 from asyncdata.plan.node import INFINITE_CARDINALITY, Node
 from asyncdata.planner.cardinality import cardinality
+from asyncdata.planner.explain import Explanation, explain
 from asyncdata.runtime.consumer.iterate import PipelineIterator
+from asyncdata.runtime.life.runtime import active_runtime
+from asyncdata.runtime.settings import settings_of
 from asyncdata.types import Element
 
 S = TypeVar("S")
@@ -62,6 +67,22 @@ def collected_later(node: Node) -> AsyncIterator[Element] | None:
 async def _later(rows: Iterable[Element]) -> AsyncIterator[Element]:
     for row in rows:
         yield row
+
+
+def explained(node: Node) -> Explanation:
+    """`Dataset.explain`."""
+    shared = active_runtime()
+    options = settings_of(node, None if shared is None else shared.options).options
+    limit_bytes = options.memory_limit_bytes if shared is None else shared.pipeline_limit_bytes
+    return explain(node, options, limit_bytes=limit_bytes)
+
+
+def shown(node: Node, text: str) -> str:
+    """A dataset in a notebook: its explanation, or this text where it cannot run."""
+    try:
+        return explained(node)._repr_html_()
+    except AsyncdataError as error:
+        return f"<p>{escape(text)}</p><p>{escape(str(error))}</p>"
 
 
 def length(node: Node) -> int:

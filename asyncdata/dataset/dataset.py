@@ -28,6 +28,7 @@ from asyncdata.plan.sources import ManifestFile
 from asyncdata.plan.transformations import Batch, Filter, IgnoreErrors, Prefetch, Shuffle, Skip, Take
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.element_spec import element_spec
+from asyncdata.planner.explain import Explanation
 from asyncdata.runtime.consumer.iterate import PipelineIterator
 from asyncdata.types import Element
 
@@ -73,6 +74,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {steps_of(self._node)}>"
+
+    def _repr_html_(self) -> str:
+        return answers.shown(self._node, repr(self))
 
     # --- where elements come from ------------------------------------------------------------------------------------
 
@@ -1093,6 +1097,29 @@ class Dataset:
             np.int64(0)
         """
         return iter(self.iterator())
+
+    def explain(self) -> Explanation:
+        """Says what asyncdata makes of this dataset, without running it or reading anything.
+
+        Which steps are joined, where each step runs and why, what memory is reserved, and what a resume repeats, under
+        the options of the dataset, or of the `Runtime` around the call.
+
+        Returns:
+            A frozen value. ``print`` shows it as text, notebooks as a table.
+
+        Raises:
+            PipelineError: The plan cannot run.
+            MemoryLimitError: It cannot run within the memory limit.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> plan = ad.Dataset.range(100).map(abs, num_parallel_calls=ad.AUTOTUNE).batch(10).explain()
+            >>> [step.name for step in plan.steps]
+            ['range', 'map(abs).batch(10)']
+            >>> print(plan.steps[1].runs, "because", plan.steps[1].because)
+            in worker processes because joined: tasks write the finished batch; num_parallel_calls is given
+        """
+        return answers.explained(self._node)
 
     def cardinality(self) -> int:
         """Returns the number of elements, if it is known without running the pipeline.

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from asyncdata import arguments
+from asyncdata.arguments import is_async_generator
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.structure import LEAF, DictOf, Structure, TupleOf, flatten, flatten_as, unflatten
-from asyncdata.runtime.stages.sources.generator import is_async_generator
 from asyncdata.spec import ArraySpec, BytesSpec, DatasetSpec, RaggedSpec, StrSpec
 
 _SPECS = (ArraySpec, BytesSpec, StrSpec, RaggedSpec, DatasetSpec)

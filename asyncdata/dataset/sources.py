@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from asyncdata import arguments
+from asyncdata.arguments import is_async_generator
 from asyncdata.dataset.signature import Renewed, converted, signature_of
 from asyncdata.memory.structure import flatten, unflatten
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Generator, Items, ListFiles, Range, TensorSlices, byte_order
-from asyncdata.runtime.stages.sources.generator import is_async_generator
 from asyncdata.types import Element
 
 

@@ -46,7 +46,7 @@ def as_html(head: Sequence[str], rows: Sequence[Sequence[str]], below: str) -> s
 
 
 def _cells(row: Sequence[str]) -> str:
-    first, *others = map(escape, map(_cut, row))
+    first, *others = (escape(_cut(cell, _LONGEST if not column else 2 * _LONGEST)) for column, cell in enumerate(row))
     return f'<td style="text-align:left">{first}</td>' + "".join(f"<td>{cell}</td>" for cell in others)
 
 
@@ -67,5 +67,5 @@ def _share(seconds: float, window_s: float) -> str:
     return f"{100 * seconds / max(window_s, 1e-9):.0f} %"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

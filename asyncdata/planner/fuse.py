@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncdata.options import AUTOTUNE, Options
+from asyncdata.plan.label import function_name
 from asyncdata.plan.node import Node
 from asyncdata.plan.transformations import Batch, Map, MapBatch
 
@@ -55,6 +56,12 @@ def fuse_maps(node: Node, options: Options) -> Node:
             drop_remainder=node.drop_remainder,
         )
     return node
+
+
+def joined_name(node: MapBatch) -> str:
+    """How such a step is named: ``map(decode, augment).batch(64)``."""
+    names = ", ".join(function_name(function) for function in node.functions)
+    return f"map({names}).batch({node.size})" if names else f"batch({node.size})"
 
 
 def reads_rows(function: Callable[..., Any]) -> bool:

@@ -9,8 +9,9 @@ from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.verdict import limit_in_words
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.plan.combining import Concatenate
+from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
 from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import Interleave
+from asyncdata.plan.transformations import Batch, Interleave, Map, MapBatch
 
 _UNIT: Final = 1 << 16
 _NEAR_CHUNK: Final = 8 << 20
@@ -20,6 +21,9 @@ _CONSUMER_SHARE: Final = 2 / 8
 _CONSUMER_FINE_SHARE: Final = 3 / 8
 _CONSUMER_RESERVE: Final = 8
 _TASKS_SHARE: Final = 16
+_WORKER_NODES: Final = (Map, MapBatch)
+_BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
+_STAGES_AT_FULL_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,17 @@ def current_shards(node: Node) -> int:
         else:
             found[id(each)] = max(counts) if isinstance(each, Concatenate) else sum(counts) or 1
     return found[id(node)]
+
+
+def worker_stages(plan: Node) -> int:
+    """How many stages of a plan share the memory for what tasks make.
+
+    A few batches have as much for their outputs as one worker stage each; many divide what four would have.
+    """
+    nodes = list(walk(plan))
+    workers = sum(isinstance(node, _WORKER_NODES) for node in nodes)
+    batches = sum(isinstance(node, _BATCH_NODES) for node in nodes)
+    return max(workers, -(-(workers + batches) // _STAGES_AT_FULL_SHARE))
 
 
 def shards_of_inputs(node: Node, shards: int) -> list[int]:

@@ -21,11 +21,9 @@ from asyncdata.memory.advance import Advance
 from asyncdata.memory.block import Block
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
-from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
-from asyncdata.plan.node import Node, walk
-from asyncdata.plan.transformations import Batch, Map, MapBatch
+from asyncdata.plan.node import Node
 from asyncdata.planner.rules import rewrite
-from asyncdata.planner.sizes import divide
+from asyncdata.planner.sizes import divide, worker_stages
 from asyncdata.planner.unordered import unordered_part
 from asyncdata.runtime.consumer.delivery import Deliverer
 from asyncdata.runtime.consumer.edge import Exit
@@ -41,9 +39,6 @@ from asyncdata.runtime.state.tracks import Owner, Tracks, parts_of
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
-_WORKER_NODES: Final = (Map, MapBatch)
-_BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
-_STAGES_AT_FULL_SHARE: Final = 4
 
 
 class Pipeline:
@@ -173,11 +168,6 @@ class Pipeline:
         return None
 
     def _scope(self, services: Services, consumer: Account) -> Scope:
-        nodes = list(walk(self._plan))
-        workers = sum(isinstance(node, _WORKER_NODES) for node in nodes)
-        batches = sum(isinstance(node, _BATCH_NODES) for node in nodes)
-        # A few batches have as much for their outputs as one worker stage each; many divide what four would have.
-        workers = max(workers, -(-(workers + batches) // _STAGES_AT_FULL_SHARE))
         part = unordered_part(self._plan, deterministic=self._options.deterministic)
         return Scope(
             services=services,
@@ -187,7 +177,7 @@ class Pipeline:
             rank=1,
             rows_account=consumer,
             shards=1,
-            worker_stages=workers,
+            worker_stages=worker_stages(self._plan),
             ordered=self._options.deterministic,
             errors=services.errors,
             state=self._state,

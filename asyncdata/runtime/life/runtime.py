@@ -436,6 +436,11 @@ class Runtime:
         """Returns counters of the worker processes; None if there are none yet."""
         return None if self._pool is None else self._pool.stats()
 
+    @property
+    def pipeline_limit_bytes(self) -> int:
+        """The part of the memory limit that one pipeline may use."""
+        return self.options.memory_limit_bytes // self._parts
+
     async def start_pool(self) -> None:
         """Starts the worker processes once; returns when they have started."""
         if self._pool_started is None:

@@ -51,6 +51,11 @@ def lowers(kind: type[N], label: Callable[[N], str] = label_of, *, resumes: Rule
     return register
 
 
+def rule_of(node: Node) -> Rule:
+    """How the stage of a node is brought back to a state."""
+    return _LOWERINGS[type(node)][2]
+
+
 def lower(node: Node, scope: Scope) -> Stage:
     """The stage that runs a node, with everything upstream of it."""
     found = _LOWERINGS.get(type(node))

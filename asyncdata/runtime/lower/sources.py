@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from asyncdata.arguments import is_async_generator
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
 from asyncdata.plan import sequence, sources
@@ -19,7 +20,6 @@ from asyncdata.runtime.stages.sources.generator import (
     AsyncGeneratorStage,
     GeneratorStage,
     OwnState,
-    is_async_generator,
 )
 from asyncdata.runtime.stages.sources.list_files import ListFilesStage
 from asyncdata.runtime.state.resume import Resume, again, cursor

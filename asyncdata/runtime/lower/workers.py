@@ -13,7 +13,7 @@ from asyncdata.memory.wire import as_views
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name
-from asyncdata.planner.fuse import reads_rows
+from asyncdata.planner.fuse import joined_name, reads_rows
 from asyncdata.planner.rules import tasks_verify
 from asyncdata.runtime.lower.registry import keys, lower, lowers, resumed
 from asyncdata.runtime.scope import Scope
@@ -76,12 +76,7 @@ def _with_views(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _name(node: transformations.MapBatch) -> str:
-    names = ", ".join(function_name(function) for function in node.functions)
-    return f"map({names}).batch({node.size})" if names else f"batch({node.size})"
-
-
-@lowers(transformations.MapBatch, label=_name, resumes=batches)
+@lowers(transformations.MapBatch, label=joined_name, resumes=batches)
 def _map_batch(node: transformations.MapBatch, scope: Scope, context: StageContext) -> Stage:
     if scope.errors is not None and node.functions:
         return _map_then_batch(node, scope)
@@ -118,7 +113,7 @@ def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
         return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows")
 
     filled = dataclasses.replace(node, functions=(), rng=())
-    context = scope.context(_name(filled), _name(filled), node.deterministic)
+    context = scope.context(joined_name(filled), joined_name(filled), node.deterministic)
 
     def stacking() -> Program:
         """Batches that workers put together of elements as they are."""

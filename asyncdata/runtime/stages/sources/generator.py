@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import operator
 import time
 from abc import abstractmethod
@@ -343,9 +342,3 @@ class AsyncGeneratorStage(_YieldingStage):
         late, self._late = self._late, None
         if late is not None:
             raise late
-
-
-def is_async_generator(function: Callable[..., Any]) -> bool:
-    """Whether calling the function gives an async iterator."""
-    call = getattr(function, "__call__", None)  # noqa: B004 -- the method itself is wanted, not whether there is one
-    return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(call)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.arguments import is_async_generator
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.sources.generator import (
     AsyncGeneratorStage,
     GeneratorStage,
     OwnState,
-    is_async_generator,
 )
 from tests.patience import LIMIT_S
 from tests.runtime.stages.laws import Bench, Make, check_any_blocking, whole
