@@ -30,6 +30,7 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "cv2",
         "hdfs_native",
         "obstore",
+        "prometheus_client",
         "pyarrow",
     }
 )

@@ -1,0 +1,70 @@
+"""The consumer's waits: sums and quantiles."""
+
+from __future__ import annotations
+
+import pytest
+
+import asyncdata as ad
+from asyncdata.observe import stopwatch
+from asyncdata.runtime.consumer import waits
+from asyncdata.runtime.consumer.waits import Waits
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that stands until it is told otherwise."""
+    moment = [1000.0]
+    for module in (stopwatch, waits):
+        monkeypatch.setattr(module, "clock", lambda: moment[0])
+    return moment
+
+
+def test_quantiles_count_elements_that_came_at_once(now: list[float]) -> None:
+    """Of a hundred elements behind the first one, eighty were ready; a quantile is within a fifth of the truth."""
+    counted = Waits()
+    for seconds in [5.0, *[0.010] * 15, *[0.300] * 5]:
+        with counted.waiting():
+            now[0] += seconds
+        now[0] += 0.1
+    stats = counted.stats(101, 0.0)
+    assert stats.wait_s == pytest.approx(5 + 0.15 + 1.5)
+    assert stats.step_s == pytest.approx(2.1)
+    assert stats.first_wait_s == 5.0
+    assert stats.median_wait_s == 0
+    assert stats.p90_wait_s == pytest.approx(0.010, rel=0.2)
+    assert stats.p99_wait_s == pytest.approx(0.300, rel=0.2)
+
+
+def test_the_present_wait_counts_and_the_end_stays(now: list[float]) -> None:
+    """Somebody looks in the middle of it, and much later."""
+    counted = Waits()
+    assert counted.stats(0, 0.0).wait_s == 0
+    with counted.waiting():
+        now[0] += 3
+        assert counted.stats(0, 0.0).wait_s == 3
+    now[0] += 2
+    counted.end()
+    now[0] += 1000
+    assert (counted.stats(1, 0.0).wait_s, counted.stats(1, 0.0).step_s) == (3, 2)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_an_iterator_tells_them_wherever_its_pipeline_runs(isolate: bool) -> None:
+    """With the steps and a verdict; also when it is closed, and the same then as later."""
+    ds = ad.Dataset.range(100).batch(10).with_options(ad.Options(isolate=isolate, memory_limit_bytes=32 << 20))
+    with ds.iterator() as batches:
+        assert len(list(batches)) == 10
+        stats = batches.stats()
+    assert stats.consumer.wait_s >= stats.consumer.first_wait_s > 0
+    assert [step.elements for step in stats.steps] == [10, 100]
+    assert [step.bytes for step in stats.steps] == [800, 800]
+    assert stats.verdict.sentence
+    assert batches.stats().consumer == stats.consumer
+
+
+async def test_tasks_that_share_an_iterator_may_all_wait() -> None:
+    """Nothing is lost, whatever the order in which they come back."""
+    async with ad.Dataset.range(50).iterator() as numbers:
+        found = [int(number) async for number in numbers]
+    assert found == list(range(50))
+    assert numbers.stats().consumer.wait_s > 0
