@@ -36,8 +36,9 @@ _MOSTLY: Final = 0.5
 _BUSY: Final = 0.6
 _LAGGING: Final = 0.2
 _REFUSED: Final = 3
-_COMPUTING: Final = 0.08
-"""Functions that use less of their time than this wait, also where the machine is so busy that they are delayed."""
+_RUNNABLE: Final = 0.75
+"""Functions that compute or wait for a processor for less of their time than this mostly wait for something else: where
+the machine is busy, each end of such a wait is delayed as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,11 @@ def judge(
     place = _bottleneck(steps)
     step = steps[place]
     cause, evidence, action = _explain(step, facts)
+    busiest = max(range(len(steps)), key=lambda other: _on_loop_s(steps[other]))
+    if cause == "blocked_loop" and _on_loop_s(steps[busiest]) >= _MOSTLY * window_s:
+        # Not the function that could not begin, but a step that leaves it no time.
+        place, step = busiest, steps[busiest]
+        cause, evidence, action = _working(step, facts)
     waited = consumer.wait_s / total_s if consumer.first_wait_s > _MOSTLY * consumer.wait_s else share
     return Verdict(
         cause=cause,
@@ -139,6 +145,11 @@ def _bottleneck(steps: Sequence[StepStats]) -> int:
     while (step := steps[place]).inputs and step.input_s >= _MOSTLY * step.asked_s:
         place = max(step.inputs, key=lambda other: steps[other].awaited_s)
     return place
+
+
+def _on_loop_s(step: StepStats) -> float:
+    """Seconds for which a step kept the stage loop to itself; what coroutines do there is not known."""
+    return step.working_s * max(step.copies, 1.0) if step.runs == "loop" else 0.0
 
 
 def _explain(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
@@ -265,8 +276,8 @@ def _blocked(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
 
 
 def _is_waiting(used_s: float, delayed_s: float, busy_s: float) -> bool:
-    """Whether a function neither computes nor could compute most of its time."""
-    return used_s + delayed_s < _MOSTLY * busy_s or used_s < _COMPUTING * busy_s
+    """Whether a function waits for something else than a processor."""
+    return used_s + delayed_s < _RUNNABLE * busy_s
 
 
 def _is_starved(used_s: float, delayed_s: float, busy_s: float) -> bool:
@@ -315,9 +326,7 @@ def _gain(bottleneck: int, facts: _Facts) -> float:
             chain_of[other] = chain
         own = min(_own_s(step), facts.window_s)
         chains[chain] += own / 2 if place == bottleneck else own
-    loop_s = sum(step.working_s * max(step.copies, 1.0) for step in steps if step.runs != "coroutine")
-    if steps[bottleneck].runs != "coroutine":
-        loop_s -= steps[bottleneck].working_s * max(steps[bottleneck].copies, 1.0) / 2
+    loop_s = sum(map(_on_loop_s, steps)) - _on_loop_s(steps[bottleneck]) / 2
     most_s = max(*chains.values(), loop_s, facts.consumer.step_s, 1e-9)
     return min(2.0, max(1.0, facts.window_s / most_s))
 
@@ -325,7 +334,8 @@ def _gain(bottleneck: int, facts: _Facts) -> float:
 def _own_s(step: StepStats) -> float:
     """Seconds that a step takes of its chain, by itself."""
     stored = 0.0 if step.inputs else step.input_s
-    return (step.working_s + step.memory_s + step.workers_s + stored) * max(step.copies, 1.0)
+    calls = max(0.0, step.workers_s - step.late_s / step.parallel)  # without what others did to them
+    return (step.working_s + step.memory_s + calls + stored) * max(step.copies, 1.0)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

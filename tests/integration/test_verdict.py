@@ -189,6 +189,22 @@ def test_decompression_in_one_thread_is_found(tmp_path: Path) -> None:
     assert "cycle_length" in stats.verdict.action
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("options", [{}, {"on_change": "restart"}, {"errors": ad.ErrorPolicy()}], ids=str)
+def test_every_element_is_counted_once(tmp_path: Path, deterministic: bool, options: dict[str, Any]) -> None:
+    """By each step, wherever it gets its elements from: pulled, at hand, read again, or guarded."""
+    for number in range(12):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number} {line}\n" for line in range(number * 300)))
+    names = ad.Dataset.list_files(str(tmp_path / "*.txt"))
+    ds = names.interleave(ad.TextLineDataset, 4, deterministic=deterministic).filter(bool).shuffle(50).batch(100)
+    stats = read(ds, **options)
+    counts = {step.kind: step.elements for step in stats.steps}
+    lines = sum(number * 300 for number in range(12))
+    assert counts["list_files"] == 12
+    assert counts["TextLineDataset"] == counts["interleave"] == counts["filter"] == counts["shuffle"] == lines
+    assert counts["batch"] == stats.elements == lines // 100
+
+
 def test_the_times_of_every_step_add_up_to_the_window() -> None:
     """Of steps of any kind, with and without copies, tasks of their own, and inner datasets."""
     inner = ad.Dataset.range(3).interleave(lambda n: ad.Dataset.range(n).map(rest_async, 2), 2)

@@ -143,6 +143,13 @@ def test_the_cause_the_step_and_the_action_follow_from_the_numbers(case: str) ->
     assert found.sentence.endswith(".")
 
 
+def test_a_step_that_keeps_the_loop_to_itself_is_not_blamed_on_others() -> None:
+    """Coroutines could not begin because an inline function in front of them works all the time."""
+    late = dataclasses.replace(ASYNC, late_s=20.0)
+    found = verdict(WAITING, late, AHEAD, step("filter", working_s=9.0))
+    assert (found.cause, found.step) == ("loop", "filter")
+
+
 def test_of_several_inputs_the_one_that_is_waited_for_is_followed() -> None:
     """The slow branch of a zip."""
     quick, slow = step("quick", working_s=0.1), step("map", working_s=8.0)

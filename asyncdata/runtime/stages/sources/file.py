@@ -66,7 +66,7 @@ class FileStage(Stage):
     async def _pull(self, limit: int) -> Block | None:
         if self._closed:
             return None
-        block = self.pull_ready(limit)
+        block = None if self._from_record else self._pull_ready(limit)
         if block is not None:
             return block
         self._begin()
