@@ -76,6 +76,7 @@ class Dataset:
         return f"<Dataset {steps_of(self._node)}>"
 
     def _repr_html_(self) -> str:
+        """The explanation as a table, for notebooks."""
         return answers.shown(self._node, repr(self))
 
     # --- where elements come from ------------------------------------------------------------------------------------
