@@ -24,7 +24,7 @@ _TIMES: Final = {
 }
 
 
-class Watched(Protocol):
+class HasStats(Protocol):
     """What has statistics: an iterator of a dataset."""
 
     def stats(self) -> PipelineStats:
@@ -74,11 +74,11 @@ class PipelineMetrics:
             raise PipelineError("metrics need an extra: pip install 'asyncdata[profile]'") from None
         self._core: Any = core
         self._lock = threading.Lock()
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, HasStats] = {}
         registry.register(self)
 
     @contextlib.contextmanager
-    def watch(self, pipeline: str, iterator: Watched) -> Generator[None]:
+    def watch(self, pipeline: str, iterator: HasStats) -> Generator[None]:
         """Inside, the statistics of an iterator are served.
 
         Args:
