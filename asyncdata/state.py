@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from asyncdata import arguments
 from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
 from asyncdata.options import Options, read_environment
+from asyncdata.runtime.state.division import split
 from asyncdata.runtime.state.document import check_version
 from asyncdata.runtime.state.json_codec import compressed
 from asyncdata.runtime.state.listings import digest_of, unpack
@@ -27,7 +28,7 @@ from asyncdata.storage.local.reader import path_of
 from asyncdata.storage.local.replacing import replacing
 from asyncdata.storage.urls import scheme_of
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "split"]
 
 T = TypeVar("T")
 

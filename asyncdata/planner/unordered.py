@@ -61,19 +61,22 @@ class UnorderedPart:
     refused: str | None
 
 
-def unordered_part(plan: Node, *, deterministic: bool) -> UnorderedPart:
+def unordered_part(plan: Node, *, deterministic: bool, behind: Node | None = None) -> UnorderedPart:
     """The unordered part of a plan; of no steps where the plan has a fixed order.
 
     Args:
         plan: The last step.
         deterministic: What holds where a step does not say.
+        behind: A step behind which all steps belong to the part, whether or not they have a fixed order.
     """
 
     def mixes(node: Node) -> bool:
         said: bool | None = getattr(node, "deterministic", True)
         return not (deterministic if said is None else said)
 
-    unordered = upwards(plan, lambda node, said: mixes(node) or any(said(child) for child in node.inputs))
+    unordered = upwards(
+        plan, lambda node, said: mixes(node) or any(child is behind or said(child) for child in node.inputs)
+    )
     nodes = list({id(node): node for node in walk(plan)}.values())
     steps = [node for node in nodes if unordered[id(node)]]
     inputs = {id(child) for node in steps for child in node.inputs if not unordered[id(child)]}

@@ -24,16 +24,17 @@ from typing import Any, Final, NoReturn, Self
 
 from asyncdata import arguments
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, StateError
+from asyncdata.memory.advance import State
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds
-from asyncdata.planner.unordered import unordered_part
+from asyncdata.planner.sharing import readers_of
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
 from asyncdata.runtime.state.news import NOTHING
-from asyncdata.runtime.state.tracks import Saved
+from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
 from asyncdata.types import Element
 from asyncdata.workers.failure import in_a_line
 
@@ -82,14 +83,16 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._ended = False
         self._error: BaseException | None = None
         self._failure = ""
-        self._news = NOTHING if saved is None else saved.news
+        self._news = self._news_before = NOTHING if saved is None else saved.news
         running = prepare(self._plan, epoch, saved)
+        options = running.cargo.options
+        self._readers = readers_of(running.cargo.plan, deterministic=options.deterministic)
         self._positions = Positions(
             0 if saved is None else saved.position,
-            None if saved is None else saved.state,
-            running.cargo.options.state_history,
+            UNTOUCHED if saved is None else saved.state,
+            options.state_history,
+            tracked=self._readers.is_tracked,
         )
-        self._unordered = unordered_part(self._plan, deterministic=running.cargo.options.deterministic)
         # First of all: whoever is interrupted from here on need not do anything more.
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
@@ -254,31 +257,36 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 arguments.integer("at", at, least=0)
                 self._check_position(at)
             # In front of the first element nothing was taken from a listing: a new one is as good.
-            news = self._news if at else NOTHING
+            news = self._news if at else self._news_before
             made = self._made
-            part = self._unordered
-            state: Saved
-            if part.steps:
+            readers = self._readers
+            refused = readers.part.refused
+            tracks: tuple[SavedTrack, ...] = ()
+            if readers.is_tracked:
                 delivered = self._positions.delivered(at)
-                if (refused := part.refused or delivered.refused) is not None:
+                refused = delivered.refused
+                tracks = delivered.saved() if refused is None else ()
+            elif not readers.part.steps:
+                refused = (
+                    "a step of an inner dataset passes elements on as they are ready: no position describes which "
+                    "of them were delivered"
+                )
+            state: State | None
+            state, ordered = self._positions.at(at)
+            if readers.part.causes or not ordered:
+                if refused is not None:
                     raise StateError(f"{refused}. deterministic=True keeps the order")
-                state = delivered.saved()
-            else:
-                state, ordered = self._positions.at(at)
-                if not ordered:
-                    raise StateError(
-                        "a step of an inner dataset passes elements on as they are ready: no position describes which "
-                        "of them were delivered. deterministic=True keeps the order"
-                    )
+                state = None
         return to_document(
             SavedState(
                 epoch=self.epoch,
                 position=at,
                 seed=made.seed,
                 drawn=tuple(drawn_seeds(made.plan)),
-                state=state,
-                causes=part.causes,
+                state=Saved(state, tracks),
+                causes=readers.part.causes,
                 news=news,
+                division=readers.division(made.options.seed, refused),
             ),
             self._plan,
         )
@@ -289,8 +297,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         The dataset's next epoch follows the state's.
 
         Args:
-            state: Of `state_dict`, from this or another process; of the same steps. Parallelism, prefetching, memory
-                and `shard` may differ.
+            state: Of `state_dict`, from this or another process; of the same steps. Parallelism, prefetching and
+                memory may differ, and the number of readers if the state is one of `asyncdata.state.split`.
 
         Raises:
             StateError: It does not fit; the message names the first difference.

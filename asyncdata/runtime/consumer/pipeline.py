@@ -25,8 +25,8 @@ from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.rules import rewrite
+from asyncdata.planner.sharing import readers_of
 from asyncdata.planner.sizes import divide
-from asyncdata.planner.unordered import unordered_part
 from asyncdata.runtime.consumer.delivery import Deliverer
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
@@ -37,7 +37,7 @@ from asyncdata.runtime.scope import Scope, Services, Step
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
-from asyncdata.runtime.state.tracks import Owner, Tracks, parts_of
+from asyncdata.runtime.state.tracks import Owner
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -80,8 +80,8 @@ class Pipeline:
         self._seed = seed
         self._epoch = epoch
         self._start = start or Start()
-        self._state, tracks = parts_of(self._start.state)
-        self._tracks = Tracks(tracks)
+        self._readers = readers_of(self._plan, deterministic=options.deterministic)
+        self._tracks = self._start.state.running_tracks(ordered=not self._readers.part.causes)
         self._edge = edge
         self._ended = ended
         self._remote = remote
@@ -181,7 +181,6 @@ class Pipeline:
         batches = sum(isinstance(node, _BATCH_NODES) for node in nodes)
         # A few batches have as much for their outputs as one worker stage each; many divide what four would have.
         workers = max(workers, -(-(workers + batches) // _STAGES_AT_FULL_SHARE))
-        part = unordered_part(self._plan, deterministic=self._options.deterministic)
         return Scope(
             services=services,
             place="plan",
@@ -193,22 +192,21 @@ class Pipeline:
             worker_stages=workers,
             ordered=self._options.deterministic,
             errors=services.errors,
-            state=self._state,
-            part=part,
-            within=Owner() if part.steps and part.refused is None else None,
+            state=self._start.state.state,
+            part=self._readers.part,
+            within=Owner() if self._readers.is_tracked else None,
         )
 
     async def _pump(self, root: Stage, deliverer: Deliverer, news: Callable[[], News | None]) -> None:
         pause = Pause()
         dropped: list[Advance] = []
-        tracked = not root.ordered
         while await self._edge.wait_for_room():
             block = await root.pull(BLOCK_ROWS)
             if block is None:
                 return
             if not len(block):
                 self._edge.remind()
-                if tracked:
+                if self._readers.is_tracked:
                     # What nothing was made of is used up with the next element.
                     dropped = [Advance.concat([*dropped, block.advance])]
             else:

@@ -88,8 +88,11 @@ def _tracked(node: Node, scope: Scope) -> Stage:
     """The stage of an ordered input of the unordered part."""
     track = begin_track(node, scope)
     assert track is not None
-    stage = lower(node, dataclasses.replace(scope, within=None, state=track.saved.state))
-    return TrackedStage(stage.context, stage, track)
+    position, state = track.saved.at, track.saved.state
+    if scope.state is not None:
+        position, state = TrackedStage.begin(scope.state)
+    stage = lower(node, dataclasses.replace(scope, within=None, state=state))
+    return TrackedStage(stage.context, stage, track, position, in_order=scope.services.tracks.in_order)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:

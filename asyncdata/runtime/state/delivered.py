@@ -86,6 +86,11 @@ class _Track:
         while len(self.bases) > 1 and self.bases[1][0] <= self.at:
             self.bases.popleft()
 
+    def has(self, position: int) -> bool:
+        """Whether an element was delivered."""
+        place = int(np.searchsorted(self.later, position))
+        return position < self.at or self.later[place : place + 1].tolist() == [position]
+
     @property
     def is_complete(self) -> bool:
         """Whether nothing of it is left to deliver."""
@@ -131,8 +136,7 @@ class Delivered:
         for event in events:
             match event:
                 case Begun(number, owner, step):
-                    # What belongs to an element that is complete, such as the end of what `take` did not need, is not.
-                    if owner.track == Owner().track or owner.track in self._tracks:
+                    if self._is_open(owner):
                         self._enter(number, SavedTrack(owner, step))
                 case Marked(number, position, mark):
                     if number in self._tracks:
@@ -150,6 +154,16 @@ class Delivered:
                     self.feed(used)
                 case Refused(why):
                     self.refused = self.refused or why
+
+    def _is_open(self, owner: Owner) -> bool:
+        """Whether something of what tracks belong to may be left to deliver.
+
+        Not of what `take` did not need, nor of elements that are made again in front of a state.
+        """
+        if owner.track == Owner().track:
+            return True
+        around = self._tracks.get(owner.track)
+        return around is not None and not (owner.position != WHOLE and around.has(owner.position))
 
     def feed(self, used: Rows) -> None:
         """Rows that were used up."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
+from asyncdata.planner.sharing import shard_name, shards_of
 from asyncdata.runtime.state import listings, skipped
 from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
-from asyncdata.runtime.state.tracks import Saved, from_saved, to_saved
+from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
 
 VERSION: Final = 1
 _KEY: Final = "asyncdata_state"
@@ -24,11 +25,11 @@ class Start:
     """The part of a state that a running pipeline needs.
 
     Attributes:
-        state: What the pipeline is brought back to; None: it begins.
+        state: What the pipeline is brought back to.
         before: What else had happened by then.
     """
 
-    state: Saved | None = None
+    state: Saved = UNTOUCHED
     before: News = NOTHING
 
 
@@ -44,6 +45,7 @@ class SavedState:
         state: What the pipeline is brought back to.
         causes: The steps that pass elements on as they are ready.
         news: What else has happened in the epoch.
+        division: How it can be divided among other readers, see `Readers.division`.
     """
 
     epoch: int
@@ -53,6 +55,7 @@ class SavedState:
     state: Saved
     causes: tuple[str, ...] = ()
     news: News = NOTHING
+    division: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def start(self) -> Start:
@@ -69,14 +72,36 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         "seed": saved.seed,
         "drawn": list(saved.drawn),
         "plan": fingerprint(plan),
-        "state": to_json(saved.state) if isinstance(saved.state, State) else packed(to_json(to_saved(saved.state))),
+        "state": to_json(saved.state.state),
         "unordered": list(saved.causes),
+        "shards": shards_of(plan),
     }
+    if saved.state.tracks:
+        document["tracks"] = tracks_to_json(saved.state.tracks)
+    if document["shards"]:
+        document["division"] = dict(saved.division)
     if saved.news.listings:
         document["listings"] = [listing.to_json() for listing in saved.news.listings]
     if saved.news.skipped:
         document["skipped"] = skipped.to_json(saved.news.skipped)
     return document
+
+
+def tracks_to_json(tracks: Sequence[SavedTrack]) -> Any:
+    """Tracks as a part of a state; `tracks_from_json` reads it."""
+    return packed(to_json(to_saved(tracks)))
+
+
+def tracks_from_json(document: Mapping[str, Any]) -> tuple[SavedTrack, ...]:
+    """The tracks of a state.
+
+    Raises:
+        StateError: They are damaged.
+        KeyError: They are damaged.
+        TypeError: They are damaged.
+        ValueError: They are damaged.
+    """
+    return from_saved(from_json(document["tracks"])) if "tracks" in document else ()
 
 
 def check_version(document: Any) -> None:
@@ -103,12 +128,12 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         unlike = first_unlike(fingerprint(plan), [str(line) for line in document["plan"]])
         if unlike is not None:
             raise StateError(f"the state is of another pipeline: {unlike}")
+        _check_shards(document["shards"], shards_of(plan))
         state = from_json(document["state"])
         numbers = [document[name] for name in ("epoch", "position", "seed")]
         drawn = tuple(document["drawn"])
         causes = tuple([str(label) for label in document["unordered"]])
-        if causes:
-            state = from_saved(state)
+        tracks = tracks_from_json(document)
         news = News(
             tuple(map(listings.from_json, document.get("listings", ()))),
             skipped.from_json(document.get("skipped", {})),
@@ -117,9 +142,21 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         raise StateError(f"the state is damaged: {error} is missing") from error
     except (TypeError, ValueError) as error:
         raise StateError(f"the state is damaged: {error}") from error
-    if not (causes or isinstance(state, State)) or not all(type(number) is int for number in (*numbers, *drawn)):
+    # Without a position it is known what was delivered, unless nothing was.
+    placed = isinstance(state, State) if state is not None else bool(tracks) or not numbers[1]
+    if not placed or not all(type(number) is int for number in (*numbers, *drawn)):
         raise StateError("the state is damaged: a number or the position is missing")
     if len(drawn) != len(drawn_seeds(plan)):
         raise StateError("the state is damaged: seeds are missing")
     epoch, position, seed = numbers
-    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=state, causes=causes, news=news)
+    begin = Saved(state, tracks)
+    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=begin, causes=causes, news=news)
+
+
+def _check_shards(there: Any, here: list[list[int]]) -> None:
+    if there != here:
+        names = [", ".join(shard_name(*shard) for shard in shards) or "no shard" for shards in (here, there)]
+        raise StateError(
+            f"the state is of another reader: {names[0]} here, {names[1]} in the state. asyncdata.state.split makes "
+            "states for another number of readers"
+        )

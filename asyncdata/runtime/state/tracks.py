@@ -132,15 +132,31 @@ class SavedTrack:
         return self.at + len(self.later)
 
 
-Saved: TypeAlias = State | tuple[SavedTrack, ...]
-"""What a pipeline begins at: the state of its last step, or tracks where its elements have no fixed order."""
+class Saved(NamedTuple):
+    """What a pipeline begins at.
+
+    Attributes:
+        state: Of its last step; None where its elements have no fixed order, or at the beginning.
+        tracks: What was delivered, where that is tracked.
+    """
+
+    state: State | None = None
+    tracks: tuple[SavedTrack, ...] = ()
+
+    def running_tracks(self, *, ordered: bool) -> Tracks:
+        """The tracks of a pipeline that begins here.
+
+        Args:
+            ordered: Whether its elements have a fixed order. If so, they still have it behind a state of the last
+                step, which then says alone where every step begins; but not where delivered ones are left out.
+        """
+        if ordered and self.state is not None:
+            return Tracks([SavedTrack(track.owner, track.step) for track in self.tracks], in_order=True)
+        return Tracks(self.tracks, in_order=ordered and not self.tracks)
 
 
-def parts_of(saved: Saved | None) -> tuple[State | None, tuple[SavedTrack, ...]]:
-    """The state of the last step if there is one, and the tracks if there are any."""
-    if saved is None or isinstance(saved, State):
-        return saved, ()
-    return None, saved
+UNTOUCHED: Final = Saved()
+"""Nothing was delivered."""
 
 
 class Track:
@@ -214,9 +230,14 @@ class Tracks:
 
     Args:
         saved: Those of a state, whose numbers are their places in the list.
+        in_order: Whether elements keep the order of their inputs, as far as no step mixes them.
+
+    Attributes:
+        in_order: See above.
     """
 
-    def __init__(self, saved: Sequence[SavedTrack] = ()) -> None:
+    def __init__(self, saved: Sequence[SavedTrack] = (), *, in_order: bool = False) -> None:
+        self.in_order = in_order
         self._saved = {(track.owner, track.step): (number, track) for number, track in enumerate(saved)}
         self._count = len(saved)
         self._events: list[Event] = []

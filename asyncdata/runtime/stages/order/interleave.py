@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -261,10 +261,11 @@ class InterleaveStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         try:
-            used, rest = block.advance.used_by_row()
-            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
+            used: Iterable[Rows] = itertools.repeat(NO_ORIGINS)
             if self._tracks is not None:
+                used, rest = block.advance.used_by_row()
                 self._tracks.drop(rest)
+            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
         finally:
             block.release()
 
