@@ -2,8 +2,8 @@
 
     element of the source    0 1 2 3 4 5 6 7 8
     of reader, N = 2         0 1 0 1 0 1 0 1 0
-    delivered                ■ ■ ■ · ■ · ■ · ·      0 is four elements further than 1
-    of reader, M = 3         0 1 2 0 1 2 0 1 2      all three begin in front of element 3, and 0 leaves out element 6
+    delivered                ■ ■ ■ · ■ · ■ · ·      reader 0 is three elements ahead of 1
+    of reader, M = 3         0 1 2 0 1 2 0 1 2      0 begins with 3 and leaves out 6, 1 begins with 7, and 2 with 5
 
 What the readers have delivered is one set of elements of the source, where a track of the input of `shard` is known as
 a position, and few later ones; see `asyncdata.runtime.state.tracks`. Datasets that were made of an element, such as the
@@ -24,7 +24,7 @@ from asyncdata.memory.advance import Rows, State
 from asyncdata.planner.fingerprint import without_batch_sizes
 from asyncdata.planner.sharing import shard_name
 from asyncdata.runtime.stages.rows.numbering import rows_before
-from asyncdata.runtime.state.document import check_version, tracks_from_json, tracks_to_json
+from asyncdata.runtime.state.document import check_version, naming_damage, tracks_from_json, tracks_to_json
 from asyncdata.runtime.state.tracks import NO_POSITIONS, Owner, SavedTrack
 
 _SAME: Final = {"epoch": "epoch ", "unordered": "no fixed order behind ", "division": "an order of "}
@@ -32,6 +32,9 @@ _SAME: Final = {"epoch": "epoch ", "unordered": "no fixed order behind ", "divis
 
 Epochs = tuple[int, ...]
 """The repetitions around a track, the outermost first."""
+
+_FURTHEST: Final = 1 << 28
+"""Elements that one reader may be ahead of another: each of them is a number in memory."""
 
 _BEGUN_ANEW: Final = ("skipped", "position", "state", "tracks", "shards")
 """Parts of a state that those of the new readers do not take over."""
@@ -99,24 +102,18 @@ def split(states: Sequence[Mapping[str, Any]], new_count: int) -> list[dict[str,
         True
     """
     count = arguments.integer("new_count", new_count, least=1)
-    try:
+    with naming_damage():
         readers = _readers(states)
         common = _common(readers)
-        level = int(common["division"]["step"])
-        divided = _divided(readers, count, level)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        if isinstance(error, StateError):
-            raise
-        raise StateError(f"a state is damaged: {type(error).__name__}: {error}") from error
-    made = []
-    for index, tracks in enumerate(divided):
-        own = readers[index % len(readers)].document
-        new = {**common, "seed": own["seed"], "drawn": own["drawn"], "position": 0, "state": None}
-        new["shards"] = [[count, index]]
-        if tracks:
-            new["tracks"] = tracks_to_json(tracks)
-        made.append(new)
-    return made
+        made = []
+        for index, tracks in enumerate(_divided(readers, count, int(common["division"]["step"]))):
+            own = readers[index % len(readers)].document
+            new = {**common, "seed": own["seed"], "drawn": own["drawn"], "position": 0, "state": None}
+            new["shards"] = [[count, index]]
+            if tracks:
+                new["tracks"] = tracks_to_json(tracks)
+            made.append(new)
+        return made
 
 
 # --- the states together --------------------------------------------------------------------------------------------
@@ -230,7 +227,10 @@ def _joined(tracks: Sequence[SavedTrack]) -> tuple[int, Rows]:
     first = min(track.at * count + index for index, track in enumerate(tracks))
     parts = [NO_POSITIONS]
     for index, track in enumerate(tracks):
-        run = np.arange(-(-(first - index) // count), track.at)
+        begin = -(-(first - index) // count)
+        if track.at - begin > _FURTHEST:
+            raise StateError(f"one reader is {track.at - begin} elements ahead of another: too many to divide the rest")
+        run = np.arange(begin, track.at)
         parts += [positions * count + index for positions in (run, track.later)]
     return first, np.sort(np.concatenate(parts))
 

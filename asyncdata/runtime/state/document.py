@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
 
 VERSION: Final = 1
-_KEY: Final = "asyncdata_state"
+VERSION_KEY: Final = "asyncdata_state"
+"""Of a state: the version of its format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class SavedState:
 def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
     """The state as JSON can hold it."""
     document = {
-        _KEY: VERSION,
+        VERSION_KEY: VERSION,
         "epoch": saved.epoch,
         "position": saved.position,
         "seed": saved.seed,
@@ -104,13 +106,26 @@ def tracks_from_json(document: Mapping[str, Any]) -> tuple[SavedTrack, ...]:
     return from_saved(from_json(document["tracks"])) if "tracks" in document else ()
 
 
+@contextlib.contextmanager
+def naming_damage() -> Generator[None]:
+    """Makes errors of one kind of those that a state causes which is not what it should be."""
+    try:
+        yield
+    except KeyError as error:
+        raise StateError(f"the state is damaged: {error} is missing") from error
+    except (AttributeError, IndexError, RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"the state is damaged: {error}") from error
+
+
 def check_version(document: Any) -> None:
     """Looks whether this is a state.
 
     Raises:
         StateError: It is none, or of a later version.
     """
-    version = document.get(_KEY) if hasattr(document, "get") else None
+    version = document.get(VERSION_KEY) if hasattr(document, "get") else None
     if type(version) is not int:
         raise StateError("this is no state: state_dict() of an iterator makes one")
     if version > VERSION:
@@ -124,7 +139,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         StateError: It is damaged, of a later version, or of another plan; the message names the first difference.
     """
     check_version(document)
-    try:
+    with naming_damage():
         unlike = first_unlike(fingerprint(plan), [str(line) for line in document["plan"]])
         if unlike is not None:
             raise StateError(f"the state is of another pipeline: {unlike}")
@@ -138,10 +153,6 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
             tuple(map(listings.from_json, document.get("listings", ()))),
             skipped.from_json(document.get("skipped", {})),
         )
-    except KeyError as error:
-        raise StateError(f"the state is damaged: {error} is missing") from error
-    except (TypeError, ValueError) as error:
-        raise StateError(f"the state is damaged: {error}") from error
     # Without a position it is known what was delivered, unless nothing was.
     placed = isinstance(state, State) if state is not None else bool(tracks) or not numbers[1]
     if not placed or not all(type(number) is int for number in (*numbers, *drawn)):
