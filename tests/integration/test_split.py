@@ -326,6 +326,19 @@ def test_readers_in_different_repetitions_are_refused() -> None:
         ad.state.split(states, 3)
 
 
+def test_a_state_stays_small() -> None:
+    """However long it runs, and however often it is resumed: what is complete leaves nothing behind."""
+    dataset = D.range(30).shard(1, 0).interleave(few, 4).shuffle(20, seed=1).repeat()
+    sizes, state = [], None
+    for _ in range(40):
+        with dataset.iterator(state=state) as it:
+            for _ in range(50):
+                next(it)
+            state = it.state_dict()
+            sizes.append(len(json.dumps(state)))
+    assert max(sizes[20:]) <= 1.5 * max(sizes[:20])
+
+
 def test_what_lies_before_is_not_read_again() -> None:
     """A new reader begins at the newest mark that any of the old ones had in front of what is left."""
     made: list[int] = []

@@ -208,7 +208,7 @@ class Pipeline:
                 self._edge.remind()
                 if self._readers.is_tracked:
                     # What nothing was made of is used up with the next element.
-                    dropped = [Advance.concat([*dropped, block.advance])]
+                    dropped.append(block.advance)
             else:
                 if dropped:
                     block.advance = Advance.concat([*dropped, block.advance])
