@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from asyncdata import arguments
 from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
 from asyncdata.options import Options, read_environment
-from asyncdata.runtime.state.description import OpenFile, StateDescription, describe, diff
+from asyncdata.runtime.state.description import FileCursor, StateDescription, describe, diff
 from asyncdata.runtime.state.division import split
 from asyncdata.runtime.state.document import check_version
 from asyncdata.runtime.state.json_codec import compressed
@@ -31,7 +31,7 @@ from asyncdata.storage.local.reader import path_of
 from asyncdata.storage.local.replacing import replacing
 from asyncdata.storage.urls import scheme_of
 
-__all__ = ["OpenFile", "StateDescription", "describe", "diff", "load", "save", "split"]
+__all__ = ["FileCursor", "StateDescription", "describe", "diff", "load", "save", "split"]
 
 T = TypeVar("T")
 

@@ -60,17 +60,18 @@ def without_batch_sizes(lines: Sequence[str]) -> list[str]:
 
 def drawn_seeds(node: Node) -> list[int]:
     """The seeds that steps drew when they were made, for an order that stays, the last step's first."""
-    return [getattr(each, "drawn", 0) for each in walk(node) if _draws_once(each)]
+    return [getattr(each, "drawn", 0) for each in walk(node) if draws_once(each)]
 
 
-def _draws_once(node: Node) -> bool:
+def draws_once(node: Node) -> bool:
+    """Whether a step drew a seed when it was made, for an order that stays."""
     fresh = getattr(node, "reshuffle", None) or getattr(node, "rerandomize", None)
     return hasattr(node, "drawn") and not fresh and getattr(node, "seed", None) is None
 
 
 def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
     """The plan with other such seeds, in that order."""
-    drawn = {id(each): seed for each, seed in zip(filter(_draws_once, walk(node)), seeds, strict=True)}
+    drawn = {id(each): seed for each, seed in zip(filter(draws_once, walk(node)), seeds, strict=True)}
 
     def change(old: Node, new: Node) -> Node:
         if id(old) not in drawn:

@@ -47,11 +47,13 @@ class Readers:
         part: The part of the plan in which elements are tracked.
         shard: Where the plan is divided among readers; None if states cannot be divided.
         refused: Why they cannot.
+        drawn: A step that gives random values to elements of which datasets are made, by the seed of the pipeline.
     """
 
     part: UnorderedPart
     shard: Shard | None
     refused: str | None
+    drawn: str | None = None
 
     @property
     def is_tracked(self) -> bool:
@@ -66,6 +68,8 @@ class Readers:
             refused: Why this state cannot be divided, beside what the plan says.
         """
         refused = self.refused or refused
+        if refused is None and seed is None and self.drawn is not None:
+            refused = f"what datasets are made of is drawn by {self.drawn} without a seed. Set Options(seed=...)"
         if self.shard is None or refused is not None:
             return {"refused": refused}
         # All readers must have this in common, because it is what the order of the shard's input is drawn from.
@@ -83,7 +87,9 @@ def readers_of(plan: Node, *, deterministic: bool) -> Readers:
     if isinstance(found, Shard):
         part = unordered_part(plan, deterministic=deterministic, behind=found)
         if part.refused is None:
-            return Readers(part, found, None)
+            makers = [node for node in walk(plan) if isinstance(node, Interleave) and id(node) in part.steps]
+            drawn = [node for maker in makers for node in walk(maker.input) if isinstance(node, Map) and node.rng]
+            return Readers(part, found, None, label_of(drawn[0]) if drawn else None)
         found = part.refused
     return Readers(unordered_part(plan, deterministic=deterministic), None, found)
 

@@ -14,10 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
-from tests.integration.test_exactly_once import fail_sometimes, few, keep, leaves, spin, spin_async
+from tests.integration.test_exactly_once import fail_sometimes, few, few_unordered, keep, leaves, spin, spin_async
 from tests.samples import SOAK, samples
 
 D = ad.Dataset
+
+
+def few_shuffled(x: Any) -> ad.Dataset:
+    """None to three numbers, twice, in an order of their own."""
+    return few(x).shuffle(3, seed=9).repeat(2)
+
+
 MakeReader = Callable[[int, int], ad.Dataset]
 """``make(count, index)``: the pipeline of one of so many readers."""
 
@@ -125,7 +132,7 @@ class Draw:
         elif kind == "async":
             self._add("async", lambda ds: ds.map(spin_async, parallel, deterministic=ordered))
         elif kind == "few" and "few" not in self.names:
-            self._add("few", self._interleave(few))
+            self._add("few", self._interleave(self._draw.choice([few, few_shuffled, few_unordered])))
         elif kind == "shuffle":
             self._add(f"shuffle {count}", lambda ds: ds.shuffle(count, seed=5))
         elif kind == "prefetch":
@@ -384,6 +391,50 @@ def test_other_plans_are_refused_by_name(make: MakeReader, message: str) -> None
     with pytest.raises(ad.StateError, match=f"cannot be split: .*{message}"):
         ad.state.split([state, state], 3)
     assert leaves(list(make(2, 0).iterator(state=state))) == rest
+
+
+def shuffled_inside(x: Any) -> ad.Dataset:
+    """In an order that depends on the pipeline's seed."""
+    return D.range(int(x) * 100, int(x) * 100 + 20).shuffle(20)
+
+
+def shuffled_for_good(x: Any) -> ad.Dataset:
+    """Likewise, and the same in every epoch."""
+    return D.range(int(x) * 100, int(x) * 100 + 20).shuffle(20, reshuffle_each_iteration=False)
+
+
+def draw_number(x: Any, rng: np.random.Generator) -> Any:
+    """A number that depends on the pipeline's seed."""
+    return x * 10 + rng.integers(5)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda ds: ds.interleave(shuffled_inside, 2), "shuffle.* of an inner dataset draws its order without a seed"),
+        (lambda ds: ds.flat_map(shuffled_for_good), "shuffle.* of an inner dataset draws its order without a seed"),
+        (lambda ds: ds.map(draw_number, rng=True).flat_map(few), r"drawn by map\(draw_number\) without a seed"),
+    ],
+)
+def test_what_is_drawn_by_the_readers_seed_is_refused(step: Callable[[Any], Any], message: str) -> None:
+    """Another reader would draw other datasets of the elements that were begun. A common seed allows it."""
+
+    def reader(count: int, index: int) -> ad.Dataset:
+        dataset: ad.Dataset = step(D.range(12).shard(count, index))
+        return dataset
+
+    def seeded(count: int, index: int) -> ad.Dataset:
+        return reader(count, index).with_options(ad.Options(seed=7))
+
+    _, states = states_of(reader, [5, 5])
+    with reader(2, 1).iterator(state=states[1]) as it:
+        states[1] = it.state_dict()
+    for chosen in (states, states[::-1]):
+        with pytest.raises(ad.StateError, match=message):
+            ad.state.split(chosen, 3)
+    found, states = states_of(seeded, [5, 6])
+    found += rest_of(seeded, ad.state.split(states, 3))
+    assert leaves(found) == leaves(list(seeded(1, 0).iterator(epoch=0)))
 
 
 def test_states_must_be_of_all_readers() -> None:

@@ -92,6 +92,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             UNTOUCHED if saved is None else saved.state,
             options.state_history,
             tracked=self._readers.is_tracked,
+            bound=None if saved is None else saved.division.get("refused"),
         )
         # First of all: whoever is interrupted from here on need not do anything more.
         self._finalizer = weakref.finalize(self, running.signal)
@@ -261,10 +262,11 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             made = self._made
             readers = self._readers
             refused = readers.part.refused
+            bound: str | None = None
             tracks: tuple[SavedTrack, ...] = ()
             if readers.is_tracked:
                 delivered = self._positions.delivered(at)
-                refused = delivered.refused
+                refused, bound = delivered.refused, delivered.bound
                 tracks = delivered.saved() if refused is None else ()
             elif not readers.part.steps:
                 refused = (
@@ -286,7 +288,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 state=Saved(state, tracks),
                 causes=readers.part.causes,
                 news=news,
-                division=readers.division(made.options.seed, refused),
+                division=readers.division(made.options.seed, refused or bound),
             ),
             self._plan,
         )

@@ -35,13 +35,17 @@ class Positions:
         state: Behind these.
         kept: How many elements back states are known.
         tracked: Whether it is known what elements have used up of each track.
+        bound: Why this means nothing to another reader, or None.
 
     Attributes:
         first: Elements that were delivered before.
     """
 
-    def __init__(self, position: int, state: Saved, kept: int, *, tracked: bool = False) -> None:
+    def __init__(
+        self, position: int, state: Saved, kept: int, *, tracked: bool = False, bound: str | None = None
+    ) -> None:
         self._delivered = Delivered(state.tracks)
+        self._delivered.bound = bound
         self._tracked = tracked
         if tracked and position and not state.tracks:
             self._delivered.refused = "the state that the iterator began at does not say what was delivered"

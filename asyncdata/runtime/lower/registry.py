@@ -19,6 +19,7 @@ from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.rules import rewrite
+from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
@@ -136,6 +137,11 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
         part = unordered_part(plan, deterministic=scope.ordered)
         if part.refused is not None:
             services.tracks.refuse(part.refused)
+        if (drawn := drawn_anew(plan, services.options)) is not None:
+            services.tracks.bind(
+                f"{label_of(drawn)} of an inner dataset draws its order without a seed. Give it a seed, or set "
+                "Options(seed=...)"
+            )
         scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)
     return lower(plan, scope)
 

@@ -19,6 +19,7 @@ from asyncdata.memory.advance import NO_ORIGINS, Rows, State
 from asyncdata.runtime.state.tracks import (
     WHOLE,
     Begun,
+    Bound,
     Closed,
     Dropped,
     Ended,
@@ -105,10 +106,12 @@ class Delivered:
 
     Attributes:
         refused: Why no state can be taken, or None.
+        bound: Why a state cannot be divided among other readers, or None.
     """
 
     def __init__(self, saved: Sequence[SavedTrack] = ()) -> None:
         self.refused: str | None = None
+        self.bound: str | None = None
         self._tracks: dict[int, _Track] = {}
         self._pending: list[Rows] = []
         self._pending_rows = 0
@@ -121,7 +124,7 @@ class Delivered:
         """Another one, which knows the same."""
         self._settle()
         made = Delivered()
-        made.refused = self.refused
+        made.refused, made.bound = self.refused, self.bound
         made._tracks = {number: track.copy() for number, track in self._tracks.items()}
         return made
 
@@ -152,8 +155,15 @@ class Delivered:
                         self._closed.append((number, position))
                 case Dropped(used):
                     self.feed(used)
-                case Refused(why):
-                    self.refused = self.refused or why
+                case Refused() | Bound():
+                    self._restrict(event)
+
+    def _restrict(self, event: Refused | Bound) -> None:
+        """The first reason counts."""
+        if isinstance(event, Refused):
+            self.refused = self.refused or event.why
+        else:
+            self.bound = self.bound or event.why
 
     def _is_open(self, owner: Owner) -> bool:
         """Whether something of what tracks belong to may be left to deliver.

@@ -52,7 +52,7 @@ _MOST_DIFFERENCES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFile:
+class FileCursor:
     """A file that is read at the position.
 
     Attributes:
@@ -98,7 +98,7 @@ class StateDescription:
     seeds: tuple[int, ...]
     steps: tuple[str, ...]
     reader: str
-    files: tuple[OpenFile, ...]
+    files: tuple[FileCursor, ...]
     inputs: tuple[str, ...]
     repeats: tuple[str, ...]
     sizes: Mapping[str, int]
@@ -247,11 +247,11 @@ class _Decoded:
             elif isinstance(value, list | tuple):
                 waiting += value[::-1]
 
-    def open_file(self, mark: Any, skip: int) -> OpenFile:
+    def open_file(self, mark: Any, skip: int) -> FileCursor:
         """The file of a mark."""
         version = mark["version"]
         url = self._urls.get(version)
-        return OpenFile(url=url, version=version, record=mark["record"], offset=mark["offset"], skipped=skip)
+        return FileCursor(url=url, version=version, record=mark["record"], offset=mark["offset"], skipped=skip)
 
 
 def _mark_of_step(state: State) -> Any:

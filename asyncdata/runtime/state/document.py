@@ -149,6 +149,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         drawn = tuple(document["drawn"])
         causes = tuple([str(label) for label in document["unordered"]])
         tracks = tracks_from_json(document)
+        division = dict(document.get("division", {}))
         news = News(
             tuple(map(listings.from_json, document.get("listings", ()))),
             skipped.from_json(document.get("skipped", {})),
@@ -160,8 +161,16 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
     if len(drawn) != len(drawn_seeds(plan)):
         raise StateError("the state is damaged: seeds are missing")
     epoch, position, seed = numbers
-    begin = Saved(state, tracks)
-    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=begin, causes=causes, news=news)
+    return SavedState(
+        epoch=epoch,
+        position=position,
+        seed=seed,
+        drawn=drawn,
+        state=Saved(state, tracks),
+        causes=causes,
+        news=news,
+        division=division,
+    )
 
 
 def _check_shards(there: Any, here: list[list[int]]) -> None:

@@ -95,7 +95,13 @@ class Refused(NamedTuple):
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Closed | Dropped | Refused
+class Bound(NamedTuple):
+    """What was delivered means nothing to another reader from now on."""
+
+    why: str
+
+
+Event: TypeAlias = Begun | Marked | Ended | Closed | Dropped | Refused | Bound
 
 BEGINNING: Final = State(None, 0)
 
@@ -238,6 +244,7 @@ class Tracks:
 
     def __init__(self, saved: Sequence[SavedTrack] = (), *, in_order: bool = False) -> None:
         self.in_order = in_order
+        self._bound = False
         self._saved = {(track.owner, track.step): (number, track) for number, track in enumerate(saved)}
         self._count = len(saved)
         self._events: list[Event] = []
@@ -264,6 +271,12 @@ class Tracks:
     def refuse(self, why: str) -> None:
         """No state can be taken from now on."""
         self._events.append(Refused(why))
+
+    def bind(self, why: str) -> None:
+        """What is delivered from now on means nothing to another reader; said once."""
+        if not self._bound:
+            self._bound = True
+            self._events.append(Bound(why))
 
     def take_events(self) -> tuple[Event, ...]:
         """What happened since the last time."""
