@@ -40,13 +40,13 @@ _REPEATS: Final = {
     "interleave(": "up to about 1,000 outputs are made again, because its datasets are of unknown lengths",
     "unbatch(": "up to about 1,000 outputs are made again, because its batches are of unknown lengths",
     "from_generator(": "the generator yields everything again, unless it has state=(get, set)",
-    "cache(": "a cache that is not complete is filled again, by the epoch of the state",
-    "snapshot(": "a snapshot that is not complete is written again, by the epoch of the state",
+    "cache(": "a cache that is not complete is filled again, under {epoch}",
+    "snapshot(": "a snapshot that is not complete is written again, under {epoch}",
     "unique(": "everything in front of it is made again, because it must know every element that it has seen",
     "group_by_window(": "everything in front of it is made again, because windows hold elements of any age",
     "scan(": "its function is called again for up to about 1,000 elements",
 }
-"""What a resume does again in front of the position, whatever the state is, by how the line of the step begins."""
+"""What a resume does again in front of the position, by how the line of the step begins, wherever the position is."""
 
 _MOST_DIFFERENCES: Final = 20
 
@@ -177,7 +177,7 @@ def _description(state: Mapping[str, Any]) -> StateDescription:
         reader=", ".join(shards),
         files=tuple(decoded.open_file(mark, skip) for kind, mark, skip in marks if kind == _KINDS["record"]),
         inputs=tuple(_delivered(decoded.tracks)),
-        repeats=(*_known_repeats(steps), *_counted_repeats(marks)),
+        repeats=(*_known_repeats(steps, f"epoch {state['epoch']}"), *_counted_repeats(marks)),
         sizes={part: len(json.dumps(value)) for part, value in state.items()},
     )
 
@@ -281,11 +281,11 @@ def _delivered(tracks: Sequence[SavedTrack]) -> Iterator[str]:
         yield f"nothing of {untouched:,} inputs that were begun"
 
 
-def _known_repeats(steps: Sequence[str]) -> Iterator[str]:
+def _known_repeats(steps: Sequence[str], epoch: str) -> Iterator[str]:
     for line in steps:
         for name, text in _REPEATS.items():
             if line.startswith(name):
-                yield f"{name[:-1]}: {text}"
+                yield f"{name[:-1]}: {text.format(epoch=epoch)}"
         if "compression='" in line:
             yield f"{line.partition('(')[0]}: files are decompressed from their beginnings, because none can be entered"
 

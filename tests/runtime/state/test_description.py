@@ -91,7 +91,7 @@ def test_repetitions_are_part_of_the_epoch() -> None:
     ("dataset", "why"),
     [
         (D.from_generator(lambda: iter(range(9))), "the generator yields everything again"),
-        (D.range(9).cache(), "by the epoch of the state"),
+        (D.range(9).cache(), "is filled again, under epoch 3"),
         (D.range(9).unique(), "everything in front of it"),
         (D.range(9).flat_map(lambda x: D.range(x + 1)), "datasets are of unknown lengths"),
     ],
