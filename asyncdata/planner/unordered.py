@@ -74,14 +74,14 @@ def unordered_part(plan: Node, *, deterministic: bool, behind: Node | None = Non
         said: bool | None = getattr(node, "deterministic", True)
         return not (deterministic if said is None else said)
 
+    nodes = list({id(node): node for node in walk(plan)}.values())
+    if behind in (None, plan) and not any(map(mixes, nodes)):
+        return UnorderedPart(frozenset(), {id(plan): 0}, (), None)  # asked for every inner dataset
     unordered = upwards(
         plan, lambda node, said: mixes(node) or any(child is behind or said(child) for child in node.inputs)
     )
-    nodes = list({id(node): node for node in walk(plan)}.values())
     steps = [node for node in nodes if unordered[id(node)]]
     inputs = {id(child) for node in steps for child in node.inputs if not unordered[id(child)]}
-    if not steps:
-        inputs.add(id(plan))
     numbered = [node for node in nodes if id(node) in inputs or (unordered[id(node)] and isinstance(node, _COUNTING))]
     return UnorderedPart(
         frozenset(id(node) for node in steps),

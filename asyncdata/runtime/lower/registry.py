@@ -58,7 +58,7 @@ def lower(node: Node, scope: Scope) -> Stage:
     if found is None:
         raise PipelineError(f"there is no stage for {node.label}")
     if scope.within is not None and id(node) not in _part(scope).steps:
-        return _tracked(node, scope)
+        return _tracked(node, scope, begin_track(node, scope))
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
@@ -85,9 +85,8 @@ def _part(scope: Scope) -> UnorderedPart:
     return scope.part
 
 
-def _tracked(node: Node, scope: Scope) -> Stage:
+def _tracked(node: Node, scope: Scope, track: Track | None) -> Stage:
     """The stage of an ordered input of the unordered part."""
-    track = begin_track(node, scope)
     assert track is not None
     position, state = track.saved.at, track.saved.state
     if scope.state is not None:
@@ -142,6 +141,8 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
                 f"{label_of(drawn)} of an inner dataset draws its order without a seed. Give it a seed, or set "
                 "Options(seed=...)"
             )
+        if not part.steps:
+            return _tracked(plan, scope, services.tracks.begin(scope.within, part.numbers[id(plan)]))
         scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)
     return lower(plan, scope)
 
