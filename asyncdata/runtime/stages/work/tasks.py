@@ -357,7 +357,7 @@ class Job:
         if self._results is None or self._results.nbytes < nbytes:
             self._count(nbytes)
             # Where there never will be so much, what was there before is still the job's, and once only.
-            larger = self._budget.owe(self._account, nbytes)
+            larger = self._budget.owe(self._account, nbytes, spare=not self.soonest)
             if self._results is not None:
                 self._outgrown.append(self._results)
             self._results = larger
@@ -368,7 +368,7 @@ class Job:
 
     def _grant_payloads(self, part: JobTask, nbytes: int) -> Slab:
         self._count(nbytes)
-        slab = self._budget.owe(self._account, nbytes)
+        slab = self._budget.owe(self._account, nbytes, spare=not self.soonest)
         part.payloads.append(slab)
         return slab
 
