@@ -373,7 +373,7 @@ class Simulation:
         self.prefetched.append((task.rows, task.tickets))
         if self.running:
             for ticket in self.running[0].tickets:
-                assert self.ledger.promote(ticket)
+                assert not ticket.held or self.ledger.promote(ticket)
 
     def consumer_events(self) -> Iterator[Event]:
         if self.asks_next:
