@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from asyncdata.memory.bytesarray import BytesArray as BytesArray
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.memory.structure import register_dataclass as register_dataclass
+    from asyncdata.observe.progress import progress as progress
     from asyncdata.observe.snapshot import PipelineStats as PipelineStats
     from asyncdata.options import AUTOTUNE as AUTOTUNE
     from asyncdata.options import ErrorPolicy as ErrorPolicy
@@ -149,6 +150,7 @@ _HOMES = {
     "asyncdata.memory.structure": ("register_dataclass",),
     "asyncdata.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
     "asyncdata.plan.node": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
+    "asyncdata.observe.progress": ("progress",),
     "asyncdata.observe.snapshot": ("PipelineStats",),
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.consumer.iterate": ("PipelineIterator",),

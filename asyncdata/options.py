@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
@@ -396,6 +396,11 @@ def _proxy_variable(kind: str) -> str | None:
     if value is None and not (kind == "http" and "REQUEST_METHOD" in os.environ):
         value = os.environ.get(f"{kind}_proxy".upper())
     return value or None
+
+
+def set_variables(names: Iterable[str]) -> list[str]:
+    """Returns the names of those environment variables that are set; their values may be secrets."""
+    return [name for name in names if os.environ.get(name)]
 
 
 def usable_cpus() -> int:

@@ -31,6 +31,7 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "hdfs_native",
         "obstore",
         "pyarrow",
+        "tqdm",
     }
 )
 """Third-party packages that only an extra installs, by the name under which they are imported."""
