@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -109,19 +110,26 @@ class FileKind:
             case "csv":
                 return CsvDataset(url, [b""] * len(self.columns), self.compression, self.header, self.delimiter)
             case _:
-                return self.bytes_of(url)
+                return self._bytes_of(url)
 
-    def bytes_of(self, url: str) -> Dataset:
-        """All bytes of one file, piece by piece, whatever its format."""
+    def _bytes_of(self, url: str) -> Dataset:
         return Dataset(framed("bytes", PieceFramer, url, self.compression, None))
 
     def records(self, urls: list[str], *, in_order: bool) -> Dataset:
         """The records of many files, several of which are read at a time."""
+        return self._interleaved(self.open, urls, in_order=in_order)
+
+    def pieces(self, urls: list[str]) -> Dataset:
+        """All bytes of many files, whatever their format, in any order."""
+        return self._interleaved(self._bytes_of, urls, in_order=False)
+
+    @staticmethod
+    def _interleaved(opener: Callable[[str], Dataset], urls: list[str], *, in_order: bool) -> Dataset:
         if len(urls) == 1:
-            return self.open(urls[0])
+            return opener(urls[0])
         names = Dataset.from_tensor_slices(np.array(urls, object))
         return names.interleave(
-            self.open, _AT_ONCE, 16 if in_order else 256, num_parallel_calls=AUTOTUNE, deterministic=in_order
+            opener, _AT_ONCE, 16 if in_order else 256, num_parallel_calls=AUTOTUNE, deterministic=in_order
         )
 
 
@@ -165,11 +173,9 @@ def kind_of(name: str, head: bytes, size: int, chosen: str | None = None) -> Fil
 
 
 def first_record_bytes(kind: FileKind, head: bytes) -> int | None:
-    """Length of the first record, where it is cheap to tell."""
+    """Length of the first record of a TFRecord file; None for other files."""
     content = _decompressed(kind.compression, head) if kind.compression else head
-    if kind.format == "tfrecord" and _by_signature(content) == "tfrecord":
-        return int.from_bytes(content[:8], "little")
-    return content.find(b"\n") if kind.format == "text" and b"\n" in content else None
+    return int.from_bytes(content[:8], "little") if _by_signature(content) == kind.format == "tfrecord" else None
 
 
 def _by_name(name: str) -> tuple[str | None, str | None]:

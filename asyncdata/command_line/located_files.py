@@ -23,7 +23,7 @@ class LocatedFile:
     Attributes:
         info: What the store says about it.
         kind: What it is.
-        first_record_bytes: Length of its first record, where it is cheap to tell.
+        first_record_bytes: Length of the first record of a TFRecord file.
     """
 
     info: ObjectInfo

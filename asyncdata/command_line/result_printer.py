@@ -25,12 +25,12 @@ class ResultPrinter:
 
     Args:
         command: Its name.
-        stream: Standard output.
-        complaints: Standard error.
+        stream: Standard output; None: it is closed.
+        complaints: Standard error, likewise.
         as_json: Whether a document is wanted instead of text.
     """
 
-    def __init__(self, command: str, stream: TextIO, complaints: TextIO, *, as_json: bool) -> None:
+    def __init__(self, command: str, stream: TextIO | None, complaints: TextIO | None, *, as_json: bool) -> None:
         self._command = command
         self._stream = stream
         self._complaints = complaints
@@ -52,8 +52,10 @@ class ResultPrinter:
             print(json.dumps(_redacted(whole), indent=2), file=self._stream, flush=True)
 
 
-def _print(text: str, stream: TextIO) -> None:
+def _print(text: str, stream: TextIO | None) -> None:
     """Prints one line without secrets. Control characters, which names in data may hold, are shown and not obeyed."""
+    if stream is None:  # closed before the program began
+        return
     shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in redact(text))
     encoding = stream.encoding or "utf-8"
     print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
