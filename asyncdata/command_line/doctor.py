@@ -40,6 +40,7 @@ _PACKAGES: Final = {
     "obstore": "s3:// and az:// are faster with it: pip install 'asyncdata[obstore]'",
     "tqdm": "progress shows a bar with it: pip install 'asyncdata[progress]'",
 }
+_PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _CREDENTIALS: Final = {
     "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"),
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
@@ -104,6 +105,8 @@ def _machine(options: Options) -> Iterator[Diagnosis]:
     yield _shared_memory()
     pages = _first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled") or "not known"
     yield Diagnosis("huge pages (shmem)", pages)
+    proxies = [f"${name}" for name in set_variables([*_PROXIES, *map(str.upper, _PROXIES)])]
+    yield Diagnosis("proxies", ", ".join(proxies) or "none")
 
 
 def _cores() -> Diagnosis:
@@ -173,6 +176,8 @@ def _credentials(options: Options) -> Iterator[Diagnosis]:
             path = Path.home() / name
             if path.is_file():
                 found.append(f"~/{name}{_kind_of_credentials(path)}")
+        if scheme == "gs" and _first_line("/sys/class/dmi/id/product_name") == "Google Compute Engine":
+            found.append("the metadata server of this machine")
         found += [f"option {name}" for name in options.storage.get(scheme, ())]
         yield Diagnosis(f"credentials for {scheme}", ", ".join(found) or "none found")
 

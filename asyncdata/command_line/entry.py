@@ -60,9 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.complain(str(error))
         return USAGE
     try:
-        code = COMMANDS[given.command].run(given, options, results, display)
-        sys.stdout.flush()
-        return int(code)
+        return int(COMMANDS[given.command].run(given, options, results, display))
     except BrokenPipeError:
         # What is still buffered has no reader either, and Python would complain about it when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -112,7 +112,7 @@ class _Kind:
         """The same for people."""
         more = "" if len(self.urls) == 1 else f" and {counted(len(self.urls) - 1, 'more file')}"
         yield f"{self.urls[0]}{more}"
-        yield f"  format   {self.kind}{' of tf.train.Example' if self.examples else ''}"
+        yield f"  format   {self.kind}{', tf.train.Example' if self.examples else ''}"
         yield f"  size     {size(self.file_sizes.total)}{_figures(self.file_sizes)}"
         if self.kind.format != "other":
             about = "" if self.estimate is None else f"; about {self.estimate:,} in all"

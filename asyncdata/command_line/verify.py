@@ -72,7 +72,6 @@ class Check:
 
     def _pass(self, dataset: Dataset, count: Callable[[Any], int]) -> None:
         """Reads one dataset to its end."""
-        before = self.bytes
         with FindingsList() as findings:
             iterator = dataset.with_options(dataclasses.replace(self._options, errors=findings.policy)).iterator()
             try:
@@ -84,8 +83,12 @@ class Check:
                         self._display.show(self.records, self._so_far)
             except AsyncdataError as error:
                 self._unread(f"{error}. This ended the check of all files of the same kind")
-            self.bytes = before + int(iterator.stats().fetch["bytes"])
+            stats = iterator.stats()
+            self.bytes += int(stats.fetch["bytes"])
             self._tell(findings.new())
+            if lost := stats.skipped.lines_lost:
+                self.found += lost
+                self._results.say(f"{counted(lost, 'more finding')}, which came faster than they could be listed")
 
     def _so_far(self) -> str:
         return f"records, {counted(self.found, 'finding')}"

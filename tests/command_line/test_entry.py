@@ -73,6 +73,16 @@ def test_help(words: tuple[str, ...], run: Callable[..., Any]) -> None:
     assert ran.out
 
 
+def test_streams_that_are_closed(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As behind ``>&-``: the exit code is the result."""
+    (tmp_path / "a.tfrecord").write_bytes(b"garbage, and not little of it")
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    for name, code in (("a.tfrecord", 1), ("missing", 3)):
+        for as_json in ((), ("--json",)):
+            assert entry.main(["verify", name, *as_json]) == code
+
+
 def test_a_secret_on_the_command_line_is_not_repeated(run: Callable[..., Any]) -> None:
     """Neither in errors about it nor in those of the storage that was given it."""
     for words in (("x", "--storage", "s3secret=hunter2hunter2"), ("s3://b/x", "--storage", "s3.sekret=hunter2hunter2")):

@@ -136,6 +136,18 @@ def test_all_damaged_records_are_named(run: Callable[..., Any], tmp_path: Path) 
     assert (found["files"], found["records"], found["findings_in_all"]) == (3, 3 * 497, 9)
 
 
+def test_no_finding_is_lost(run: Callable[..., Any], tmp_path: Path) -> None:
+    """They are counted, and told as far as anybody wants to read them, also if every record is damaged."""
+    count = samples(12_000, 50_000)
+    content = bytearray(tfrecord([bytes(8)] * count))
+    content[12::24] = b"\1" * count
+    (tmp_path / "a.tfrecord").write_bytes(content)
+    found = run("verify", "a.tfrecord", "--json").document
+    assert (found["findings_in_all"], found["records"]) == (count, 0)
+    assert len(found["findings"]) <= 10_000
+    assert len(set(map(str, found["findings"]))) == len(found["findings"])
+
+
 def test_what_cannot_be_read_is_no_finding(run: Callable[..., Any], tmp_path: Path) -> None:
     """A missing file, a directory and a pattern without matches end with 3; the other files are checked."""
     (tmp_path / "a.tfrecord").write_bytes(WHOLE["a.tfrecord"])
