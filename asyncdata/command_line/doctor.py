@@ -23,7 +23,7 @@ from asyncdata.observe.progress import Display
 from asyncdata.options import Options, read_environment, set_variables, usable_cpus
 from asyncdata.storage import Fetcher
 
-HELP: Final = "tell the limits of this machine, what is installed, and how quickly URLs answer"
+HELP: Final = "report the limits of this machine, what is installed, and how quickly URLs answer"
 
 _DESCRIPTORS: Final = 4096
 _READ_BYTES: Final = 1 << 20

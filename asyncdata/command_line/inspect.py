@@ -23,7 +23,7 @@ from asyncdata.formats.signatures import look_of
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options
 
-HELP: Final = "tell the format of files, and the sizes and contents of their records"
+HELP: Final = "report the format of files, and the sizes and contents of their records"
 
 _IMAGES: Final[Mapping[str, str]] = {"a JPEG image": "jpg", "a PNG image": "png", "a GIF": "gif"}
 _MOST_FINDINGS: Final = 100

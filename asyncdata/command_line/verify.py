@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,8 +24,8 @@ from asyncdata.options import Options
 
 HELP: Final = "check every length and checksum of files"
 
-_OFTEN: Final = 1000
-"""Elements between two looks at what was found."""
+_EVERY_S: Final = 0.5
+"""Seconds between two looks at what was found."""
 _WITHOUT_CHECKS: Final = ("text", "other")
 _SMALL_BYTES: Final = 4096
 _SMALL_AT_ONCE: Final = 256
@@ -76,10 +77,12 @@ class Check:
             iterator = dataset.with_options(dataclasses.replace(self._options, errors=findings.policy)).iterator()
             try:
                 with iterator:
-                    for number, element in enumerate(iterator, 1):
+                    due = time.monotonic() + _EVERY_S
+                    for element in iterator:
                         self.records += count(element)
-                        if not number % _OFTEN:
+                        if time.monotonic() >= due:
                             self._tell(findings.new())
+                            due = time.monotonic() + _EVERY_S
                         self._display.show(self.records, self._so_far)
             except AsyncdataError as error:
                 self._unread(f"{error}. This ended the check of all files of the same kind")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import re
 import signal
@@ -18,6 +19,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.command_line import entry
 from fake_gcs import FakeGCS, Fault, Profile, Rule
+from tests.architecture.tree import project
 from tests.patience import LIMIT_S, wait_until
 from tests.samples import SOAK
 
@@ -98,6 +100,12 @@ def test_a_signed_url_is_not_repeated(run: Callable[..., Any]) -> None:
         assert ran.code == 3
         assert "hunter2" not in ran.out + ran.err
         assert "missing" in ran.out + ran.err
+
+
+def test_the_script() -> None:
+    """The installed program is the same function."""
+    module, _, name = project()["project"]["scripts"]["asyncdata"].partition(":")
+    assert getattr(importlib.import_module(module), name) is entry.main
 
 
 # --- ends --------------------------------------------------------------------------------------------------------
