@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from asyncdata.command_line.entry import main
+try:
+    from asyncdata.command_line.entry import main
+except KeyboardInterrupt:  # imports take half a second, in which somebody may notice a wrong word
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -148,6 +149,20 @@ def test_ctrl_c(command: str, tmp_path: Path) -> None:
             _, complaints = process.communicate(timeout=LIMIT_S)
             assert (process.returncode, complaints) == (130, b"")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No traceback of imports."""
+
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt if name == "main" else AttributeError(name)
+
+    name = "asyncdata.command_line.entry"
+    monkeypatch.setitem(sys.modules, name, Interrupted(name))
+    monkeypatch.delitem(sys.modules, "asyncdata.__main__", raising=False)
+    with pytest.raises(SystemExit, match="130"):
+        importlib.import_module("asyncdata.__main__")
 
 
 # --- the reference -----------------------------------------------------------------------------------------------
