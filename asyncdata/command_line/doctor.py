@@ -11,7 +11,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ from asyncdata.storage import Fetcher
 HELP: Final = "report the limits of this machine, what is installed, and how quickly URLs answer"
 
 _DESCRIPTORS: Final = 4096
+_MANY_DESCRIPTORS: Final = 65_536
 _READ_BYTES: Final = 1 << 20
 _READS: Final = 3
 _PACKAGES: Final = {
@@ -98,10 +99,7 @@ def _machine(options: Options) -> Iterator[Diagnosis]:
     yield Diagnosis("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield _cores()
     yield _memory(options)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = f"Hundreds of connections and workers may need more: ulimit -n {min(hard, 65536)}"
-    few = soft < _DESCRIPTORS
-    yield Diagnosis("file descriptors", f"{soft:,}", advice if few else "", "finding" if few else "ok")
+    yield descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield _shared_memory()
     pages = _first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled") or "not known"
     yield Diagnosis("huge pages (shmem)", pages)
@@ -109,21 +107,35 @@ def _machine(options: Options) -> Iterator[Diagnosis]:
     yield Diagnosis("proxies", ", ".join(proxies) or "none")
 
 
+def descriptors(soft: int, hard: int) -> Diagnosis:
+    """Whether there can be enough open files, by the limits of the system."""
+    if soft == resource.RLIM_INFINITY or soft >= _DESCRIPTORS:
+        return Diagnosis("file descriptors", "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,}")
+    most = _MANY_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MANY_DESCRIPTORS)
+    way = f"ulimit -n {most}" if most > soft else "raise the hard limit of the system or the container"
+    advice = f"Hundreds of connections and workers may need more: {way}"
+    return Diagnosis("file descriptors", f"{soft:,}", advice, "finding")
+
+
 def _cores() -> Diagnosis:
-    cores, quota = usable_cpus(), _cgroup_cores()
+    cores, quota = usable_cpus(), container_cores(_first_line)
     if quota is None or quota >= cores:
         return Diagnosis("cores", str(cores))
     advice = f"AUTOTUNE counts {cores} cores: pass Options(num_workers={max(1, int(quota))})"
     return Diagnosis("cores", f"{cores}, of which the container may use {quota:g}", advice, "finding")
 
 
-def _cgroup_cores() -> float | None:
-    """Cores that a container's quota allows; None without one."""
-    words = (_first_line("/sys/fs/cgroup/cpu.max") or "").split()
+def container_cores(first_line: Callable[[str], str | None]) -> float | None:
+    """Cores that a container's quota allows, by either version of cgroups; None without one.
+
+    Args:
+        first_line: Gives the first line of a file; None for a file that is not there.
+    """
+    words = (first_line("/sys/fs/cgroup/cpu.max") or "").split()
     if len(words) == 2 and words[0] != "max":
         return int(words[0]) / int(words[1])
-    quota = int(_first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or -1)
-    period = int(_first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or 0)
+    quota = int(first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or -1)
+    period = int(first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or 0)
     return quota / period if quota > 0 and period > 0 else None
 
 
@@ -173,7 +185,7 @@ def _credentials(options: Options) -> Iterator[Diagnosis]:
     for scheme, names in _CREDENTIALS.items():
         found = [f"${name}" for name in set_variables(names)]
         for name in _CREDENTIAL_FILES.get(scheme, ()):
-            path = Path.home() / name
+            path = Path(os.path.expanduser(f"~/{name}"))  # Path's own fails where there is no home
             if path.is_file():
                 found.append(f"~/{name}{_kind_of_credentials(path)}")
         if scheme == "gs" and _first_line("/sys/class/dmi/id/product_name") == "Google Compute Engine":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asyncdata.command_line.doctor import container_cores, descriptors
 from fake_gcs import FakeGCS
 
 
@@ -21,6 +23,39 @@ def test_the_machine(run: Callable[..., Any]) -> None:
     assert ran.code == any(check["kind"] == "finding" for check in checks.values())
     text = run("doctor").out
     assert all(name in text for name in checks)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
+    ],
+    ids=str,
+)
+def test_the_quota_of_a_container(files: dict[str, str], cores: float | None) -> None:
+    """Both versions of cgroups, and machines without a quota or without cgroups."""
+    assert container_cores(lambda path: files.get(path.removeprefix("/sys/fs/cgroup/"))) == cores
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "kind"),
+    [
+        (1024, 524_288, "finding"),
+        (1024, resource.RLIM_INFINITY, "finding"),
+        (1024, 1024, "finding"),
+        (65_536, 65_536, "ok"),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, "ok"),
+    ],
+)
+def test_file_descriptors(soft: int, hard: int, kind: str) -> None:
+    """Few of them are a finding, with what to do about it; no limit is none."""
+    found = descriptors(soft, hard)
+    assert (found.kind, bool(found.advice)) == (kind, kind == "finding")
+    assert "-1" not in found.value + found.advice
 
 
 def test_no_secret_is_shown(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
