@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from asyncdata import arguments as checks
-from asyncdata.command_line.located_files import locate
-from asyncdata.command_line.result_printer import FAILED, OK, USAGE, ResultPrinter, counted, size
+from asyncdata.command_line.located_files import add_file_arguments, locate
+from asyncdata.command_line.result_printer import OK, ResultPrinter, UsageError, counted, size
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.observe.progress import Display
 from asyncdata.observe.snapshot import PipelineStats
@@ -27,6 +27,7 @@ HELP: Final = "measure how fast files or a pipeline are read"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that only this command has."""
+    add_file_arguments(parser, "URL, glob or range in braces; or module:function, which returns a Dataset")
     parser.add_argument(
         "--seconds", type=_seconds, default=10.0, metavar="S", help="stop after this time (default: 10)"
     )
@@ -94,8 +95,6 @@ class Measured:
 def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
     """Iterates and measures."""
     dataset = _dataset(arguments, options, results, display)
-    if isinstance(dataset, int):
-        return dataset
     measured = _measure(dataset, options, arguments.seconds, arguments.epochs, display)
     display.close()
     for line in _lines(measured):
@@ -104,40 +103,49 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
     return OK
 
 
-def _dataset(
-    arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display
-) -> Dataset | int:
-    """What is measured, or the exit code of the reason why nothing is."""
-    first = arguments.url[0]
-    module, colon, name = first.partition(":")
-    if len(arguments.url) == 1 and colon and not name.startswith("/") and all(map(str.isidentifier, module.split("."))):
-        return _made_by(module, name, results)
+def _dataset(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> Dataset:
+    """What is measured.
+
+    Raises:
+        UsageError: That is not one thing.
+        StorageError: Some of it cannot be read.
+    """
+    if len(arguments.url) == 1 and names_dataset(arguments.url[0]):
+        return named_dataset(arguments.url[0])
     located = asyncio.run(locate(arguments.url, options, display, arguments.format))
-    for error in located.unreadable:
-        results.complain(str(error))
-    kinds = located.by_kind()
     if located.unreadable:
-        return FAILED
+        for error in located.unreadable[1:]:
+            results.complain(str(error))
+        raise located.unreadable[0]
+    kinds = located.by_kind()
     if len(kinds) > 1:
-        results.complain(f"the files are of different kinds: {'; '.join(map(str, kinds))}. Measure one kind at a time")
-        return USAGE
+        raise UsageError(f"the files are of different kinds: {'; '.join(map(str, kinds))}. Measure one kind at a time")
     ((kind, files),) = kinds.items()
     return kind.records([each.info.url for each in files], in_order=False)
 
 
-def _made_by(module: str, name: str, results: ResultPrinter) -> Dataset | int:
-    """The dataset that a function of the user's returns."""
+def names_dataset(word: str) -> bool:
+    """Whether a word is ``module:function`` rather than a URL."""
+    module, colon, name = word.partition(":")
+    return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
+def named_dataset(word: str) -> Dataset:
+    """The dataset that ``module:function`` returns, or is. The module may lie in the current directory.
+
+    Raises:
+        UsageError: It cannot be imported, or is no dataset.
+    """
+    module, _, name = word.partition(":")
     # For the whole program: worker processes import the functions of the module by its name.
     sys.path.insert(0, os.getcwd())
     try:
-        function = getattr(importlib.import_module(module), name)
+        found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        results.complain(f"{module}:{name} cannot be imported: {error}")
-        return USAGE
-    dataset = function() if callable(function) and not isinstance(function, Dataset) else function
+        raise UsageError(f"{word} cannot be imported: {error}") from None
+    dataset = found() if callable(found) else found
     if not isinstance(dataset, Dataset):
-        results.complain(f"{module}:{name} is {checks.shown(dataset)}, which is neither a Dataset nor returns one")
-        return USAGE
+        raise UsageError(f"{word} is {checks.shown(dataset)}, which is neither a Dataset nor returns one")
     return dataset
 
 

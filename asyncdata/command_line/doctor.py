@@ -74,8 +74,8 @@ class Diagnosis:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that only this command has: none."""
-    del parser
+    """The arguments that only this command has."""
+    parser.add_argument("url", nargs="*", metavar="URL", help="URL of a file to read")
 
 
 def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:

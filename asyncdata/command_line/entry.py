@@ -21,8 +21,15 @@ from typing import Any, Final
 
 import asyncdata
 from asyncdata.command_line import bench, doctor, inspect, verify
-from asyncdata.command_line.file_kinds import FORMATS
-from asyncdata.command_line.result_printer import CLOSED_PIPE, FAILED, FOUND, INTERRUPTED, USAGE, ResultPrinter
+from asyncdata.command_line.result_printer import (
+    CLOSED_PIPE,
+    FAILED,
+    FOUND,
+    INTERRUPTED,
+    USAGE,
+    ResultPrinter,
+    UsageError,
+)
 from asyncdata.errors import AsyncdataError, DataError, UnsupportedURLError
 from asyncdata.observe.progress import Display, open_display
 from asyncdata.options import MIB, Options
@@ -30,12 +37,6 @@ from asyncdata.storage.backends import check_storage
 
 COMMANDS: Final[dict[str, ModuleType]] = {"inspect": inspect, "verify": verify, "bench": bench, "doctor": doctor}
 
-_URLS: Final = {
-    "inspect": "URL, glob or range in braces",
-    "verify": "URL, glob or range in braces",
-    "bench": "URL, glob or range in braces; or module:function, which returns a Dataset",
-    "doctor": "URL of a file to read",
-}
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -55,18 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     display = Display() if given.quiet else open_display(None, f"asyncdata {given.command}")
     results = ResultPrinter(given.command, sys.stdout, sys.stderr, as_json=given.json)
     try:
-        options = _options(given)
-    except (ValueError, TypeError, UnsupportedURLError) as error:
-        results.complain(str(error))
-        return USAGE
-    try:
-        return int(COMMANDS[given.command].run(given, options, results, display))
+        return int(COMMANDS[given.command].run(given, _options(given), results, display))
     except BrokenPipeError:
         # What is still buffered has no reader either, and Python would complain about it when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except UsageError as error:
+        results.complain(str(error))
+        return USAGE
     except (AsyncdataError, OSError) as error:
         results.complain(str(error))
         return FOUND if isinstance(error, DataError) else FAILED
@@ -86,10 +85,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=module.HELP, description=f"{module.HELP[:1].upper()}{module.HELP[1:]}."
         )
-        command.add_argument("url", nargs="*" if name == "doctor" else "+", metavar="URL", help=_URLS[name])
         module.add_arguments(command)
-        if name != "doctor":
-            command.add_argument("--format", choices=FORMATS, help="the format of all files (default: recognised)")
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
         command.add_argument("--quiet", action="store_true", help="show no progress")
         memory = "memory limit of a pipeline, such as 512M or 2G (default: that of the library)"
@@ -106,7 +102,10 @@ def _options(given: argparse.Namespace) -> Options:
     storage: dict[str, dict[str, Any]] = {}
     for scheme, key, value in given.storage:
         storage.setdefault(scheme, {})[key] = value
-    check_storage(Options(storage=storage).storage)
+    try:
+        check_storage(Options(storage=storage).storage)
+    except (ValueError, TypeError, UnsupportedURLError) as error:
+        raise UsageError(str(error)) from None
     said: dict[str, Any] = {"storage": storage} if storage else {}
     if given.memory is not None:
         said["memory_limit_bytes"] = given.memory

@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncdata.command_line.file_kinds import FileKind
 from asyncdata.command_line.findings import Finding, FindingsList
-from asyncdata.command_line.located_files import LocatedFile, locate
+from asyncdata.command_line.located_files import LocatedFile, add_file_arguments, locate
 from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, counted, size
 from asyncdata.command_line.summaries import FieldSummaries, Sizes
 from asyncdata.errors import AsyncdataError, CorruptRecordError
@@ -31,6 +31,7 @@ _MOST_FINDINGS: Final = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that only this command has."""
+    add_file_arguments(parser)
     limit = "read at most this many records of each kind of file (default: 1000; 0: all)"
     parser.add_argument("--limit", type=_count, default=1000, metavar="N", help=limit)
     images = "write JPEG, PNG and GIF images that are in the records to this directory"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from asyncdata.command_line.file_kinds import HEAD_BYTES, FileKind, first_record_bytes, kind_of
+from asyncdata.command_line.file_kinds import FORMATS, HEAD_BYTES, FileKind, first_record_bytes, kind_of
 from asyncdata.errors import ObjectNotFoundError, StorageError
 from asyncdata.observe.progress import Display
 from asyncdata.options import Options, read_environment
@@ -14,6 +15,17 @@ from asyncdata.storage.groups import gather_bounded
 from asyncdata.types import ObjectInfo
 
 _AT_ONCE = 64
+
+
+def add_file_arguments(parser: argparse.ArgumentParser, urls: str = "URL, glob or range in braces") -> None:
+    """The arguments that name files.
+
+    Args:
+        parser: Of the command.
+        urls: Explains the URLs.
+    """
+    parser.add_argument("url", nargs="+", metavar="URL", help=urls)
+    parser.add_argument("--format", choices=FORMATS, help="the format of all files (default: recognised)")
 
 
 @dataclass(frozen=True, slots=True)

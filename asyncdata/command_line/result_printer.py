@@ -20,6 +20,10 @@ VERSION: Final = 1
 """Of the JSON documents: fields may be added to a version, but not change their meaning."""
 
 
+class UsageError(Exception):
+    """What the command line asks for makes no sense."""
+
+
 class ResultPrinter:
     """What a command has to say.
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from asyncdata.command_line.file_kinds import FileKind
 from asyncdata.command_line.findings import Finding, FindingsList
-from asyncdata.command_line.located_files import LocatedFile, LocatedFiles, locate
+from asyncdata.command_line.located_files import LocatedFile, LocatedFiles, add_file_arguments, locate
 from asyncdata.command_line.result_printer import FAILED, FOUND, OK, ResultPrinter, counted, size
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.errors import AsyncdataError
@@ -131,8 +131,8 @@ def _not_read_whole(kind: FileKind, files: list[LocatedFile]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that only this command has: none."""
-    del parser
+    """The arguments that only this command has."""
+    add_file_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
