@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
@@ -97,6 +97,7 @@ def test_what_is_broken_is_found(name: str, run: Callable[..., Any], tmp_path: P
     assert "1 finding in 1 file" in ran.out
 
 
+@settings(max_examples=samples(15, 500))
 @given(data=st.data())
 @pytest.mark.parametrize("compressed", [False, True])
 def test_every_flipped_bit_is_found_in_its_record(compressed: bool, data: st.DataObject) -> None:
@@ -138,7 +139,7 @@ def test_all_damaged_records_are_named(run: Callable[..., Any], tmp_path: Path) 
 
 def test_no_finding_is_lost(run: Callable[..., Any], tmp_path: Path) -> None:
     """They are counted, and told as far as anybody wants to read them, also if every record is damaged."""
-    count = samples(12_000, 50_000)
+    count = samples(5_000, 50_000)
     content = bytearray(tfrecord([bytes(8)] * count))
     content[12::24] = b"\1" * count
     (tmp_path / "a.tfrecord").write_bytes(content)
@@ -219,7 +220,7 @@ def test_access_denied_is_storage(run: Callable[..., Any]) -> None:
 
 def test_many_objects_in_little_memory(run: Callable[..., Any]) -> None:
     """However many objects there are, the memory of one pipeline is enough."""
-    count = samples(300, 10_000)
+    count = samples(200, 10_000)
     with FakeGCS(buckets=["bucket"]) as server:
         for number in range(count):
             server.put("bucket", f"{number:05d}.tfrecord", WHOLE["a.tfrecord"])
