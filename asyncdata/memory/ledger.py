@@ -24,9 +24,9 @@ parked, and read-ahead of such a size is not promoted. Sources that are read slo
 row is welcome.
 
 **Debt.** A task's output that is larger than foreseen already exists: ``owe`` charges it, whatever is free. ``free`` is
-then negative, and only asks that a reserve covers are granted until released bytes have repaid the debt. What is owed by
-a task that is not next in line does not count against the reserve of the one that is; where it was repaid with that
-reserve, the soonest ask is granted all the same when nothing else moves.
+then negative, and only asks that a reserve covers are granted until released bytes have repaid the debt. What a task
+owes that is not next in line does not count against the reserve of the one that is. Where that reserve has repaid it
+all the same, the soonest ask is granted when nothing else moves.
 
 **Why it cannot deadlock.** Suppose that nothing moves any more, and let Q be the first ask of the queue, n bytes for
 the account q. Read-ahead has been recalled, so no *ahead* is left. An ask that a reserve in force covers is never in
