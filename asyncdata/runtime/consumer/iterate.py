@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn, Self
 
 from asyncdata import arguments
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, StateError
+from asyncdata.memory.advance import State
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds
@@ -32,7 +33,8 @@ from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
-from asyncdata.runtime.state.news import NOTHING
+from asyncdata.runtime.state.news import NOTHING, News
+from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import Saved
 from asyncdata.types import Element
 from asyncdata.workers.failure import in_a_line
@@ -69,8 +71,10 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._lock = threading.RLock()  # a handler of signals may ask for stats in the middle of anything
         self._begin(epoch, None if state is None else from_document(state, plan))
 
-    def _begin(self, epoch: int, saved: SavedState | None) -> None:
-        """Starts a pipeline, at the beginning of an epoch or at a state."""
+    def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
+        """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
+        running = prepare(self._plan, epoch, saved, position)
+        saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
         if saved is not None:
             self._next_epoch(saved.epoch + 1)
@@ -83,7 +87,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._error: BaseException | None = None
         self._failure = ""
         self._news = NOTHING if saved is None else saved.news
-        running = prepare(self._plan, epoch, saved)
         self._positions = Positions(
             0 if saved is None else saved.position,
             None if saved is None else saved.state,
@@ -94,7 +97,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
+        self._made = running.cargo
+        self._log: OrderLogWriter | None = None
         try:
+            if (path := running.cargo.options.order_log) is not None:
+                beginning: Saved = () if self._unordered.causes else State(None, 0)
+                state = self._document(0, beginning, NOTHING) if saved is None else to_document(saved, self._plan)
+                self._log = OrderLogWriter(os.fspath(path), state)
             running.start()
         except BaseException:
             self._finalizer()
@@ -102,7 +111,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 running.runtime.close()
             raise
         self._running: Running | None = running
-        self._made = running.cargo
 
     def __iter__(self) -> PipelineIterator:
         return self
@@ -111,6 +119,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         return self
 
     def __next__(self) -> Element:
+        if self._is_taken_over():
+            self.close()
+            self._take_over()
         try:
             element = self._take()
             while element is _NOTHING and not self._ended:
@@ -129,6 +140,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         raise self._outcome(StopIteration())
 
     async def __anext__(self) -> Element:
+        if self._is_taken_over():
+            await self.aclose()
+            self._take_over()
         while True:
             element = self._take()
             if element is not _NOTHING:
@@ -139,6 +153,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                     await self.aclose()
                 raise self._outcome(StopAsyncIteration())
             await self._usable().edge.wait_async()
+
+    def _is_taken_over(self) -> bool:
+        """Whether the run that is repeated was interrupted here, and went on from its state."""
+        return self._until is not None and self.position == self._until and not self._closed
+
+    def _take_over(self) -> None:
+        self._begin(self.epoch, None, self._until or 0)
 
     def _take(self) -> Element:
         """The next element if there is one; notes the end and errors."""
@@ -157,8 +178,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                         return _NOTHING
                     self._delivery, self._row = delivery, 0
                     news = delivery.news or NOTHING
+                    if self._log is not None:
+                        self._log.append(news)
                     self._news = self._news.then(news)
                     self._positions.receive(delivery.advance, news.events)
+                    if not len(delivery):
+                        self._delivery = None
+                        return _NOTHING  # it only has news
                 row = self._row
                 taken = 1
                 self._row += taken
@@ -255,7 +281,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 self._check_position(at)
             # In front of the first element nothing was taken from a listing: a new one is as good.
             news = self._news if at else NOTHING
-            made = self._made
             part = self._unordered
             state: Saved
             if part.steps:
@@ -270,14 +295,17 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                         "a step of an inner dataset passes elements on as they are ready: no position describes which "
                         "of them were delivered. deterministic=True keeps the order"
                     )
+        return self._document(at, state, news)
+
+    def _document(self, at: int, state: Saved, news: News) -> dict[str, Any]:
         return to_document(
             SavedState(
                 epoch=self.epoch,
                 position=at,
-                seed=made.seed,
-                drawn=tuple(drawn_seeds(made.plan)),
+                seed=self._made.seed,
+                drawn=tuple(drawn_seeds(self._made.plan)),
                 state=state,
-                causes=part.causes,
+                causes=self._unordered.causes,
                 news=news,
             ),
             self._plan,
@@ -413,8 +441,12 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _begin_close(self) -> Running | None:
         """What is still to be waited for; in a forked child nothing is, it belongs to the parent."""
         running = self._running
-        self._closed = True
-        self._delivery = None
+        with self._lock:
+            self._closed = True
+            self._delivery = None
+            if self._log is not None:
+                self._log.close()
+                self._log = None
         if running is not None and os.getpid() != self._pid:
             self._forget()
             return None

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.memory.advance import Advance
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance
 from asyncdata.memory.block import Block
+from asyncdata.memory.structure import LEAF
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
@@ -27,7 +28,7 @@ from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import divide
 from asyncdata.planner.unordered import unordered_part
-from asyncdata.runtime.consumer.delivery import Deliverer
+from asyncdata.runtime.consumer.delivery import Deliverer, Delivery
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
 from asyncdata.runtime.life.runtime import Runtime
@@ -128,7 +129,7 @@ class Pipeline:
                         self._seed,
                         tasks.spawn,
                         self._tracks,
-                        self._start.before,
+                        self._start,
                     )
                 )
                 error = await self._work(services[0])
@@ -141,6 +142,7 @@ class Pipeline:
 
     async def _work(self, services: Services) -> BaseException | None:
         """The pump; returns the pipeline's error, if any."""
+        error: BaseException | None = None
         try:
             shares = divide(services.options, current_shards=1)
             consumer = services.account(
@@ -170,10 +172,15 @@ class Pipeline:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return as_raisable(caught)  # user code raised it by itself
+            error = as_raisable(caught)  # user code raised it by itself
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
-            return as_raisable(caught)
-        return None
+            error = as_raisable(caught)
+        if services.choices is not None and (news := services.news()) is not None:
+            # What steps chose behind the last element: a run that repeats it comes as far.
+            last = Delivery(LEAF, (), None, NO_ORIGINS, EMPTY)
+            last.news = news
+            self._edge.put(last)
+        return error
 
     def _scope(self, services: Services, consumer: Account) -> Scope:
         nodes = list(walk(self._plan))

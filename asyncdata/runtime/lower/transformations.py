@@ -74,6 +74,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         block_length=node.block_length,
         ahead=min(node.cycle_length, _MAX_PARALLEL_OPENS),
         tracks=None if scope.within is None else scope.services.tracks,
+        choices=scope.choices(node, context),
     )
 
 

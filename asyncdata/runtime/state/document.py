@@ -11,6 +11,7 @@ from asyncdata.memory.advance import State
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.runtime.state import listings, skipped
+from asyncdata.runtime.state.choices import Recorded
 from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import Saved, from_saved, to_saved
@@ -26,10 +27,12 @@ class Start:
     Attributes:
         state: What the pipeline is brought back to; None: it begins.
         before: What else had happened by then.
+        choices: In which order steps pass elements on; None: as they are ready.
     """
 
     state: Saved | None = None
     before: News = NOTHING
+    choices: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,7 @@ class Job:
     Args:
         block: The rows; owned by the job until it is finished or abandoned.
         number: Its place in the order of jobs.
+        first: Rows of the input in front of it.
         context: Of the stage.
         keys: Key of the random generators, which also need the rows' provenance; None without such.
         sizes: What results are going to take; learns from this job.
@@ -105,6 +106,7 @@ class Job:
         block: Block,
         number: int,
         *,
+        first: int,
         context: StageContext,
         keys: tuple[int, int] | None,
         sizes: OutputSizes,
@@ -113,6 +115,7 @@ class Job:
     ) -> None:
         self.block = block
         self.number = number
+        self.first = first
         self.input_bytes = block.payload_bytes(len(block))
         self.result_bytes = 0
         self.seconds = 0.0
