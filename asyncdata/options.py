@@ -219,8 +219,8 @@ class ErrorPolicy(OptionRecord):
             that an endless dataset in which everything fails ends.
         skip_unreachable: Also end a shard early if its storage cannot be read after all attempts. An outage would then
             empty a whole epoch, shard by shard.
-        quarantine: A local file to which each failure appends a line of JSON: ``url``, ``generation``, ``offset``,
-            ``record``, ``stage``, ``error``. None: no file.
+        quarantine: A local file to which each failure appends a line of JSON: ``id``, ``url``, ``generation``,
+            ``offset``, ``record``, ``stage``, ``error``. The id is the same in every run of the epoch. None: no file.
         log_warning: Also log every failure.
     """
 
