@@ -17,7 +17,7 @@ from asyncdata.plan.combining import Concatenate, Zip
 from asyncdata.plan.grouping import PaddedBatch, RaggedBatch
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, upwards, walk
-from asyncdata.plan.sequence import Enumerate
+from asyncdata.plan.sequence import Enumerate, Unique
 from asyncdata.plan.transformations import (
     Batch,
     Filter,
@@ -33,14 +33,14 @@ from asyncdata.plan.transformations import (
     WithOptions,
 )
 
-_COUNTING: Final = (Concatenate, Enumerate, Repeat, Skip, Take, Zip)
-"""Their outputs depend on how many elements have passed, or on which input is read."""
+_COUNTING: Final = (Concatenate, Enumerate, Repeat, Skip, Take, Unique, Zip)
+"""Their outputs depend on how many or which elements have passed, or on which input is read."""
 
 _PASSING: Final = (Concatenate, Filter, IgnoreErrors, Prefetch, Repeat, Shuffle, Skip, Take, WithOptions)
 _FROM_ONE: Final = (*_PASSING, Interleave, Map)
 """Each of their elements is made of one element of an input, and is the same in every run."""
 
-_RESUMABLE: Final = (*_FROM_ONE, Batch, Enumerate, MapBatch, PaddedBatch, RaggedBatch, Zip)
+_RESUMABLE: Final = (*_FROM_ONE, Batch, Enumerate, MapBatch, PaddedBatch, RaggedBatch, Unique, Zip)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ def test_what_steps_say_counts_more_than_the_option() -> None:
 @pytest.mark.parametrize(
     ("dataset", "refused"),
     [
-        (mixed(9).unique(), "unique"),
         (mixed(9).scan(0, lambda a, b: (a, b)), "scan"),
         (mixed(9).batch(2).flat_map(D.from_tensor_slices), "other ones in every run"),
         (mixed(9).enumerate().flat_map(lambda _n, _x: D.range(3)), "other ones in every run"),

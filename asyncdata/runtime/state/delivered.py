@@ -23,6 +23,7 @@ from asyncdata.runtime.state.tracks import (
     Dropped,
     Ended,
     Event,
+    Keyed,
     Marked,
     Owner,
     Refused,
@@ -36,10 +37,14 @@ _SETTLE_ROWS: Final = 1 << 16
 """Rows that are collected before they are sorted: sorting costs less by the row than keeping each in its place."""
 
 
+_MOST_PARTS: Final = 1024
+"""Arrays of keys that are joined then."""
+
+
 class _Track:
     """What is known of one track."""
 
-    __slots__ = ("at", "bases", "closed", "later", "open", "owner", "step", "total")
+    __slots__ = ("at", "bases", "closed", "keys", "known", "later", "open", "owner", "step", "total")
 
     def __init__(self, saved: SavedTrack) -> None:
         self.owner = saved.owner
@@ -48,6 +53,9 @@ class _Track:
         self.later = saved.later
         self.total = saved.total
         self.bases = deque([(saved.at, saved.state)])
+        # What its step remembers of elements, those that were delivered before a state and those passed on since.
+        self.known = saved.keys
+        self.keys: list[Rows] = []
         # Tracks of the datasets that were made of an element, and what is used up when these are complete.
         self.open: dict[int, set[int]] = {}
         self.closed: dict[int, Rows] = {}
@@ -57,7 +65,22 @@ class _Track:
         made.bases = self.bases.copy()
         made.open = {position: set(tracks) for position, tracks in self.open.items()}
         made.closed = dict(self.closed)
+        made.known, made.keys = self.known, list(self.keys)
         return made
+
+    def remember(self, keys: Rows) -> None:
+        """Elements were passed on, some of which are not delivered yet."""
+        self.keys.append(keys)
+        if len(self.keys) > _MOST_PARTS:
+            self.keys = [np.concatenate(self.keys)]
+
+    def delivered_keys(self) -> Rows:
+        """What its step remembers of the elements that were delivered."""
+        if not self.keys:
+            return self.known
+        keys = np.concatenate(self.keys)
+        is_delivered = (keys[:, 0] < self.at) | np.isin(keys[:, 0], self.later)
+        return np.concatenate((self.known, keys[is_delivered, 1:]))
 
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
@@ -126,14 +149,17 @@ class Delivered:
         if around is not None:
             around.open.setdefault(saved.owner.position, set()).add(number)
 
+    def _begin(self, number: int, owner: Owner, step: int) -> None:
+        # What belongs to an element that is complete, such as the end of what `take` did not need, is not.
+        if owner.track == Owner().track or owner.track in self._tracks:
+            self._enter(number, SavedTrack(owner, step))
+
     def hear(self, events: Sequence[Event]) -> None:
         """What happened to tracks, before their next rows are fed."""
         for event in events:
             match event:
                 case Begun(number, owner, step):
-                    # What belongs to an element that is complete, such as the end of what `take` did not need, is not.
-                    if owner.track == Owner().track or owner.track in self._tracks:
-                        self._enter(number, SavedTrack(owner, step))
+                    self._begin(number, owner, step)
                 case Marked(number, position, mark):
                     if number in self._tracks:
                         self._tracks[number].bases.append((position, State(mark, 0)))
@@ -146,6 +172,8 @@ class Delivered:
                     if number in self._tracks:
                         self._tracks[number].closed[position] = used
                         self._closed.append((number, position))
+                case Keyed(number, keys) if number in self._tracks:
+                    self._tracks[number].remember(keys)
                 case Dropped(used):
                     self.feed(used)
                 case Refused(why):
@@ -167,6 +195,7 @@ class Delivered:
             saved = self._tracks[number].saved()
             around = saved.owner.track
             saved.owner = saved.owner._replace(track=numbers.get(around, around))
+            saved.keys = self._tracks[number].delivered_keys()
             found.append(saved)
         return tuple(found)
 

@@ -83,6 +83,18 @@ class Closed(NamedTuple):
     used: Rows
 
 
+class Keyed(NamedTuple):
+    """What a step must remember of elements that are delivered.
+
+    Attributes:
+        track: Its number.
+        keys: ``int64[n, 3]``: the number that the element uses up, and 16 bytes.
+    """
+
+    track: int
+    keys: Rows
+
+
 class Dropped(NamedTuple):
     """Elements that nothing was made of."""
 
@@ -95,7 +107,7 @@ class Refused(NamedTuple):
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Closed | Dropped | Refused
+Event: TypeAlias = Begun | Marked | Ended | Closed | Keyed | Dropped | Refused
 
 BEGINNING: Final = State(None, 0)
 
@@ -104,6 +116,9 @@ _UNKNOWN: Final = -1
 
 NO_POSITIONS: Final = np.empty(0, np.int64)
 NO_POSITIONS.flags.writeable = False
+
+NO_KEYS: Final = np.empty((0, 2), np.int64)
+NO_KEYS.flags.writeable = False
 
 
 @dataclass(slots=True)
@@ -117,6 +132,7 @@ class SavedTrack:
         later: Positions behind it that were delivered, in ascending order.
         total: How many elements there are, where that was known.
         state: The input's state in front of `at`.
+        keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
     """
 
     owner: Owner
@@ -125,6 +141,7 @@ class SavedTrack:
     later: Rows = field(default_factory=lambda: NO_POSITIONS)
     total: int | None = None
     state: State = BEGINNING
+    keys: Rows = field(default_factory=lambda: NO_KEYS)
 
     @property
     def delivered(self) -> int:
@@ -178,6 +195,11 @@ class Track:
     def closes(self, position: int) -> None:
         """The datasets of an element have ended."""
         self._events.append(Closed(self.used(np.array([position]))))
+
+    def remembers(self, numbers: Rows, keys: Rows) -> None:
+        """What the step must know of the elements that use up these numbers, once they are delivered."""
+        if len(numbers):
+            self._events.append(Keyed(self.number, np.column_stack((numbers, keys))))
 
     def was_delivered(self, position: int) -> bool:
         """Whether an element was delivered before."""
@@ -264,6 +286,7 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "branches": {str(n): list(track.owner.branches) for n, track in enumerate(tracks) if track.owner.branches},
         "later": np.concatenate([NO_POSITIONS, *(track.later for track in tracks)]),
         "states": [track.state for track in tracks],
+        "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
     }
 
 
@@ -276,7 +299,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         ValueError: They are damaged.
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
-    states, branches = value["states"], value["branches"]
+    states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
     tracks: list[SavedTrack] = []
@@ -292,6 +315,10 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
             raise ValueError(f"the positions of track {number}")
         if not isinstance(state, State):
             raise TypeError(f"the state of track {number}")
+        keys = np.asarray(all_keys.get(str(number), NO_POSITIONS))
+        if keys.dtype != np.int64 or keys.shape not in {(2 * (at + len(behind)),), (0,)}:
+            raise ValueError(f"the keys of track {number}")
         owner = Owner(track, position, inputs)
-        tracks.append(SavedTrack(owner, step, at, behind, None if total == _UNKNOWN else total, state))
+        total_known = None if total == _UNKNOWN else total
+        tracks.append(SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2)))
     return tuple(tracks)
