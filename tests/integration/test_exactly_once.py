@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ def keep(x: Any) -> bool:
 def third(x: Any) -> Any:
     """The same for three numbers."""
     return x // 3
+
+
+def total(before: Any, x: Any) -> Any:
+    """What the numbers come to."""
+    return before + x, before + x
 
 
 def fail_sometimes(x: Any) -> Any:
@@ -295,7 +301,12 @@ def unordered(count: int = 40) -> ad.Dataset:
 @pytest.mark.parametrize(
     ("make", "step"),
     [
-        (lambda: unordered().scan(0, lambda total, x: (total + x, total)), "scan"),
+        (lambda: unordered().scan(0, total).shuffle(9), r"scan\(total\) between .* and shuffle"),
+        (
+            lambda: unordered().scan(0, total).batch(2).map(spin, 2, deterministic=False),
+            r"scan\(total\) between .* and map",
+        ),
+        (lambda: unordered().flat_map(lambda x: few_unordered(x).scan(0, total)), "scan.* inner dataset"),
         (lambda: unordered().unique().flat_map(lambda x: D.range(int(x))), "datasets of elements of unique"),
         (lambda: unordered().batch(4).unbatch(), "unbatch"),
         (lambda: unordered().window(3).flat_map(lambda window: window), "window"),
@@ -375,6 +386,30 @@ def test_damaged_states_are_refused_or_work() -> None:
                     next(it, None)
         except ad.StateError:
             continue
+
+
+@pytest.mark.parametrize("behind", [lambda ds: ds, lambda ds: ds.batch(7), lambda ds: ds.filter(keep).take(40)])
+def test_scan_goes_on_from_what_was_delivered(behind: Callable[[ad.Dataset], ad.Dataset]) -> None:
+    """Every total is that of the elements before it, in the order in which all lives have delivered them."""
+
+    def pairs(before: Any, x: Any) -> Any:
+        before["seen"].append(int(x))  # in place
+        before["total"] += int(x)
+        return before, (x, before["total"])
+
+    def make() -> ad.Dataset:
+        numbers = D.range(60).map(spin, 3, executor="thread", deterministic=False)
+        scanned = numbers.scan({"total": 0, "seen": []}, pairs).map(lambda x, total: np.array([x, total]))
+        return behind(scanned).repeat(2)
+
+    for seed in range(samples(6, 200)):
+        rows = np.concatenate([np.reshape(element, (-1, 2)) for element in lives(make, random.Random(seed))])
+        begins = [0, *(np.flatnonzero(np.diff(rows[:, 1]) < 0) + 1).tolist(), len(rows)]
+        assert len(begins) == 3
+        if len(rows) == 120:
+            for begin, end in pairwise(begins):
+                assert (np.cumsum(rows[begin:end, 0]) == rows[begin:end, 1]).all()
+                assert sorted(rows[begin:end, 0]) == list(range(60))
 
 
 def test_unique_knows_elements_of_all_kinds() -> None:

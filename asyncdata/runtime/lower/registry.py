@@ -130,7 +130,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     plan = rewrite(node, services.options, sharded=scope.sharded)
     if scope.within is not None:
-        part = unordered_part(plan, deterministic=scope.ordered)
+        part = unordered_part(plan, deterministic=scope.ordered, is_inner=True)
         if part.refused is not None:
             services.tracks.refuse(part.refused)
         scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)

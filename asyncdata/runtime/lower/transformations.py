@@ -154,7 +154,8 @@ def _take_while(node: sequence.TakeWhile, scope: Scope, context: StageContext) -
 
 @lowers(sequence.Scan, resumes=own)
 def _scan(node: sequence.Scan, scope: Scope, context: StageContext) -> Stage:
-    return ScanStage(context, lower(node.input, scope.below()), node.initial_state, node.function)
+    upstream = lower(node.input, scope.below())
+    return ScanStage(context, upstream, node.initial_state, node.function, begin_track(node, scope))
 
 
 @lowers(sequence.AssertCardinality, resumes=counted())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from asyncdata.memory.advance import NO_ORIGINS, Rows, State
 from asyncdata.runtime.state.tracks import (
     WHOLE,
     Begun,
+    Carried,
     Closed,
     Dropped,
     Ended,
@@ -44,7 +45,7 @@ _MOST_PARTS: Final = 1024
 class _Track:
     """What is known of one track."""
 
-    __slots__ = ("at", "bases", "closed", "keys", "known", "later", "open", "owner", "step", "total")
+    __slots__ = ("at", "bases", "carried", "closed", "keys", "known", "later", "open", "owner", "step", "total")
 
     def __init__(self, saved: SavedTrack) -> None:
         self.owner = saved.owner
@@ -56,6 +57,8 @@ class _Track:
         # What its step remembers of elements, those that were delivered before a state and those passed on since.
         self.known = saved.keys
         self.keys: list[Rows] = []
+        # What its step carries behind elements, each with the number behind it.
+        self.carried = deque((saved.at, value) for value in saved.value)
         # Tracks of the datasets that were made of an element, and what is used up when these are complete.
         self.open: dict[int, set[int]] = {}
         self.closed: dict[int, Rows] = {}
@@ -66,6 +69,7 @@ class _Track:
         made.open = {position: set(tracks) for position, tracks in self.open.items()}
         made.closed = dict(self.closed)
         made.known, made.keys = self.known, list(self.keys)
+        made.carried = self.carried.copy()
         return made
 
     def remember(self, keys: Rows) -> None:
@@ -85,7 +89,8 @@ class _Track:
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
         state = State(mark, skip + self.at - position)
-        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state)
+        value = tuple(value for number, value in islice(self.carried, 1) if number <= self.at)
+        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -108,6 +113,8 @@ class _Track:
         """Forgets the marks that nothing goes back to any more."""
         while len(self.bases) > 1 and self.bases[1][0] <= self.at:
             self.bases.popleft()
+        while len(self.carried) > 1 and self.carried[1][0] <= self.at:
+            self.carried.popleft()
 
     @property
     def is_complete(self) -> bool:
@@ -154,6 +161,15 @@ class Delivered:
         if owner.track == Owner().track or owner.track in self._tracks:
             self._enter(number, SavedTrack(owner, step))
 
+    def _hear_step(self, event: Keyed | Carried) -> None:
+        track = self._tracks.get(event.track)
+        if track is None:
+            return
+        if isinstance(event, Keyed):
+            track.remember(event.keys)
+        else:
+            track.carried.extend(zip((event.numbers + 1).tolist(), event.values, strict=True))
+
     def hear(self, events: Sequence[Event]) -> None:
         """What happened to tracks, before their next rows are fed."""
         for event in events:
@@ -172,8 +188,8 @@ class Delivered:
                     if number in self._tracks:
                         self._tracks[number].closed[position] = used
                         self._closed.append((number, position))
-                case Keyed(number, keys) if number in self._tracks:
-                    self._tracks[number].remember(keys)
+                case Keyed() | Carried():
+                    self._hear_step(event)
                 case Dropped(used):
                     self.feed(used)
                 case Refused(why):

@@ -95,6 +95,20 @@ class Keyed(NamedTuple):
     keys: Rows
 
 
+class Carried(NamedTuple):
+    """What a step carries from element to element.
+
+    Attributes:
+        track: Its number.
+        numbers: That elements use up.
+        values: Behind each of them.
+    """
+
+    track: int
+    numbers: Rows
+    values: Sequence[Any]
+
+
 class Dropped(NamedTuple):
     """Elements that nothing was made of."""
 
@@ -107,7 +121,7 @@ class Refused(NamedTuple):
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Closed | Keyed | Dropped | Refused
+Event: TypeAlias = Begun | Marked | Ended | Closed | Keyed | Carried | Dropped | Refused
 
 BEGINNING: Final = State(None, 0)
 
@@ -133,6 +147,7 @@ class SavedTrack:
         total: How many elements there are, where that was known.
         state: The input's state in front of `at`.
         keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
+        value: What it carries behind the last of them; none where it carries nothing.
     """
 
     owner: Owner
@@ -142,6 +157,7 @@ class SavedTrack:
     total: int | None = None
     state: State = BEGINNING
     keys: Rows = field(default_factory=lambda: NO_KEYS)
+    value: tuple[Any, ...] = ()
 
     @property
     def delivered(self) -> int:
@@ -200,6 +216,10 @@ class Track:
         """What the step must know of the elements that use up these numbers, once they are delivered."""
         if len(numbers):
             self._events.append(Keyed(self.number, np.column_stack((numbers, keys))))
+
+    def carries(self, numbers: Rows, values: Sequence[Any]) -> None:
+        """What the step carries behind the elements that use up these numbers."""
+        self._events.append(Carried(self.number, numbers, values))
 
     def was_delivered(self, position: int) -> bool:
         """Whether an element was delivered before."""
@@ -287,6 +307,7 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "later": np.concatenate([NO_POSITIONS, *(track.later for track in tracks)]),
         "states": [track.state for track in tracks],
         "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
+        "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
     }
 
 
@@ -300,6 +321,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
     states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
+    values = value.get("values", {})
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
     tracks: list[SavedTrack] = []
@@ -319,6 +341,9 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         if keys.dtype != np.int64 or keys.shape not in {(2 * (at + len(behind)),), (0,)}:
             raise ValueError(f"the keys of track {number}")
         owner = Owner(track, position, inputs)
+        carried = values.get(str(number), ())
+        if not isinstance(carried, tuple) or len(carried) > 1:
+            raise TypeError(f"the value of track {number}")
         total_known = None if total == _UNKNOWN else total
-        tracks.append(SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2)))
+        tracks.append(SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried))
     return tuple(tracks)
