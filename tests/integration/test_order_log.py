@@ -85,7 +85,7 @@ def test_random_pipelines_are_repeated_bit_by_bit(tmp_path: Path) -> None:
     """Two epochs each, the later one first; with fewer, more or no worker processes."""
     others = [ad.Options(num_workers=count, memory_limit_bytes=64 << 20) for count in (0, 1, 3)]
     for options in others:
-        for seed in range(samples(8, 700)):
+        for seed in range(samples(6, 700)):
             draw = Draw(seed, [])
             path = tmp_path / f"{options.num_workers}-{seed}"
             first = [bits(list(recording(draw.make, path).iterator(epoch=epoch))) for epoch in range(2)]
@@ -97,7 +97,7 @@ def test_random_pipelines_are_repeated_bit_by_bit(tmp_path: Path) -> None:
 @pytest.mark.timeout(7200 if SOAK else 600)
 def test_interrupted_runs_are_repeated_as_one(tmp_path: Path) -> None:
     """Closed at random moments and brought back to states, also to earlier ones; replayed without an interruption."""
-    for seed in range(samples(20, 1000)):
+    for seed in range(samples(14, 1000)):
         draw = Draw(seed, [])
         path = tmp_path / str(seed)
         delivered = lives(draw.make, path, random.Random(seed))
@@ -207,6 +207,11 @@ def test_a_replay_that_is_recorded_can_be_replayed(tmp_path: Path) -> None:
         return unordered(300).interleave(few_unordered, 3, deterministic=False).shuffle(20)
 
     first = bits(list(recording(make, tmp_path / "one").iterator(epoch=0)))
+    delivered = lives(unordered, tmp_path / "three", random.Random(3))
+    both = unordered().with_options(ad.Options(replay=tmp_path / "three", order_log=tmp_path / "four"))
+    assert bits(list(both.iterator(epoch=0))) == bits(delivered)
+    assert bits(list(replaying(unordered, tmp_path / "four").iterator(epoch=0))) == bits(delivered)
+
     copying = make().with_options(ad.Options(replay=tmp_path / "one", order_log=tmp_path / "two"))
     assert bits(list(copying.iterator(epoch=0))) == first
     assert bits(list(replaying(make, tmp_path / "two").iterator(epoch=0))) == first
@@ -384,6 +389,18 @@ async def test_async_consumers(tmp_path: Path) -> None:
     """An interrupted run, repeated by ``async for``."""
     first = [int(x) for x in lives(unordered, tmp_path / "log", random.Random(5))]
     assert [int(x) async for x in replaying(unordered, tmp_path / "log").iterator(epoch=0)] == first
+
+
+def test_a_cache_is_filled_in_the_recorded_order(tmp_path: Path) -> None:
+    """The epochs behind it need nothing of the log but their seeds."""
+    path = tmp_path / "log"
+
+    def make() -> ad.Dataset:
+        return unordered(60).cache().shuffle(10)
+
+    recorded, replayed = recording(make, path), replaying(make, path)
+    first = [bits(list(recorded.iterator(epoch=epoch))) for epoch in range(3)]
+    assert [bits(list(replayed.iterator(epoch=epoch))) for epoch in range(3)] == first
 
 
 def test_a_log_is_small(tmp_path: Path) -> None:

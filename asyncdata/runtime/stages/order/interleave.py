@@ -24,7 +24,7 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows, Sta
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
 from asyncdata.runtime.stages.order.inputs import Input
-from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows
+from asyncdata.runtime.stages.order.rotation import RotationPlan, Turn, next_turn, plan_rows, recorded_rows, runs_of
 from asyncdata.runtime.state.choices import Choices
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import Marker
@@ -443,14 +443,7 @@ class InterleaveStage(Stage):
         turn = self._turn
         if sloppy and vacant[turn.slot]:
             turn = next_turn(turn, len(slots))
-        if self._repeats:
-            order, after = self._recorded_order(limit), turn
-        else:
-            order, after = plan_rows(available, vacant, turn, self._block_length, limit)
-        if self._choices is not None and len(order):
-            starts = np.flatnonzero(np.diff(order, prepend=-1))
-            rows = [0 if slot is None else slot.row for slot in slots]
-            self._choices.note(np.stack((np.take(rows, order[starts]), np.diff(starts, append=len(order))), axis=1))
+        order, after = self._plan(available, vacant, turn, limit)
         if not len(order):
             if sloppy:
                 self._turn = next_turn(turn, len(slots))
@@ -483,22 +476,16 @@ class InterleaveStage(Stage):
             self._tail = NO_ORIGINS
         return joined
 
-    def _recorded_order(self, limit: int) -> Rows:
-        """The slots of the rows that come next, as `plan_rows` tells them."""
-        assert self._choices is not None
-        index_of = {slot.row: index for index, slot in enumerate(self._slots) if slot is not None}
-        left = [0 if slot is None else slot.rows for slot in self._slots]
-        parts: list[Rows] = []
-        while limit and (wanted := self._choices.wanted) is not None and wanted[0] in index_of:
-            index = index_of[wanted[0]]
-            count = min(wanted[1], left[index], limit)
-            if not count:
-                break
-            parts.append(np.full(count, index))
-            left[index] -= count
-            limit -= count
-            self._choices.took(count)
-        return np.concatenate(parts)
+    def _plan(self, available: Sequence[int], vacant: Sequence[bool], turn: Turn, limit: int) -> RotationPlan:
+        if self._choices is None:
+            return plan_rows(available, vacant, turn, self._block_length, limit)
+        made_of = [None if slot is None else slot.row for slot in self._slots]
+        if self._repeats:
+            plan = RotationPlan(recorded_rows(available, made_of, self._choices, limit), turn)
+        else:
+            plan = plan_rows(available, vacant, turn, self._block_length, limit)
+        self._choices.note(runs_of(plan.slots, made_of))
+        return plan
 
     def _marked(self, order: Rows) -> list[int]:
         """Rows where marks belong: after some marks of each inner dataset, or at fixed rows where they have none.
