@@ -391,6 +391,21 @@ async def test_async_consumers(tmp_path: Path) -> None:
     assert [int(x) async for x in replaying(unordered, tmp_path / "log").iterator(epoch=0)] == first
 
 
+def test_a_run_is_repeated_from_a_state_on(tmp_path: Path) -> None:
+    """From one that a life began with; the first life is repeated up to it, and by itself to its own end."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    with recording(unordered, one).iterator(epoch=0) as it:
+        begun = [next(it) for _ in range(9)]
+        state = it.state_dict()
+    rest = list(recording(unordered, other).iterator(state=state))
+    assert bits(list(replaying(unordered, other).iterator(state=state))) == bits(rest)
+    heard, error = until_it_ends(replaying(unordered, one))
+    assert bits(heard[:9]) == bits(begun)
+    assert error is None or "ends here" in str(error)
+    with pytest.raises(ad.StateError, match="no run of epoch 0 that begins behind 0 elements, but behind these: 9"):
+        replaying(unordered, other).iterator(epoch=0)
+
+
 def test_a_cache_is_filled_in_the_recorded_order(tmp_path: Path) -> None:
     """The epochs behind it need nothing of the log but their seeds."""
     path = tmp_path / "log"
