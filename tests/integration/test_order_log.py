@@ -406,6 +406,18 @@ def test_a_run_is_repeated_from_a_state_on(tmp_path: Path) -> None:
         replaying(unordered, other).iterator(epoch=0)
 
 
+def test_choices_do_not_wait_for_elements(tmp_path: Path) -> None:
+    """Where nearly everything is dropped, the log grows all the same, and is repeated."""
+    path = tmp_path / "log"
+
+    def make() -> ad.Dataset:
+        return unordered(30_000).filter(lambda x: x == 29_999)
+
+    with recording(make, path).iterator(epoch=0) as it:
+        assert int(next(it)) == 29_999
+    assert int(next(iter(replaying(make, path).iterator(epoch=0)))) == 29_999
+
+
 def test_a_cache_is_filled_in_the_recorded_order(tmp_path: Path) -> None:
     """The epochs behind it need nothing of the log but their seeds."""
     path = tmp_path / "log"

@@ -45,6 +45,8 @@ _LOGGER: Final = logging.getLogger(__name__)
 _WORKER_NODES: Final = (Map, MapBatch)
 _BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
 _STAGES_AT_FULL_SHARE: Final = 4
+_MOST_CHOICES: Final = 4096
+"""Notes of what steps chose that wait for the next element; where a filter drops everything they do not."""
 
 
 class Pipeline:
@@ -167,7 +169,7 @@ class Pipeline:
             self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
-            await self._pump(self._root, deliverer, services.news)
+            await self._pump(self._root, deliverer, services)
         except asyncio.CancelledError as caught:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -175,12 +177,16 @@ class Pipeline:
             error = as_raisable(caught)  # user code raised it by itself
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
             error = as_raisable(caught)
-        if services.choices is not None and (news := services.news()) is not None:
-            # What steps chose behind the last element: a run that repeats it comes as far.
-            last = Delivery(LEAF, (), None, NO_ORIGINS, EMPTY)
-            last.news = news
-            self._edge.put(last)
+        # What steps chose behind the last element: a run that repeats it comes as far.
+        self._tell_choices(services, least=1)
         return error
+
+    def _tell_choices(self, services: Services, *, least: int) -> None:
+        """Delivers what steps chose without an element, if it is so much."""
+        if services.choices is not None and services.choices.pending >= least:
+            told = Delivery(LEAF, (), None, NO_ORIGINS, EMPTY)
+            told.news = services.news()
+            self._edge.put(told)
 
     def _scope(self, services: Services, consumer: Account) -> Scope:
         nodes = list(walk(self._plan))
@@ -205,7 +211,7 @@ class Pipeline:
             within=Owner() if part.steps and part.refused is None else None,
         )
 
-    async def _pump(self, root: Stage, deliverer: Deliverer, news: Callable[[], News | None]) -> None:
+    async def _pump(self, root: Stage, deliverer: Deliverer, services: Services) -> None:
         pause = Pause()
         dropped: list[Advance] = []
         tracked = not root.ordered
@@ -215,6 +221,7 @@ class Pipeline:
                 return
             if not len(block):
                 self._edge.remind()
+                self._tell_choices(services, least=_MOST_CHOICES)
                 if tracked:
                     # What nothing was made of is used up with the next element.
                     dropped = [Advance.concat([*dropped, block.advance])]
@@ -222,7 +229,7 @@ class Pipeline:
                 if dropped:
                     block.advance = Advance.concat([*dropped, block.advance])
                     dropped = []
-                await self._deliver(block, deliverer, news)
+                await self._deliver(block, deliverer, services.news)
             del block
             await pause()
 

@@ -125,6 +125,11 @@ class AllChoices:
             return None
         return Choices(number, self._noted, None if self._recorded is None else known.get(number, ()))
 
+    @property
+    def pending(self) -> int:
+        """How much was noted since the last time."""
+        return len(self._noted or ())
+
     def take(self) -> tuple[Chosen, ...]:
         """What was noted since the last time."""
         if not self._noted:
