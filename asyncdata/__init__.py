@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncdata import state as state
+    from asyncdata.dataset.adapting import adapt as adapt
     from asyncdata.dataset.dataset import Dataset as Dataset
     from asyncdata.dataset.directories import image_dataset_from_directory as image_dataset_from_directory
     from asyncdata.dataset.directories import text_dataset_from_directory as text_dataset_from_directory
@@ -76,6 +77,12 @@ if TYPE_CHECKING:
     from asyncdata.options import TimeoutOptions as TimeoutOptions
     from asyncdata.plan.node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from asyncdata.plan.node import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from asyncdata.preprocessing.loading import load_preprocessing as load_preprocessing
+    from asyncdata.preprocessing.lookup import Lookup as Lookup
+    from asyncdata.preprocessing.moments import Normalization as Normalization
+    from asyncdata.preprocessing.nest import ByLeaf as ByLeaf
+    from asyncdata.preprocessing.normalize import Normalize as Normalize
+    from asyncdata.preprocessing.vocabulary import Vocabulary as Vocabulary
     from asyncdata.record.manifest_writer import write_manifest as write_manifest
     from asyncdata.record.tfrecord_writer import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.consumer.iterate import PipelineIterator as PipelineIterator
@@ -142,6 +149,13 @@ _HOMES = {
     "asyncdata.formats.image": ("decode_image",),
     "asyncdata.formats.example.sequences": ("parse_sequence_example",),
     "asyncdata.formats.example.serialize": ("serialize_example", "serialize_sequence_example"),
+    "asyncdata.dataset.adapting": ("adapt",),
+    "asyncdata.preprocessing.loading": ("load_preprocessing",),
+    "asyncdata.preprocessing.lookup": ("Lookup",),
+    "asyncdata.preprocessing.moments": ("Normalization",),
+    "asyncdata.preprocessing.nest": ("ByLeaf",),
+    "asyncdata.preprocessing.normalize": ("Normalize",),
+    "asyncdata.preprocessing.vocabulary": ("Vocabulary",),
     "asyncdata.record.manifest_writer": ("write_manifest",),
     "asyncdata.record.tfrecord_writer": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),

@@ -1,0 +1,143 @@
+"""`adapt`: one pass over a dataset, from which map functions are learned.
+
+    element ──summaries (here, or in worker processes)──▶ merged, in order ──▶ functions
+
+Each learner makes a small summary of a leaf. Merging is associative, so the result does not depend on where summaries
+are made, or on how many elements are in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asyncdata import arguments
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.plan.node import INFINITE_CARDINALITY
+from asyncdata.preprocessing.nest import ByLeaf, Nest, filled, leaf_at, leaves_of, name_of, whole
+
+
+class Partial:
+    """The summaries of one element: a leaf of its own, whatever they consist of."""
+
+    def __init__(self, summaries: list[Any]) -> None:
+        self.summaries = summaries
+
+
+class _Summaries:
+    """The map function that summarizes an element for all learners."""
+
+    def __init__(self, learners: Nest) -> None:
+        self._nest = learners
+        self._learners = list(leaves_of(learners))
+
+    def __call__(self, *parts: Any) -> Partial:
+        return self.of(whole(self._nest, parts))
+
+    def of(self, element: Any) -> Partial:
+        """Returns the summaries of an element that is not taken apart."""
+        found = []
+        for path, learner in self._learners:
+            try:
+                found.append(learner.summary(leaf_at(element, path)))
+            except (TypeError, ValueError) as error:
+                if path:
+                    error.add_note(f"in the leaf {name_of(path)!r}")
+                raise
+        return Partial(found)
+
+
+def adapt(
+    dataset: Dataset,
+    learners: Nest,
+    *,
+    num_parallel_calls: int | None = None,
+    progress: Callable[[int], Any] | None = None,
+) -> Any:
+    """Learns map functions from a dataset, in one pass.
+
+    Elements are best batches, because a batch is summarized in few steps of numpy. Single elements give the same.
+
+    Args:
+        dataset: What to learn from; it must end.
+        learners: `Normalization`, `Vocabulary`, `TextVocabulary` or `Quantiles`; or dicts and tuples of them, nested
+            like the elements. A dict needs not name all keys. None in a tuple stands for a leaf that stays as it is.
+        num_parallel_calls: Summarize so many elements at a time in worker processes, or `AUTOTUNE`. None: here.
+        progress: Called with the number of elements after each of them.
+
+    Returns:
+        A map function for one learner, a `ByLeaf` for a nest of them. Either is picklable, and has a method ``save``.
+
+    Raises:
+        ValueError: The dataset is infinite or empty, or a leaf does not suit its learner.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> ds = ad.Dataset.from_tensor_slices([1.0, 2.0, 3.0, 4.0]).batch(2)
+        >>> seen = []
+        >>> normalize = ad.adapt(ds, ad.Normalization(axis=None), progress=seen.append)
+        >>> float(normalize.mean), seen
+        (2.5, [1, 2])
+    """
+    arguments.instance("dataset", dataset, Dataset, "a Dataset")
+    found = list(leaves_of(learners))
+    for path, learner in found:
+        if not hasattr(learner, "learned"):
+            raise TypeError(
+                f"a learner such as Normalization() is needed{_place(path)}, not {arguments.shown(learner)}"
+            )
+    if not found:
+        raise ValueError("there is nothing to learn: learners names no leaf")
+    if dataset.cardinality() == INFINITE_CARDINALITY:
+        raise ValueError("the dataset is infinite: call take(count) first")
+    return _filled(learners, _summarized(dataset, _Summaries(learners), num_parallel_calls, progress))
+
+
+def _summarized(
+    dataset: Dataset, summaries: _Summaries, parallel: int | None, progress: Callable[[int], Any] | None
+) -> list[Any]:
+    """The merged summaries of all elements."""
+    ds = dataset if parallel is None else dataset.map(summaries, parallel)
+    total: list[Any] | None = None
+    try:
+        with ds.iterator() as elements:
+            for number, element in enumerate(elements, 1):
+                part = (element if parallel is not None else summaries.of(element)).summaries
+                if total is None:
+                    total = part
+                else:
+                    for place, summary in enumerate(part):
+                        total[place] = total[place].merged(summary)
+                if progress is not None:
+                    progress(number)
+    except BaseException:
+        _close(total or ())
+        raise
+    if total is None:
+        raise ValueError("there is nothing to learn from: the dataset is empty")
+    return total
+
+
+def _filled(learners: Nest, total: list[Any]) -> Any:
+    functions = []
+    try:
+        for (path, learner), summary in zip(leaves_of(learners), total, strict=True):
+            try:
+                functions.append(learner.learned(summary))
+            except ValueError as error:
+                if path:
+                    error.add_note(f"in the leaf {name_of(path)!r}")
+                raise
+    finally:
+        _close(total)
+    nest = filled(learners, iter(functions))
+    return ByLeaf(nest) if isinstance(nest, dict | tuple) else nest
+
+
+def _close(total: Any) -> None:
+    for summary in total:
+        summary.close()
+
+
+def _place(path: tuple[Any, ...]) -> str:
+    return f" for the leaf {name_of(path)!r}" if path else ""

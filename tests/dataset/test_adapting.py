@@ -1,0 +1,81 @@
+"""`adapt` over real pipelines: any batches, any place where summaries are made, the same functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+
+ROWS = 60
+DATA = {
+    "x": np.random.default_rng(1).normal(5, 3, (ROWS, 3)),
+    "n": np.arange(ROWS) % 7,
+    "id": np.arange(ROWS),
+    "word": np.array([f"w{n % 11}" for n in range(ROWS)]),
+}
+LEARNERS = {"x": ad.Normalization(), "n": ad.Normalization(None), "word": ad.Vocabulary(memory_limit_bytes=1)}
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Any:
+    """Worker processes for all tests of this file."""
+    with ad.Runtime(ad.Options(num_workers=2)) as shared:
+        list(ad.Dataset.range(2).map(abs, num_parallel_calls=2))  # starts them
+        yield shared
+
+
+@pytest.mark.parametrize("parallel", [None, 2, ad.AUTOTUNE])
+@pytest.mark.parametrize("size", [1, 7, ROWS])
+def test_neither_batches_nor_workers_matter(runtime: Any, parallel: int | None, size: int) -> None:
+    """One pass learns several leaves: here or in worker processes, of batches of any size."""
+    ds = ad.Dataset.from_tensor_slices(DATA).batch(size)
+    seen: list[int] = []
+    learned = ad.adapt(ds, LEARNERS, num_parallel_calls=parallel, progress=seen.append)
+    np.testing.assert_allclose(learned["x"].mean, DATA["x"].mean(axis=0))
+    np.testing.assert_allclose(learned["n"].variance, DATA["n"].var())
+    assert learned["word"].vocabulary == ["w4", "w3", "w2", "w1", "w0", "w9", "w8", "w7", "w6", "w5", "w10"]
+    assert seen == list(range(1, -(-ROWS // size) + 1))
+    batches = list(ds.map(learned, num_parallel_calls=parallel))
+    assert np.concatenate([batch["id"] for batch in batches]).tolist() == DATA["id"].tolist()
+    whole = np.concatenate([batch["x"] for batch in batches])
+    np.testing.assert_allclose(whole.std(axis=0), 1, rtol=1e-5)
+
+
+def test_tuples_and_single_leaves_are_learned() -> None:
+    """Learners are nested like the elements, None leaves a part out; one learner makes one function."""
+    ds = ad.Dataset.from_tensor_slices((DATA["n"], DATA["id"])).batch(8)
+    learned = ad.adapt(ds, (ad.Normalization(None), None))
+    assert learned[1] is None
+    assert learned[0] == ad.adapt(ds.map(lambda n, _: n), ad.Normalization(None))
+    alone = ad.adapt(ds.map(lambda n, _: (n,)), (ad.Normalization(None),), num_parallel_calls=1)
+    assert alone[0] == learned[0]
+
+
+@pytest.mark.parametrize(
+    ("ds", "learners", "message"),
+    [
+        (ad.Dataset.range(0), ad.Normalization(None), "empty"),
+        (ad.Dataset.range(3).repeat(), ad.Normalization(None), "infinite"),
+        (ad.Dataset.range(3), {}, "nothing to learn"),
+        (ad.Dataset.range(3), {"x": 5}, "leaf 'x'"),
+        (ad.Dataset.range(3), ad.Normalization(), "batch"),
+        (ad.Dataset.from_tensors({"x": 1}), {"y": ad.Normalization(None)}, "no leaf 'y'"),
+        ([1, 2], ad.Normalization(None), "Dataset"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(ds: Any, learners: Any, message: str) -> None:
+    """The message says why."""
+    with pytest.raises((KeyError, TypeError, ValueError), match=message):
+        ad.adapt(ds, learners)
+
+
+def test_an_error_names_the_leaf() -> None:
+    """In this process and in a worker."""
+    ds = ad.Dataset.from_tensors({"a": {"x": "text"}})
+    for parallel in (None, 1):
+        with pytest.raises(TypeError, match="numbers are needed") as caught:
+            ad.adapt(ds, {"a": {"x": ad.Normalization(None)}}, num_parallel_calls=parallel)
+        assert any("'a.x'" in note for note in caught.value.__notes__)
