@@ -77,11 +77,16 @@ if TYPE_CHECKING:
     from asyncdata.options import TimeoutOptions as TimeoutOptions
     from asyncdata.plan.node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from asyncdata.plan.node import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from asyncdata.preprocessing.bucketize import Bucketize as Bucketize
+    from asyncdata.preprocessing.hash_to_bins import HashToBins as HashToBins
     from asyncdata.preprocessing.loading import load_preprocessing as load_preprocessing
     from asyncdata.preprocessing.lookup import Lookup as Lookup
     from asyncdata.preprocessing.moments import Normalization as Normalization
     from asyncdata.preprocessing.nest import ByLeaf as ByLeaf
     from asyncdata.preprocessing.normalize import Normalize as Normalize
+    from asyncdata.preprocessing.quantiles import Quantiles as Quantiles
+    from asyncdata.preprocessing.text_vectorize import TextVectorize as TextVectorize
+    from asyncdata.preprocessing.text_vocabulary import TextVocabulary as TextVocabulary
     from asyncdata.preprocessing.vocabulary import Vocabulary as Vocabulary
     from asyncdata.record.manifest_writer import write_manifest as write_manifest
     from asyncdata.record.tfrecord_writer import TFRecordWriter as TFRecordWriter
@@ -150,11 +155,16 @@ _HOMES = {
     "asyncdata.formats.example.sequences": ("parse_sequence_example",),
     "asyncdata.formats.example.serialize": ("serialize_example", "serialize_sequence_example"),
     "asyncdata.dataset.adapting": ("adapt",),
+    "asyncdata.preprocessing.bucketize": ("Bucketize",),
+    "asyncdata.preprocessing.hash_to_bins": ("HashToBins",),
     "asyncdata.preprocessing.loading": ("load_preprocessing",),
     "asyncdata.preprocessing.lookup": ("Lookup",),
     "asyncdata.preprocessing.moments": ("Normalization",),
     "asyncdata.preprocessing.nest": ("ByLeaf",),
     "asyncdata.preprocessing.normalize": ("Normalize",),
+    "asyncdata.preprocessing.quantiles": ("Quantiles",),
+    "asyncdata.preprocessing.text_vectorize": ("TextVectorize",),
+    "asyncdata.preprocessing.text_vocabulary": ("TextVocabulary",),
     "asyncdata.preprocessing.vocabulary": ("Vocabulary",),
     "asyncdata.record.manifest_writer": ("write_manifest",),
     "asyncdata.record.tfrecord_writer": ("TFRecordWriter",),

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.preprocessing.tokens import Integers, Tokens
+from asyncdata.preprocessing.token_leaf import Integers, TokenLeaf
 from asyncdata.spec import ArraySpec, BytesSpec, RaggedSpec, StrSpec
 
 MODES: Final = ("int", "one_hot", "multi_hot", "count")
@@ -28,7 +28,7 @@ WEIGHTED_MODES: Final = (*MODES, "tf_idf")
 
 def encoded(
     indices: Integers,
-    tokens: Tokens,
+    tokens: TokenLeaf,
     mode: str,
     *,
     depth: int,
@@ -63,7 +63,7 @@ def encoded(
     return counts.astype(dtype, copy=False) if weights is None else counts.astype(weights.dtype) * weights
 
 
-def _one_hot(indices: Integers, inside: npt.NDArray[np.bool_], tokens: Tokens, depth: int, dtype: Any) -> Any:
+def _one_hot(indices: Integers, inside: npt.NDArray[np.bool_], tokens: TokenLeaf, depth: int, dtype: Any) -> Any:
     flat = np.zeros((len(indices), depth), dtype)
     flat[np.flatnonzero(inside), indices[inside]] = 1
     found = tokens.arranged(flat)

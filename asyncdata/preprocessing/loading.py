@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from asyncdata.errors import DataError
+from asyncdata.preprocessing.bucketize import Bucketize
 from asyncdata.preprocessing.function import FORMAT, VERSION, MapFunction
+from asyncdata.preprocessing.hash_to_bins import HashToBins
 from asyncdata.preprocessing.lookup import Lookup
 from asyncdata.preprocessing.nest import ByLeaf, Nest
 from asyncdata.preprocessing.normalize import Normalize
+from asyncdata.preprocessing.text_vectorize import TextVectorize
 
-_FUNCTIONS: Final[dict[str, type[MapFunction]]] = {kind.__name__: kind for kind in (Lookup, Normalize)}
+_KINDS: Final[tuple[type[MapFunction], ...]] = (Bucketize, HashToBins, Lookup, Normalize, TextVectorize)
+_FUNCTIONS: Final = {kind.__name__: kind for kind in _KINDS}
 
 
 def load_preprocessing(path: str | os.PathLike[str]) -> Any:

@@ -21,7 +21,7 @@ from asyncdata.preprocessing.encoding import WEIGHTED_MODES, encoded, encoded_sp
 from asyncdata.preprocessing.farmhash import fingerprint64
 from asyncdata.preprocessing.function import MapFunction
 from asyncdata.preprocessing.siphash import siphash
-from asyncdata.preprocessing.tokens import Integers, Term, Tokens, as_text, tokens_of, vocabulary_of
+from asyncdata.preprocessing.token_leaf import Integers, Term, TokenLeaf, as_text, tokens_of, vocabulary_of
 
 Salt = int | Sequence[int] | None
 
@@ -104,7 +104,7 @@ class Lookup(MapFunction):
         tokens = tokens_of(leaf)
         return self.encoded(tokens, self.indices(tokens))
 
-    def indices(self, tokens: Tokens) -> Integers:
+    def indices(self, tokens: TokenLeaf) -> Integers:
         """Returns the index of each token.
 
         Raises:
@@ -125,7 +125,7 @@ class Lookup(MapFunction):
             found[unknown] = self._first_unknown + self._buckets([items[place] for place in unknown.tolist()])
         return found
 
-    def encoded(self, tokens: Tokens, indices: Integers) -> Any:
+    def encoded(self, tokens: TokenLeaf, indices: Integers) -> Any:
         """Returns indices of tokens in the output mode."""
         mode, depth = self.output_mode, self.depth
         return encoded(indices, tokens, mode, depth=depth, dtype=np.int64, weights=self._weights)
@@ -164,7 +164,8 @@ class Lookup(MapFunction):
             )
         if not self._text and self.salt is None:
             return np.mod(np.array(unknown, np.int64), count)
-        return buckets_of(unknown if self._text else [b"%d" % token for token in unknown], count, self.salt)
+        texts = unknown if self._text else [b"%d" % token for token in unknown]
+        return hashed(BytesArray.from_items(texts), count, self.salt)
 
     def _weights_of(self, weights: Any) -> list[float] | None:
         if (weights is not None) != (self.output_mode == "tf_idf"):
@@ -177,10 +178,9 @@ class Lookup(MapFunction):
         return found
 
 
-def buckets_of(texts: list[bytes], count: int, salt: tuple[int, int] | None) -> Integers:
+def hashed(texts: BytesArray, count: int, salt: tuple[int, int] | None) -> Integers:
     """Returns a number below `count` for each text: FarmHash64, or SipHash with a salt."""
-    batch = BytesArray.from_items(texts)
-    hashes = fingerprint64(batch) if salt is None else siphash(batch, salt)
+    hashes = fingerprint64(texts) if salt is None else siphash(texts, salt)
     return (hashes % np.uint64(count)).astype(np.int64)
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.preprocessing.tokens import Term, Tokens
+from asyncdata.preprocessing.token_leaf import Term, TokenLeaf
 
 _ENTRY_BYTES: Final = 180
 """What a token costs in a dict besides its own bytes: the object, the entry, the count."""
@@ -57,7 +57,7 @@ class TokenCounts:
         self._runs: list[tuple[int, int]] = []
         self.documents = 0
 
-    def add(self, tokens: Tokens) -> None:
+    def add(self, tokens: TokenLeaf) -> None:
         """Counts the tokens of a leaf, in memory: they were there before.
 
         Raises:
@@ -108,7 +108,7 @@ class TokenCounts:
 
         Args:
             most: How many at the most; None means all.
-            without: Tokens that are left out.
+            without: TokenLeaf that are left out.
         """
         out = set(without)
         chosen = (each for each in self.all() if each.token not in out)
@@ -172,7 +172,7 @@ class TokenCounts:
             held = held[at:]
 
 
-def _once_per_document(tokens: Tokens, items: list[Any]) -> Iterable[Term]:
+def _once_per_document(tokens: TokenLeaf, items: list[Any]) -> Iterable[Term]:
     """Yields each token once per document in which it occurs."""
     numbers: dict[Term, int] = {}
     ids = np.fromiter((numbers.setdefault(item, len(numbers)) for item in items), np.int64, len(items))

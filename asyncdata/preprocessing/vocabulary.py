@@ -8,7 +8,7 @@ from typing import Any, Final
 from asyncdata import arguments
 from asyncdata.preprocessing.lookup import Lookup, Salt
 from asyncdata.preprocessing.token_counts import Counted, TokenCounts
-from asyncdata.preprocessing.tokens import Term, as_bytes, tokens_of
+from asyncdata.preprocessing.token_leaf import Term, TokenLeaf, as_bytes, tokens_of
 
 MEMORY_BYTES: Final = 256 << 20
 """Default memory for counts, before they are written to a temporary file."""
@@ -72,8 +72,12 @@ class Vocabulary:
         Raises:
             TypeError: The leaf holds neither texts nor integers.
         """
+        return self.counted(tokens_of(leaf))
+
+    def counted(self, tokens: TokenLeaf) -> TokenCounts:
+        """Returns the counts of tokens."""
         counts = TokenCounts(self.memory_limit_bytes, by_document=self._weighted)
-        counts.add(tokens_of(leaf))
+        counts.add(tokens)
         return counts
 
     def learned(self, found: TokenCounts) -> Lookup:

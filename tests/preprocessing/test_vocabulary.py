@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import asyncdata as ad
 from asyncdata.preprocessing.token_counts import TokenCounts
-from asyncdata.preprocessing.tokens import tokens_of
+from asyncdata.preprocessing.token_leaf import tokens_of
 from asyncdata.preprocessing.vocabulary import MEMORY_BYTES, Vocabulary
 from tests.samples import samples
 

@@ -151,3 +151,76 @@ def test_lookup_is_keras(referee: Referee, data: st.DataObject, text: bool, mode
         assert function.keras_layer == layer
         exact = ask(referee, layer, function.keras_arguments(), [], inputs)
         check(function, inputs, exact["outputs"])
+
+
+@settings(max_examples=samples(30, 500), deadline=None)
+@given(
+    batches=batches_of_numbers(),
+    bins=st.integers(2, 9),
+    mode=st.sampled_from(["int", "one_hot", "multi_hot", "count"]),
+)
+def test_quantiles_are_keras(referee: Referee, batches: Batches, bins: int, mode: str) -> None:
+    """Boundaries are those that Keras finds when it drops nothing; bins and vectors are the same."""
+    batches = [batch.reshape(len(batch), -1) for batch in batches]
+    function = ad.adapt(dataset(batches), ad.Quantiles(bins, output_mode=mode))
+    said = {"num_bins": bins, "epsilon": 1e-6, "output_mode": mode}
+    found = ask(referee, "Discretization", said, batches, [])
+    np.testing.assert_allclose(function.boundaries, found["learned"][: bins - 1], rtol=1e-5, atol=1e-4)
+    inputs = [*batches, *(batch[0] for batch in batches), np.array(function.boundaries, np.float32)]
+    exact = ask(referee, function.keras_layer, function.keras_arguments(), [], inputs)
+    check(function, inputs, exact["outputs"])
+
+
+@settings(max_examples=samples(40, 500), deadline=None)
+@given(
+    data=st.data(),
+    text=st.booleans(),
+    mode=st.sampled_from(["int", "one_hot", "multi_hot", "count"]),
+    salt=st.sampled_from([None, 9, [1, -2]]),
+    bins=st.sampled_from([1, 2, 7, 1000]),
+)
+def test_hashes_are_keras(referee: Referee, data: st.DataObject, text: bool, mode: str, salt: Any, bins: int) -> None:
+    """Texts of every class of lengths, integers and floats, masks."""
+    long = st.binary(max_size=200)
+    inputs = data.draw(batches_of_tokens([*WORDS, *data.draw(st.lists(long, max_size=5))] if text else NUMBERS))
+    inputs = [leaf for leaf in inputs if not isinstance(leaf, ad.RaggedArray) or mode == "int"]
+    if not text and data.draw(st.booleans()):
+        inputs = [np.asarray(leaf, np.float32) for leaf in inputs if not isinstance(leaf, ad.RaggedArray)]
+    mask = data.draw(st.sampled_from([None, "ab" if text else 2]))
+    function = ad.HashToBins(bins, mask_value=mask, salt=salt, output_mode=mode)
+    found = ask(referee, function.keras_layer, function.keras_arguments(), [], inputs)
+    check(function, inputs, found["outputs"])
+
+
+TEXTS = st.text("aB ä.,'[-]\n\t\x0b\x1cé#1", max_size=20).map(str.encode)
+
+
+@settings(max_examples=samples(40, 600), deadline=None)
+@given(
+    data=st.data(),
+    standardize=st.sampled_from([None, "lower", "strip_punctuation", "lower_and_strip_punctuation"]),
+    split=st.sampled_from(["whitespace", "character"]),
+    ngrams=st.sampled_from([None, 1, 2, 3, (2,), (3, 1)]),
+    mode=st.sampled_from(["int", "multi_hot", "count", "tf_idf"]),
+)
+def test_texts_are_keras(
+    referee: Referee, data: st.DataObject, standardize: str | None, split: str, ngrams: Any, mode: str
+) -> None:
+    """Words, their n-grams and their order; rows that are cut, padded or ragged; vectors and their weights."""
+    texts = st.lists(TEXTS, min_size=1, max_size=5).map(ad.BytesArray.from_items)
+    learn = data.draw(st.lists(texts, min_size=1, max_size=3))
+    inputs: Batches = [*learn, data.draw(texts), np.array([[b"a B"], [b"#"]], object)]
+    said: dict[str, Any] = {"standardize": standardize, "split": split, "ngrams": ngrams, "output_mode": mode}
+    if mode == "int":
+        said["output_sequence_length"] = data.draw(st.sampled_from([None, 1, 5]))
+        said["ragged"] = data.draw(st.booleans())
+    most = data.draw(st.sampled_from([None, 3, 6]))
+    function = ad.adapt(dataset(learn), ad.TextVocabulary(most, **said))
+    if not function.vocabulary:
+        return  # Keras makes no table of nothing
+    found = ask(referee, "TextVectorization", {"max_tokens": most, **said}, learn, inputs)
+    words = [word.encode().hex() for word in function.vocabulary]
+    assert found["learned"][-len(words) :] == words
+    check(function, inputs, found["outputs"])
+    exact = ask(referee, function.keras_layer, function.keras_arguments(), [], inputs)
+    check(function, inputs, exact["outputs"])

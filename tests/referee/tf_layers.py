@@ -43,7 +43,10 @@ def learned(layer: Any) -> Any:
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What the layer has learned of the batches, and what it makes of each input; an error for those it refuses."""
-    layer = getattr(keras.layers, question["layer"])(**question["arguments"])
+    said = question["arguments"]
+    if isinstance(said.get("ngrams"), list):
+        said["ngrams"] = tuple(said["ngrams"])  # JSON has no tuples
+    layer = getattr(keras.layers, question["layer"])(**said)
     if question["adapt"]:
         try:
             layer.adapt(iter([given(batch) for batch in question["adapt"]]))

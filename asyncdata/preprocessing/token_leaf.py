@@ -26,7 +26,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tokens:
+class TokenLeaf:
     """The tokens of one leaf.
 
     Attributes:
@@ -77,7 +77,7 @@ class Tokens:
         return np.repeat(np.arange(len(self.flat) // max(length, 1)), length)
 
 
-def tokens_of(leaf: Any, *, floats: bool = False) -> Tokens:
+def tokens_of(leaf: Any, *, floats: bool = False) -> TokenLeaf:
     """Returns the tokens of a leaf.
 
     Args:
@@ -91,17 +91,17 @@ def tokens_of(leaf: Any, *, floats: bool = False) -> Tokens:
         flat = tokens_of(leaf.flat_values, floats=floats)
         if flat.shape is None or len(flat.shape) > 1:
             raise TypeError(f"tokens are single values, not values of the shape {leaf.shape}")
-        return Tokens(flat.flat, ragged=leaf)
+        return TokenLeaf(flat.flat, ragged=leaf)
     if isinstance(leaf, bytes | str | memoryview):
-        return Tokens([as_bytes(leaf)], ())
+        return TokenLeaf([as_bytes(leaf)], ())
     if isinstance(leaf, BytesArray):
-        return Tokens(bytes_of(leaf), (len(leaf),))
+        return TokenLeaf(bytes_of(leaf), (len(leaf),))
     # Lists of texts become arrays of objects, because numpy's own texts lose zeros at their end.
     array = np.asarray(leaf, object if isinstance(leaf, list | tuple) and _begins_with_text(leaf) else None)
     if array.dtype.kind in ("iuf" if floats else "iu"):
-        return Tokens(array.ravel(), array.shape)
+        return TokenLeaf(array.ravel(), array.shape)
     if array.dtype.kind in "OSU" and (not array.size or isinstance(array.flat[0], bytes | str | memoryview)):
-        return Tokens(list(map(as_bytes, array.ravel().tolist())), array.shape)
+        return TokenLeaf(list(map(as_bytes, array.ravel().tolist())), array.shape)
     raise TypeError(f"tokens are texts or integers, not {arguments.shown(leaf)} of dtype {array.dtype}")
 
 
