@@ -66,7 +66,7 @@ class HashToBins(MapFunction):
         texts = BytesArray.from_items(tokens.flat) if isinstance(tokens.flat, list) else _decimals(tokens.flat)
         if self._mask is None or self.num_bins == 1:
             return hashed(texts, self.num_bins, self.salt)
-        if isinstance(self._mask, bytes) is not tokens.text:
+        if len(tokens.flat) and isinstance(self._mask, bytes) is not tokens.text:
             raise TypeError(f"mask_value={as_text(self._mask)!r} does not suit {'texts' if tokens.text else 'numbers'}")
         found = hashed(texts, self.num_bins - 1, self.salt) + 1
         if isinstance(tokens.flat, list):

@@ -163,7 +163,7 @@ class Lookup(MapFunction):
                 f"the token {shown} is not in the vocabulary, and num_oov_indices=0 leaves no index for it"
             )
         if not self._text and self.salt is None:
-            return np.mod(np.array(unknown, np.int64), count)
+            return np.array([token % count for token in unknown], np.int64)
         texts = unknown if self._text else [b"%d" % token for token in unknown]
         return hashed(BytesArray.from_items(texts), count, self.salt)
 

@@ -69,10 +69,10 @@ class Normalize(MapFunction):
         for place, length in zip(self.axis, self.mean.shape, strict=True):
             if values.ndim < -place or values.shape[place] != length:
                 raise ValueError(f"axis {place} must have the length {length}, but the shape is {values.shape}")
-        found = values.astype(np.float32)
-        if self.invert:
-            return np.asarray(found * self._deviation + self._mean)
-        return np.asarray((found - self._mean) / self._deviation)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+            found = values.astype(np.float32)
+            made = found * self._deviation + self._mean if self.invert else (found - self._mean) / self._deviation
+        return np.asarray(made)
 
     def __element_spec__(self, given: Any) -> Any:
         """Returns the spec of the result for a leaf of the spec `given`."""

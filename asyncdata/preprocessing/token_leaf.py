@@ -98,9 +98,11 @@ def tokens_of(leaf: Any, *, floats: bool = False) -> TokenLeaf:
         return TokenLeaf(bytes_of(leaf), (len(leaf),))
     # Lists of texts become arrays of objects, because numpy's own texts lose zeros at their end.
     array = np.asarray(leaf, object if isinstance(leaf, list | tuple) and _begins_with_text(leaf) else None)
+    if not array.size:
+        return TokenLeaf([], array.shape)  # of any dtype: rows that are all empty do not know theirs
     if array.dtype.kind in ("iuf" if floats else "iu"):
         return TokenLeaf(array.ravel(), array.shape)
-    if array.dtype.kind in "OSU" and (not array.size or isinstance(array.flat[0], bytes | str | memoryview)):
+    if array.dtype.kind in "OSU" and isinstance(array.flat[0], bytes | str | memoryview):
         return TokenLeaf(list(map(as_bytes, array.ravel().tolist())), array.shape)
     raise TypeError(f"tokens are texts or integers, not {arguments.shown(leaf)} of dtype {array.dtype}")
 
@@ -123,7 +125,7 @@ def as_bytes(token: Any) -> bytes:
         TypeError: It is none.
     """
     if isinstance(token, bytes):
-        return token
+        return bytes(token)  # the same object, unless it is one of numpy's
     if isinstance(token, str):
         return token.encode("utf-8", "surrogateescape")
     if isinstance(token, memoryview):

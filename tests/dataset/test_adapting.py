@@ -44,6 +44,29 @@ def test_neither_batches_nor_workers_matter(runtime: Any, parallel: int | None, 
     np.testing.assert_allclose(whole.std(axis=0), 1, rtol=1e-5)
 
 
+def test_learned_functions_run_everywhere(runtime: Any) -> None:
+    """Inline, in workers, vectorized, element by element, behind a cache: the same elements."""
+    ds = ad.Dataset.from_tensor_slices(DATA)
+    learned = ad.adapt(ds.batch(7), LEARNERS)
+    expected = list(ds.map(learned).batch(8))
+    for other in (
+        ds.map(learned, num_parallel_calls=2).batch(8),
+        ds.map(learned, vectorized=True).batch(8),
+        ds.batch(8).map(learned, num_parallel_calls=2),
+        ds.map(learned).cache().batch(8),
+    ):
+        for batch, same in zip(other, expected, strict=True):
+            for name, leaf in batch.items():
+                np.testing.assert_array_equal(leaf, same[name])
+                assert leaf.dtype == same[name].dtype
+
+
+async def test_a_coroutine_can_learn() -> None:
+    """`adapt` also works inside a running event loop, which it blocks."""
+    learned = ad.adapt(ad.Dataset.range(5).batch(2), ad.Normalization(None))
+    assert learned.mean == 2
+
+
 def test_tuples_and_single_leaves_are_learned() -> None:
     """Learners are nested like the elements, None leaves a part out; one learner makes one function."""
     ds = ad.Dataset.from_tensor_slices((DATA["n"], DATA["id"])).batch(8)

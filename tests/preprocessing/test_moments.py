@@ -70,6 +70,7 @@ def test_a_value_and_its_batch_give_the_same() -> None:
     rows = RaggedArray(batch, np.array([0, 2, 3]))
     assert function(rows).to_list() == [expected[:2], expected[2:]]
     assert Normalize(1.0, 0.0)(2).item() == pytest.approx(1e7)
+    assert Normalize(0.0, 1.0)([1e300, -1e300]).tolist() == [np.inf, -np.inf]
 
 
 @pytest.mark.parametrize(

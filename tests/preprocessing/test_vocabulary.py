@@ -100,10 +100,27 @@ def test_an_error_leaves_no_file() -> None:
 def test_texts_may_come_in_any_shape(leaf: Any) -> None:
     """Bytes and str, arrays of any kind, batches that share memory with others: the same indices."""
     lookup = ad.Lookup(["a", b"b"])
+    assert lookup == ad.Lookup(np.array([b"a", b"b"])) == ad.Lookup(np.array(["a", "b"]))
     assert lookup(leaf).tolist() == [2, 0, 1, 0]
     assert [int(lookup(item)) for item in leaf] == [2, 0, 1, 0]
     rows = ad.RaggedArray(leaf if isinstance(leaf, ad.BytesArray) else np.array(leaf, object), np.array([0, 3, 4]))
     assert lookup(rows).to_list() == [[2, 0, 1], [0]]
+
+
+def test_an_empty_leaf_has_no_kind() -> None:
+    """Rows that are all empty, and arrays without rows, suit every function, whatever their dtype."""
+    functions: list[Any] = [ad.Lookup(["a"]), ad.Lookup([1]), ad.HashToBins(3, mask_value="a"), ad.TextVectorize(["a"])]
+    for function in functions:
+        for empty in (np.zeros(0), np.zeros(0, object), ad.BytesArray.from_items([])):
+            assert function(empty).size == 0
+    rows = ad.RaggedArray.from_rows([[], []])
+    assert all(function(rows).to_list() == [[], []] for function in functions[:3])
+    assert ad.Lookup(["a"], output_mode="count")(rows).tolist() == [[0, 0], [0, 0]]
+
+
+def test_numbers_beyond_int64_are_unknown_tokens() -> None:
+    """They are no error, and have an index."""
+    assert ad.Lookup([1], num_oov_indices=3)(np.array([(1 << 64) - 1, 1], np.uint64)).tolist() == [0, 3]
 
 
 def test_weights_are_those_of_documents() -> None:
