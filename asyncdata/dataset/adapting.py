@@ -14,37 +14,8 @@ from typing import Any
 from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.plan.node import INFINITE_CARDINALITY
-from asyncdata.preprocessing.nest import ByLeaf, Nest, filled, leaf_at, leaves_of, name_of, whole
-
-
-class Partial:
-    """The summaries of one element: a leaf of its own, whatever they consist of."""
-
-    def __init__(self, summaries: list[Any]) -> None:
-        self.summaries = summaries
-
-
-class _Summaries:
-    """The map function that summarizes an element for all learners."""
-
-    def __init__(self, learners: Nest) -> None:
-        self._nest = learners
-        self._learners = list(leaves_of(learners))
-
-    def __call__(self, *parts: Any) -> Partial:
-        return self.of(whole(self._nest, parts))
-
-    def of(self, element: Any) -> Partial:
-        """Returns the summaries of an element that is not taken apart."""
-        found = []
-        for path, learner in self._learners:
-            try:
-                found.append(learner.summary(leaf_at(element, path)))
-            except (TypeError, ValueError) as error:
-                if path:
-                    error.add_note(f"in the leaf {name_of(path)!r}")
-                raise
-        return Partial(found)
+from asyncdata.preprocessing.nest import ByLeaf, Nest, filled, leaves_of, name_of, named
+from asyncdata.preprocessing.summarize import Partial, Summarize
 
 
 def adapt(
@@ -90,53 +61,42 @@ def adapt(
         raise ValueError("there is nothing to learn: learners names no leaf")
     if dataset.cardinality() == INFINITE_CARDINALITY:
         raise ValueError("the dataset is infinite: call take(count) first")
-    return _filled(learners, _summarized(dataset, _Summaries(learners), num_parallel_calls, progress))
-
-
-def _summarized(
-    dataset: Dataset, summaries: _Summaries, parallel: int | None, progress: Callable[[int], Any] | None
-) -> list[Any]:
-    """The merged summaries of all elements."""
-    ds = dataset if parallel is None else dataset.map(summaries, parallel)
-    total: list[Any] | None = None
-    try:
-        with ds.iterator() as elements:
-            for number, element in enumerate(elements, 1):
-                part = (element if parallel is not None else summaries.of(element)).summaries
-                if total is None:
-                    total = part
-                else:
-                    for place, summary in enumerate(part):
-                        total[place] = total[place].merged(summary)
-                if progress is not None:
-                    progress(number)
-    except BaseException:
-        _close(total or ())
-        raise
-    if total is None:
-        raise ValueError("there is nothing to learn from: the dataset is empty")
-    return total
-
-
-def _filled(learners: Nest, total: list[Any]) -> Any:
+    total = _summarized(dataset, learners, num_parallel_calls, progress)
     functions = []
     try:
-        for (path, learner), summary in zip(leaves_of(learners), total, strict=True):
-            try:
+        for (path, learner), summary in zip(found, total.summaries, strict=True):
+            with named(path):
                 functions.append(learner.learned(summary))
-            except ValueError as error:
-                if path:
-                    error.add_note(f"in the leaf {name_of(path)!r}")
-                raise
     finally:
-        _close(total)
+        total.close()
     nest = filled(learners, iter(functions))
     return ByLeaf(nest) if isinstance(nest, dict | tuple) else nest
 
 
-def _close(total: Any) -> None:
-    for summary in total:
-        summary.close()
+def _summarized(
+    dataset: Dataset, learners: Nest, parallel: int | None, progress: Callable[[int], Any] | None
+) -> Partial:
+    """The merged summaries of all elements."""
+    summarize = Summarize(learners)
+    elsewhere = parallel is not None
+    total: Partial | None = None
+    try:
+        with (dataset.map(summarize, parallel) if elsewhere else dataset).iterator() as elements:
+            for number, element in enumerate(elements, 1):
+                part = element if elsewhere else summarize.of(element)
+                if total is None:
+                    total = part
+                else:
+                    total.merge(part, learners)
+                if progress is not None:
+                    progress(number)
+    except BaseException:
+        if total is not None:
+            total.close()
+        raise
+    if total is None:
+        raise ValueError("there is nothing to learn from: the dataset is empty")
+    return total
 
 
 def _place(path: tuple[Any, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Learners and functions by the leaves of an element: dicts and tuples of them, nested like the elements.
+"""Functions, or learners, by the leaves of an element: dicts and tuples of them, nested like the elements.
 
     elements   {"age": …, "city": …, "id": …}      (x, y)
     learners   {"age": Normalization(),            (Normalization(), None)
@@ -12,33 +12,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 from asyncdata import arguments
-from asyncdata.preprocessing.function import FORMAT, VERSION, MapFunction, described, write
+from asyncdata.preprocessing.function import FORMAT, VERSION, described, write
 
 Nest: TypeAlias = "Mapping[str, Any] | tuple[Any, ...] | Any"
 Path: TypeAlias = tuple[Any, ...]
-
-
-class Summary(Protocol):
-    """What was seen so far; merging is associative, as far as the result is concerned."""
-
-    def merged(self, other: Any) -> Any:
-        """Returns the summary of what both have seen. Neither is used afterwards."""
-
-    def close(self) -> None:
-        """Frees what the summary holds outside of memory."""
-
-
-class Learner(Protocol):
-    """Learns one map function."""
-
-    def summary(self, leaf: Any) -> Any:
-        """Returns the summary of one leaf."""
-
-    def learned(self, found: Any) -> MapFunction:
-        """Returns the function that a summary leads to."""
 
 
 class ByLeaf:
@@ -143,6 +124,17 @@ def name_of(path: Path) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
 
 
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Errors inside tell in a note which leaf they are about."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if path:
+            error.add_note(f"in the leaf {name_of(path)!r}")
+        raise
+
+
 def _part(element: Any, key: Any, path: Path) -> Any:
     try:
         if isinstance(element, dict if isinstance(key, str) else tuple):
@@ -164,12 +156,8 @@ def _applied(nest: Nest, element: Any, path: Path, call: Callable[[Any], Any] = 
             raise TypeError(f"the functions are for tuples of {len(nest)} parts, not for {arguments.shown(element)}")
         parts = [_applied(n, part, (*path, i), call) for i, (n, part) in enumerate(zip(nest, element, strict=True))]
         return type(element)(*parts) if _is_namedtuple(element) else tuple(parts)
-    try:
+    with named(path):
         return call(nest)(element)
-    except (TypeError, ValueError) as error:
-        if path:
-            error.add_note(f"in the leaf {name_of(path)!r}")
-        raise
 
 
 def _is_namedtuple(value: Any) -> bool:

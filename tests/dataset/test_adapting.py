@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,18 @@ def test_learned_functions_run_everywhere(runtime: Any) -> None:
                 assert leaf.dtype == same[name].dtype
 
 
+def test_a_worker_that_summarizes_loads_no_network_stack() -> None:
+    """Neither learners nor functions bring datasets, or what reads storage, into worker processes."""
+    ds = ad.Dataset.from_tensor_slices(DATA).batch(7)
+    with ad.Runtime(ad.Options(num_workers=1)):
+        learned = ad.adapt(ds, LEARNERS, num_parallel_calls=1)
+        # A function by value, because this file loads datasets.
+        listing = ds.map(learned, num_parallel_calls=1).map(lambda _: " ".join(sys.modules), num_parallel_calls=1)
+        modules = next(iter(listing)).split()
+    assert "asyncdata.preprocessing.summarize" in modules
+    assert set(modules).isdisjoint({"aiohttp", "uvloop", "asyncdata.dataset", "asyncdata.runtime"})
+
+
 async def test_a_coroutine_can_learn() -> None:
     """`adapt` also works inside a running event loop, which it blocks."""
     learned = ad.adapt(ad.Dataset.range(5).batch(2), ad.Normalization(None))
@@ -98,6 +111,10 @@ def test_what_cannot_be_learned_is_refused(ds: Any, learners: Any, message: str)
 def test_an_error_names_the_leaf() -> None:
     """In this process and in a worker."""
     ds = ad.Dataset.from_tensors({"a": {"x": "text"}})
+    mixed = ds.concatenate(ad.Dataset.from_tensors({"a": {"x": 1}}))
+    with pytest.raises(TypeError, match="here are both") as caught:
+        ad.adapt(mixed, {"a": {"x": ad.Vocabulary()}})
+    assert caught.value.__notes__ == ["in the leaf 'a.x'"]
     for parallel in (None, 1):
         with pytest.raises(TypeError, match="numbers are needed") as caught:
             ad.adapt(ds, {"a": {"x": ad.Normalization(None)}}, num_parallel_calls=parallel)
