@@ -27,7 +27,8 @@ def adapt(
 ) -> Any:
     """Learns map functions from a dataset, in one pass.
 
-    Elements are best batches, because a batch is summarized in few steps of numpy. Single elements give the same.
+    Elements are best batches, because a batch is summarized in few steps of numpy. Single elements give the same. The
+    call returns when the dataset has ended; in an asyncio program use ``asyncio.to_thread``.
 
     Args:
         dataset: What to learn from; it must end.

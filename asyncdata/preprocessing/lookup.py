@@ -10,6 +10,7 @@ are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -115,8 +116,7 @@ class Lookup(MapFunction):
         if items and self._index and tokens.text is not self._text:
             kinds = ("texts", "integers") if self._text else ("integers", "texts")
             raise TypeError(f"the vocabulary consists of {kinds[0]}, and the leaf of {kinds[1]}")
-        get = self._index.get
-        found = np.fromiter((get(item, _UNKNOWN) for item in items), np.int64, len(items))
+        found = np.fromiter(map(self._index.get, items, repeat(_UNKNOWN)), np.int64, len(items))
         if self.num_oov_indices == 1:
             found[found == _UNKNOWN] = self._first_unknown
             return found

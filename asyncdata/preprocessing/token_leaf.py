@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from asyncdata.memory.ragged import RaggedArray
 
 Term: TypeAlias = "bytes | int"
 Integers: TypeAlias = npt.NDArray[np.int64]
+
+_SPREAD: Final = 8
+"""Items that lie in up to so many times their own bytes are copied together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +118,14 @@ def _begins_with_text(leaf: Any) -> bool:
 
 def bytes_of(batch: BytesArray) -> list[bytes]:
     """Returns the items of a batch of byte strings or texts, all as bytes."""
-    return BytesArray(batch.memory, batch.places).tolist() if batch.text else batch.tolist()
+    starts = batch.places[:, 0]
+    ends = starts + batch.places[:, 1]
+    first, last = (int(starts.min()), int(ends.max())) if len(batch) else (0, 0)
+    if last - first > _SPREAD * (batch.nbytes + len(batch)):
+        return BytesArray(batch.memory, batch.places).tolist()
+    # Cutting bytes takes half as long as cutting a memoryview, and copying all of them first next to nothing.
+    data = batch.memory[first:last].tobytes()
+    return [data[start:end] for start, end in zip((starts - first).tolist(), (ends - first).tolist(), strict=True)]
 
 
 def as_bytes(token: Any) -> bytes:

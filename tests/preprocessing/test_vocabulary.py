@@ -94,6 +94,7 @@ def test_an_error_leaves_no_file() -> None:
         np.array(["b", "zz", "a", ""]),
         np.array([b"b", "zz", b"a", ""], object),
         ad.BytesArray.from_items([b"-", b"b", b"zz", b"a", b""])[1:],
+        ad.BytesArray.from_items([b"", b"-" * 99, b"a", b"-" * 99, b"zz", b"-" * 99, b"b"])[::-2],
     ],
     ids=lambda leaf: type(leaf).__name__,
 )

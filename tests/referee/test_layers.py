@@ -165,7 +165,7 @@ def test_quantiles_are_keras(referee: Referee, batches: Batches, bins: int, mode
     function = ad.adapt(dataset(batches), ad.Quantiles(bins, output_mode=mode))
     said = {"num_bins": bins, "epsilon": 1e-6, "output_mode": mode}
     found = ask(referee, "Discretization", said, batches, [])
-    np.testing.assert_allclose(function.boundaries, found["learned"][: bins - 1], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(function.boundaries, found["learned"][: bins - 1], rtol=1e-5, atol=5e-3)
     inputs = [*batches, *(batch[0] for batch in batches), np.array(function.boundaries, np.float32)]
     exact = ask(referee, function.keras_layer, function.keras_arguments(), [], inputs)
     check(function, inputs, exact["outputs"])
