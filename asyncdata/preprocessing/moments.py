@@ -7,8 +7,9 @@ which lose no precision where the mean is large. NaN stands for a missing value,
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ import numpy.typing as npt
 from asyncdata import arguments
 from asyncdata.preprocessing.function import numbers
 from asyncdata.preprocessing.normalize import Axis, Floats, Normalize, axes_of, kept
+
+_NUMBERS: Final = 1 << 18
+"""Numbers that are summarized together: their copies in float64 stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,8 +98,11 @@ class Normalization:
             ValueError: The leaf has too few axes.
             TypeError: It holds no numbers.
         """
-        values = numbers(leaf)
-        return moments_of(values, kept(values.ndim, self.axis))
+        values = np.atleast_1d(numbers(leaf))
+        axis = kept(values.ndim, self.axis)
+        rows = max(1, _NUMBERS * len(values) // max(values.size, 1))
+        parts = (moments_of(values[at : at + rows], axis) for at in range(0, max(len(values), 1), rows))
+        return functools.reduce(Moments.merged, parts)
 
     def learned(self, found: Moments) -> Normalize:
         """Returns the map function.

@@ -70,9 +70,14 @@ class Normalize(MapFunction):
             if values.ndim < -place or values.shape[place] != length:
                 raise ValueError(f"axis {place} must have the length {length}, but the shape is {values.shape}")
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
-            found = values.astype(np.float32)
-            made = found * self._deviation + self._mean if self.invert else (found - self._mean) / self._deviation
-        return np.asarray(made)
+            found: npt.NDArray[np.float32] = np.array(values, np.float32)
+            if self.invert:
+                found *= self._deviation
+                found += self._mean
+            else:
+                found -= self._mean
+                found /= self._deviation
+        return found
 
     def __element_spec__(self, given: Any) -> Any:
         """Returns the spec of the result for a leaf of the spec `given`."""

@@ -25,6 +25,8 @@ import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
 
+_NUMBERS: Final = 1 << 18
+"""Numbers that are added together, because they are copied."""
 _PARTS: Final = 32
 """How many parts of n / capacity the error of a rank may have; see above."""
 
@@ -48,11 +50,13 @@ class QuantileSketch:
 
     def add(self, values: npt.NDArray[Any]) -> None:
         """Adds numbers; NaN stands for a missing value, and is left out."""
-        flat = values.ravel().astype(np.float64)
-        flat = flat[~np.isnan(flat)]
-        self.count += len(flat)
-        self._levels[0].append(flat)
-        self._halve()
+        everything = values.ravel()
+        for at in range(0, len(everything), _NUMBERS):
+            flat = everything[at : at + _NUMBERS].astype(np.float64)
+            flat = flat[~np.isnan(flat)]
+            self.count += len(flat)
+            self._levels[0].append(flat)
+            self._halve()
 
     def merged(self, other: QuantileSketch) -> QuantileSketch:
         """Takes the numbers of another one, which is not used afterwards."""

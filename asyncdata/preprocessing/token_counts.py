@@ -21,7 +21,7 @@ import numpy as np
 
 from asyncdata.preprocessing.token_leaf import Term, TokenLeaf
 
-_ENTRY_BYTES: Final = 180
+_ENTRY_BYTES: Final = 140
 """What a token costs in a dict besides its own bytes: the object, the entry, the count."""
 _READ_BYTES: Final = 1 << 16
 _HEAD: Final = struct.Struct("<QQI")

@@ -60,6 +60,18 @@ def test_a_large_mean_costs_no_precision() -> None:
     assert learner.learned(merged(parts, 0)).variance == pytest.approx(1)
 
 
+def test_large_batches_are_summarized_in_parts() -> None:
+    """Of any shape: rows that are longer than a part, one number, no row."""
+    for shape in ((700_000,), (3, 400_000), (2, 600, 700), (1,), ()):
+        data = np.random.default_rng(1).normal(3, 2, shape)
+        learner = Normalization(None)
+        function = learner.learned(learner.summary(data))
+        np.testing.assert_allclose([function.mean, function.variance], [data.mean(), data.var()], rtol=1e-9)
+    assert Normalization().summary(np.zeros((0, 3))).count.tolist() == [0, 0, 0]
+    nothing = Normalization().summary(np.zeros((0, 3))).merged(Normalization().summary(np.ones((2, 3))))
+    assert Normalization().learned(nothing).mean.tolist() == [1, 1, 1]
+
+
 def test_a_value_and_its_batch_give_the_same() -> None:
     """Axes from the end mean the same with and without the batch axis, and in the rows of a RaggedArray."""
     function = Normalize([1.0, 2.0], [4.0, 9.0])

@@ -44,6 +44,7 @@ def test_counts_are_exact(batches: list[list[Any]], limit: int, most: int | None
         return functools.reduce(TokenCounts.merged, parts)
 
     found = merged([summary(batch) for batch in batches])
+    assert len(batches) == 1 or found._held_bytes <= limit
     counts = Counter(token for batch in batches for token in batch)
     documents = Counter(token for batch in batches for token in set(batch))
     without = batches[0][:1]
