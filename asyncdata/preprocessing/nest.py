@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from asyncdata import arguments
@@ -136,11 +136,9 @@ def named(path: Path) -> Iterator[None]:
 
 
 def _part(element: Any, key: Any, path: Path) -> Any:
-    try:
-        if isinstance(element, dict if isinstance(key, str) else tuple):
+    if isinstance(element, dict | tuple):
+        with suppress(KeyError, IndexError, TypeError):
             return element[key]
-    except (KeyError, IndexError):
-        pass
     has = sorted(map(str, element)) if isinstance(element, Mapping) else arguments.shown(element)
     raise KeyError(f"elements have no leaf {name_of((*path, key))!r}: here is {has}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,42 @@ def test_a_worker_that_summarizes_loads_no_network_stack() -> None:
         modules = next(iter(listing)).split()
     assert "asyncdata.preprocessing.summarize" in modules
     assert set(modules).isdisjoint({"aiohttp", "uvloop", "asyncdata.dataset", "asyncdata.runtime"})
+
+
+def test_records_of_files_are_learned_from(tmp_path: Path) -> None:
+    """TFRecords on their whole way: numbers, byte strings and lists of them that lie where they were received."""
+    for shard in range(3):
+        with ad.TFRecordWriter(tmp_path / f"{shard}.rec") as writer:
+            for n in range(shard, ROWS, 3):
+                tags = [b"t%d" % tag for tag in range(n % 4)]
+                writer.write(ad.serialize_example({"x": float(n), "word": f"w{n % 5}", "tags": tags}))
+    parse = ad.parse_example(
+        {
+            "x": ad.FixedLenFeature((), float),
+            "word": ad.FixedLenFeature((), bytes),
+            "tags": ad.VarLenFeature(bytes),
+        }
+    )
+    files = ad.Dataset.list_files(f"{tmp_path}/*.rec", shuffle=False)
+    records = files.interleave(ad.TFRecordDataset, cycle_length=3).batch(8)
+    learners = {
+        "x": ad.Quantiles(4),
+        "word": ad.Vocabulary(4),
+        "tags": ad.Vocabulary(output_mode="tf_idf", memory_limit_bytes=1),
+    }
+    weights = np.log(1 + ROWS / (1 + np.array([45, 30, 15])))
+    expected = [[0, *(weights[:tags]), *[0] * (3 - tags)] for tags in (n % 4 for n in range(8))]
+    with ad.Runtime(ad.Options(num_workers=2)):
+        for parallel in (None, 2):
+            ds = records.map(parse, parallel)
+            learned = ad.adapt(ds, learners, num_parallel_calls=parallel)
+            assert learned["x"].boundaries == [14.0, 29.0, 44.0]
+            assert learned["word"].vocabulary == ["w4", "w3", "w2"]
+            assert learned["tags"].vocabulary == ["t0", "t1", "t2"]
+            batch = next(iter(ds.map(learned, parallel)))
+            assert batch["x"].tolist() == [0] * 8
+            assert batch["word"].tolist() == [0, 0, 3, 2, 1, 0, 0, 3]
+            np.testing.assert_allclose(batch["tags"], expected, rtol=1e-6)
 
 
 async def test_a_coroutine_can_learn() -> None:

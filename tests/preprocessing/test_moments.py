@@ -79,6 +79,7 @@ def test_a_value_and_its_batch_give_the_same() -> None:
     expected = [[1, 1], [0, 0], [2, 2]]
     assert function(batch).tolist() == expected
     assert [function(value).tolist() for value in batch] == expected
+    assert Normalization().summary(RaggedArray(batch, np.array([0, 2, 3]))).mean.tolist() == [3, 5]
     rows = RaggedArray(batch, np.array([0, 2, 3]))
     assert function(rows).to_list() == [expected[:2], expected[2:]]
     assert Normalize(1.0, 0.0)(2).item() == pytest.approx(1e7)

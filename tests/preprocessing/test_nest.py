@@ -17,6 +17,7 @@ HALF = ad.Normalize(0.0, 4.0)
     [
         ({"x": HALF}, {"x": 2, "y": 3}, {"x": 1.0, "y": 3}),
         ({"a": {"x": HALF}}, {"a": {"x": 2}}, {"a": {"x": 1.0}}),
+        ({0: HALF}, {0: 2, 1: 2}, {0: 1.0, 1: 2}),
         ((HALF, None), (2, 3), (1.0, 3)),
         ((HALF,), (2,), (1.0,)),
         ((HALF, {"x": HALF}), (2, {"x": 4}), (1.0, {"x": 2.0})),
@@ -38,6 +39,8 @@ def test_an_element_without_the_leaf_is_refused() -> None:
         learned({"a": {"y": 1}})
     with pytest.raises(KeyError, match="'a'"):
         learned(np.ones(3))
+    with pytest.raises(KeyError, match="'a'"):
+        learned((1, 2))
     with pytest.raises(TypeError, match="tuples of 2 parts"):
         ad.ByLeaf((HALF, None))({"x": 1})
     with pytest.raises(TypeError) as caught:
