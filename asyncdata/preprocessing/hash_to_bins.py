@@ -63,16 +63,15 @@ class HashToBins(MapFunction):
         return encoded(self._bins(tokens), tokens, self.output_mode, depth=self.num_bins, dtype=self._dtype)
 
     def _bins(self, tokens: TokenLeaf) -> Integers:
-        texts = BytesArray.from_items(tokens.flat) if isinstance(tokens.flat, list) else _decimals(tokens.flat)
         if self._mask is None or self.num_bins == 1:
-            return hashed(texts, self.num_bins, self.salt)
+            return hashed(_texts_of(tokens), self.num_bins, self.salt)
         if len(tokens.flat) and isinstance(self._mask, bytes) is not tokens.text:
             raise TypeError(f"mask_value={as_text(self._mask)!r} does not suit {'texts' if tokens.text else 'numbers'}")
-        found = hashed(texts, self.num_bins - 1, self.salt) + 1
-        if isinstance(tokens.flat, list):
-            masked = np.fromiter((item == self._mask for item in tokens.flat), np.bool_, len(found))
-        else:
+        found = hashed(_texts_of(tokens), self.num_bins - 1, self.salt) + 1
+        if isinstance(tokens.flat, np.ndarray):
             masked = tokens.flat == self._mask
+        else:
+            masked = np.fromiter((item == self._mask for item in tokens.items()), np.bool_, len(found))
         found[masked] = 0
         return found
 
@@ -92,6 +91,13 @@ class HashToBins(MapFunction):
     def keras_arguments(self) -> dict[str, Any]:
         """See `MapFunction`."""
         return self.arguments()
+
+
+def _texts_of(tokens: TokenLeaf) -> BytesArray:
+    """Texts side by side: where they are, if they are already."""
+    if isinstance(tokens.flat, np.ndarray):
+        return _decimals(tokens.flat)
+    return tokens.flat if isinstance(tokens.flat, BytesArray) else BytesArray.from_items(tokens.flat)
 
 
 def _decimals(numbers: np.ndarray[Any, Any]) -> BytesArray:

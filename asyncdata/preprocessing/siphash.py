@@ -22,21 +22,19 @@ def siphash(batch: BytesArray, key: tuple[int, int]) -> Words:
         key: Two 64-bit numbers.
     """
     order = np.argsort(-batch.places[:, 1], kind="stable")
-    lengths = batch.places[order, 1]
-    # In memory of their own, with at least eight bytes behind the last item.
-    own = BytesArray.from_items([bytes(view) for view in batch.views()])
-    starts = own.places[order, 0]
+    lengths, starts = batch.rows[order, 1], batch.rows[order, 0]
+    memory = np.concatenate((batch.base, np.zeros(8, np.uint8)))  # behind the last item there are eight bytes to read
     words = lengths // 8
     low, high = (np.full(len(batch), part % (1 << 64), np.uint64) for part in key)
     magic = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
     state = [part ^ np.uint64(number) for part, number in zip((low, high, low, high), magic, strict=True)]
     for word in range(int(words.max(initial=0))):
         live = int(np.searchsorted(-words, -word))
-        part = _absorbed([each[:live] for each in state], fetch(own.memory, starts[:live] + 8 * word))
+        part = _absorbed([each[:live] for each in state], fetch(memory, starts[:live] + 8 * word))
         state = [np.concatenate((new, old[live:])) for new, old in zip(part, state, strict=True)]
     # The rest of each string, and its length in the highest byte.
     left = (lengths % 8).astype(np.uint64) * np.uint64(8)
-    rest = fetch(own.memory, starts + 8 * words) & ((np.uint64(1) << left) - np.uint64(1))
+    rest = fetch(memory, starts + 8 * words) & ((np.uint64(1) << left) - np.uint64(1))
     state = _absorbed(state, rest | (lengths.astype(np.uint64) << np.uint64(56)))
     state[2] = state[2] ^ np.uint64(0xFF)
     for _ in range(4):

@@ -61,7 +61,7 @@ class TextSplit:
         """
         texts = tokens_of(leaf)
         shape = texts.shape
-        if not isinstance(texts.flat, list) and len(texts.flat):
+        if not texts.text and len(texts.flat):
             raise TypeError(f"texts are needed here, not {arguments.shown(leaf)}")
         if shape is None or len(shape) > 2 or shape[1:] not in ((), (1,)):
             raise ValueError(f"a text or a batch of texts is needed, not {'ragged rows' if shape is None else shape}")

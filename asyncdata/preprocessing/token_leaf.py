@@ -33,23 +33,25 @@ class TokenLeaf:
     """The tokens of one leaf.
 
     Attributes:
-        flat: All of them, in order: byte strings in a list, or numbers in an array.
+        flat: All of them, in order: texts in a list or a BytesArray, or numbers in an array.
         shape: How they are arranged; None for a RaggedArray.
         ragged: The RaggedArray.
     """
 
-    flat: list[bytes] | npt.NDArray[Any]
+    flat: list[bytes] | BytesArray | npt.NDArray[Any]
     shape: tuple[int, ...] | None = None
     ragged: RaggedArray | None = None
 
     @property
     def text(self) -> bool:
         """Whether they are texts."""
-        return isinstance(self.flat, list)
+        return not isinstance(self.flat, np.ndarray)
 
     def items(self) -> list[Any]:
-        """Returns them as Python objects."""
-        return self.flat if isinstance(self.flat, list) else self.flat.tolist()
+        """Returns them as Python objects, texts as bytes."""
+        if isinstance(self.flat, list):
+            return self.flat
+        return bytes_of(self.flat) if isinstance(self.flat, BytesArray) else self.flat.tolist()
 
     def arranged(self, values: npt.NDArray[Any]) -> Any:
         """Returns values, one per token, arranged as the tokens are."""
@@ -98,7 +100,7 @@ def tokens_of(leaf: Any, *, floats: bool = False) -> TokenLeaf:
     if isinstance(leaf, bytes | str | memoryview):
         return TokenLeaf([as_bytes(leaf)], ())
     if isinstance(leaf, BytesArray):
-        return TokenLeaf(bytes_of(leaf), (len(leaf),))
+        return TokenLeaf(leaf, (len(leaf),))
     # Lists of texts become arrays of objects, because numpy's own texts lose zeros at their end.
     array = np.asarray(leaf, object if isinstance(leaf, list | tuple) and _begins_with_text(leaf) else None)
     if not array.size:
