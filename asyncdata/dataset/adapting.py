@@ -3,7 +3,8 @@
     element ──summaries (here, or in worker processes)──▶ merged, in order ──▶ functions
 
 Each learner makes a small summary of a leaf. Merging is associative, so the result does not depend on where summaries
-are made, or on how many elements are in a batch.
+are made. Apart from rounding, and from the error that quantiles may have, it does not depend on the size of batches
+either.
 """
 
 from __future__ import annotations
