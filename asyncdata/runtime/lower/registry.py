@@ -26,7 +26,7 @@ from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.restored import DropStage, TrackedStage
-from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, passed_on, selected
+from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, passed_on, selected
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.spec import BytesSpec
 from asyncdata.types import Element
@@ -66,6 +66,7 @@ def lower(node: Node, scope: Scope) -> Stage:
         # Where elements may be left out, rows of the output are not counted off from rows of the input.
         loose = resumes is passed_on and scope.errors is not None
         with _as_state_error(context):
+            check_counts(scope.state.mark)
             scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
     stage = make(node, scope, context)
     if stage.meter is None:
