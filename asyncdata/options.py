@@ -394,12 +394,16 @@ class Environment:
         http_proxy: ``http_proxy`` or ``HTTP_PROXY``, or else ``all_proxy``: the proxy for ``http://`` URLs.
         https_proxy: ``https_proxy`` or ``HTTPS_PROXY``, or else ``all_proxy``: the proxy for ``https://`` URLs.
         no_proxy: ``no_proxy`` or ``NO_PROXY``: hosts that are reached without a proxy.
+        rank: ``RANK``, as launchers of distributed training set it: the number of this process.
+        world: ``WORLD_SIZE``: how many processes there are.
     """
 
     storage_emulator_host: str | None = field(default=None, repr=False)
     http_proxy: str | None = field(default=None, repr=False)
     https_proxy: str | None = field(default=None, repr=False)
     no_proxy: str | None = None
+    rank: str | None = None
+    world: str | None = None
 
 
 def read_environment() -> Environment:
@@ -409,6 +413,8 @@ def read_environment() -> Environment:
         http_proxy=_proxy_variable("http") or _proxy_variable("all"),
         https_proxy=_proxy_variable("https") or _proxy_variable("all"),
         no_proxy=_proxy_variable("no"),
+        rank=os.environ.get("RANK") or None,
+        world=os.environ.get("WORLD_SIZE") or None,
     )
 
 

@@ -32,6 +32,7 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "obstore",
         "pyarrow",
         "tqdm",
+        "torch",
     }
 )
 """Third-party packages that only an extra installs, by the name under which they are imported."""

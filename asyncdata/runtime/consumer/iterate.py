@@ -429,6 +429,24 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 await running.aclose()
             self._let_go(running)
 
+    def abandon(self) -> None:
+        """Ends the iteration without waiting for its end, as when nobody refers to the iterator any more.
+
+        A finalizer may call it, in any thread. The state can still be asked for, and `close` can still be called.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> it = ad.Dataset.range(3).iterator()
+            >>> first = next(it)
+            >>> it.abandon()
+            >>> it.state_dict()["position"]
+            1
+        """
+        self._closed = True
+        self._delivery = None
+        if os.getpid() == self._pid:
+            self._finalizer()
+
     @contextlib.contextmanager
     def _reported_once(self) -> Generator[None]:
         """Interrupted, closing is waited for again by the next call; a stuck thread is not."""

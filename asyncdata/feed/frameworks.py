@@ -1,0 +1,88 @@
+"""One function per framework. A framework is imported when its function is called, and not before."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from asyncdata import arguments
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.feed.ranks import Division, Even
+
+if TYPE_CHECKING:
+    from asyncdata.feed.pytorch import TorchFeed
+
+
+def torch(
+    dataset: Dataset,
+    *,
+    device: Any = None,
+    pin: bool | None = None,
+    depth: int = 2,
+    even: Even | None = "drop",
+    rank: int | None = None,
+    world: int | None = None,
+    shard: bool = True,
+    deadline_s: float = 600.0,
+) -> TorchFeed:
+    """Feeds PyTorch: each iteration is an epoch of the dataset, as tensors.
+
+    A tensor on the host is the batch's own memory, not a copy. Read-only arrays are copied, because torch has no
+    read-only tensors. `BytesArray`, `RaggedArray`, texts and objects stay what they are.
+
+    The feed has ``state_dict()`` and ``load_state_dict(state)``, which mean the batches that the loop was given;
+    ``commit()``, for trainers that ask for batches ahead of using them; ``dataloader()``, for those that insist on a
+    DataLoader; ``set_epoch(epoch)``, ``epoch``, ``dataset`` (what this process reads), and a length if it is known.
+
+    Args:
+        dataset: Gives whole batches: `batch` belongs to the dataset.
+        device: Where the tensors go, such as ``"cuda"``. Copies run on a stream of their own, from pinned memory that
+            is used again. None: tensors stay on the host.
+        pin: Whether copies to the device go through pinned memory. None: yes.
+        depth: Batches that are on their way to the device while one is used. Each needs the memory of a batch there,
+            and as much pinned memory here.
+        even: What makes all processes take the same number of steps. ``"drop"`` ends with the process that has the
+            fewest batches; ``"repeat"`` lets the others read their part again; ``"pad"`` gives them batches without
+            data, and makes each element ``(batch, mask)``, where the mask is True for rows that count. If the numbers
+            are not known in advance, the processes agree every four steps. ``"agree"`` is "drop" that always does.
+            None: each process takes its own number of steps.
+        rank: Number of this process; None: as ``torch.distributed`` says, else ``RANK``, else 0.
+        world: How many processes there are; None: as ``torch.distributed`` says, else ``WORLD_SIZE``, else 1.
+        shard: Whether each process gets a part of its own, taken as near to the source as possible: files, where the
+            dataset lists files. False: the dataset is divided already, or all processes read all of it.
+        deadline_s: How long, in seconds, a process waits for the others to agree.
+
+    Raises:
+        ModuleNotFoundError: PyTorch is not installed.
+        PipelineError: When the iteration begins: the dataset is sharded already; or in a worker process of a
+            DataLoader, because there ``num_workers=0`` is needed.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> ds = ad.Dataset.range(1000).shuffle(1000, seed=1).batch(100)
+        >>> batches = feed.torch(ds)  # doctest: +SKIP
+        >>> for epoch in range(2):  # doctest: +SKIP
+        ...     for batch in batches:
+        ...         loss = model(batch)
+        ...     torch.save({"model": model.state_dict(), "data": batches.state_dict()}, "checkpoint.pt")
+    """
+    division = Division(rank=rank, world=world, shard=shard, even=even, deadline_s=deadline_s)
+    arguments.integer("depth", depth, least=1, most=8)
+    arguments.flag_or_none("pin", pin)
+    made: TorchFeed = _module("torch", "pytorch").TorchFeed(dataset, division, device=device, pin=pin, depth=depth)
+    return made
+
+
+def _module(package: str, name: str) -> Any:
+    """The file of a framework.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    try:
+        return importlib.import_module(f"asyncdata.feed.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ModuleNotFoundError(f"feed.{package} needs {package}: pip install 'asyncdata[{package}]'") from error

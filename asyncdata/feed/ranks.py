@@ -1,0 +1,113 @@
+"""Which part of a dataset this process reads: its rank, the number of processes, and the shard that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from asyncdata import arguments
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.dataset.handles import node_of
+from asyncdata.errors import PipelineError
+from asyncdata.options import Environment
+from asyncdata.plan.node import UNKNOWN_CARDINALITY, Node, walk
+from asyncdata.plan.transformations import WithOptions
+from asyncdata.planner.cardinality import cardinality
+from asyncdata.planner.rank_shard import shard_of, sharded
+
+Even: TypeAlias = Literal["drop", "repeat", "pad", "agree"]
+
+EVEN: Final = ("drop", "repeat", "pad", "agree", None)
+
+
+class Rank(NamedTuple):
+    """This process among those that train together."""
+
+    rank: int
+    world: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How a dataset is divided among processes, as the user wants it.
+
+    Attributes:
+        rank: Number of this process; None: as the framework or the environment says.
+        world: How many processes there are; None likewise.
+        shard: Whether the feed shards the dataset; False: it is sharded already, or every process reads all of it.
+        even: What makes all processes take the same number of steps; None: nothing does.
+        deadline_s: How long a process waits for the others.
+    """
+
+    rank: int | None
+    world: int | None
+    shard: bool
+    even: Even | None
+    deadline_s: float
+
+    def __post_init__(self) -> None:
+        arguments.flag("shard", self.shard, strict=True)
+        arguments.choice("even", self.even, EVEN)
+        arguments.number("deadline_s", self.deadline_s, above=0)
+        if (self.rank is None) != (self.world is None):
+            raise ValueError("give both rank and world, or neither")
+        if self.rank is not None and self.world is not None:
+            _checked(self.rank, self.world, "the arguments")
+
+    def find(self, distributed: tuple[int, int] | None, environment: Environment) -> Rank:
+        """This process's rank: by the arguments, else by the framework if it knows, else by the environment.
+
+        Args:
+            distributed: Rank and number of processes as the framework knows them.
+            environment: As it is now.
+        """
+        if self.rank is not None and self.world is not None:
+            return Rank(self.rank, self.world)
+        if distributed is not None:
+            return Rank(*distributed)
+        rank, world = environment.rank, environment.world
+        if rank is None or world is None:
+            return Rank(0, 1)
+        if not (rank.isdecimal() and world.isdecimal()):
+            raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world!r} in the environment must be numbers")
+        return _checked(int(rank), int(world), "the environment (RANK, WORLD_SIZE)")
+
+    def part(self, dataset: Dataset, mine: Rank) -> Dataset:
+        """What this process reads.
+
+        Raises:
+            PipelineError: The dataset is sharded already.
+        """
+        if not self.shard or mine.world == 1:
+            return dataset
+        plan = node_of("dataset", dataset)
+        if shard := shard_of(plan):
+            raise PipelineError(
+                f"the dataset is sharded twice: by its own {shard}, and by the feed for rank {mine.rank} of "
+                f"{mine.world}. Leave one of them out: shard=False keeps the dataset as it is"
+            )
+        return Dataset(sharded(plan, mine.world, mine.rank))
+
+    def counts(self, dataset: Dataset, mine: Rank) -> tuple[int, int]:
+        """The most and the least steps that a rank has, as cardinalities."""
+        plan = node_of("dataset", dataset)
+        if mine.world > 1 and not self.shard:
+            return UNKNOWN_CARDINALITY, UNKNOWN_CARDINALITY
+        if mine.world == 1:
+            return (_count(plan),) * 2
+        # What one rank has more than another lies with the ranks in front.
+        return _count(sharded(plan, mine.world, 0)), _count(sharded(plan, mine.world, mine.world - 1))
+
+
+def _count(plan: Node) -> int:
+    """The cardinality, which is not known where elements that fail are left out."""
+    leaves_out = any(isinstance(node, WithOptions) and node.options.errors is not None for node in walk(plan))
+    return UNKNOWN_CARDINALITY if leaves_out else cardinality(plan)
+
+
+def _checked(rank: int, world: int, where: str) -> Rank:
+    arguments.integer("world", world, least=1)
+    arguments.integer("rank", rank, least=0)
+    if rank >= world:
+        raise ValueError(f"rank {rank} of {world} processes, as {where} say, does not exist: ranks begin with 0")
+    return Rank(rank, world)
