@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from asyncdata.feed.frameworks import torch
+from asyncdata.feed.frameworks import jax, torch
 
-__all__ = ["torch"]
+__all__ = ["jax", "torch"]

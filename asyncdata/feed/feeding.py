@@ -82,7 +82,7 @@ class Feed(ABC):
         steps = self._known_steps()
         if steps is not None and steps >= 0:
             return steps
-        if steps is None and self._division.even is not None and self._rank().world > 1:
+        if steps is None and self._division.even is not None and self._processes() > 1:
             raise TypeError("the number of steps is not known in advance: the ranks agree on it as they go")
         return length(node_of("dataset", self.dataset))
 
@@ -112,6 +112,10 @@ class Feed(ABC):
         if epoch != self._next.epoch:
             self._next = EpochPlace(epoch)
 
+    def _processes(self) -> int:
+        """How many processes take their steps together."""
+        return self._rank().world
+
     def _rank(self) -> Rank:
         return self._division.find(self._distributed(), read_environment())
 
@@ -124,9 +128,9 @@ class Feed(ABC):
     def _begin(self) -> Run:
         """Starts the next epoch."""
         self._check_process()
-        place, even, mine = self._next, self._division.even, self._rank()
+        place, even = self._next, self._division.even
         steps = self._known_steps()
-        votes = even is not None and steps is None and mine.world > 1
+        votes = even is not None and steps is None and self._processes() > 1
         if steps == INFINITE_CARDINALITY:
             steps = None
         least = self._least() if votes else None

@@ -10,6 +10,7 @@ from asyncdata.dataset.dataset import Dataset
 from asyncdata.feed.ranks import Division, Even
 
 if TYPE_CHECKING:
+    from asyncdata.feed.jax_arrays import Dtypes, JaxFeed
     from asyncdata.feed.pytorch import TorchFeed
 
 
@@ -67,10 +68,67 @@ def torch(
         ...         loss = model(batch)
         ...     torch.save({"model": model.state_dict(), "data": batches.state_dict()}, "checkpoint.pt")
     """
-    division = Division(rank=rank, world=world, shard=shard, even=even, deadline_s=deadline_s)
+    division = Division(rank=rank, world=world, shard=shard, even=even)
     arguments.integer("depth", depth, least=1, most=8)
     arguments.flag_or_none("pin", pin)
-    made: TorchFeed = _module("torch", "pytorch").TorchFeed(dataset, division, device=device, pin=pin, depth=depth)
+    arguments.number("deadline_s", deadline_s, above=0)
+    made: TorchFeed = _module("torch", "pytorch").TorchFeed(
+        dataset, division, device=device, pin=pin, depth=depth, deadline_s=deadline_s
+    )
+    return made
+
+
+def jax(
+    dataset: Dataset,
+    *,
+    sharding: Any = None,
+    depth: int = 2,
+    dtypes: Dtypes = None,
+    even: Even | None = "drop",
+    rank: int | None = None,
+    world: int | None = None,
+    shard: bool = True,
+) -> JaxFeed:
+    """Feeds JAX: each iteration is an epoch of the dataset, as jax arrays.
+
+    On the CPU an array whose leaf begins on a 64-byte boundary is the batch's own memory, as those are that workers
+    write. `BytesArray`, `RaggedArray`, texts and objects stay on the host.
+
+    The feed has ``state_dict()``, ``load_state_dict(state)``, ``commit()``, ``set_epoch(epoch)``, ``epoch``,
+    ``dataset`` and a length, as `torch` describes.
+
+    Args:
+        dataset: Gives whole batches; with `sharding` in several processes, each process's rows of a batch.
+        sharding: A ``jax.sharding.Sharding`` of the batches, first axis first; an array with fewer axes takes the
+            beginning of its ``PartitionSpec``. None: the default device.
+        depth: Batches that are sent to the devices while one is used.
+        dtypes: None: a type that jax would change, such as int64 without x64, is an error. ``"jax"``: values are
+            converted; one that does not fit is an error.
+        even: See `torch`.
+        rank: Number of this process; None: its place among those whose devices hold different rows by `sharding`, or
+            ``jax.process_index()``.
+        world: How many such places there are.
+        shard: See `torch`.
+
+    Raises:
+        ModuleNotFoundError: JAX is not installed.
+        PipelineError: During iteration: the dataset is sharded already; a type would change; or a batch cannot be
+            divided among the devices, with both numbers.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> ds = ad.Dataset.range(1000, output_type="int32").batch(100)
+        >>> batches = feed.jax(ds)  # doctest: +SKIP
+        >>> for batch in batches:  # doctest: +SKIP
+        ...     state = step(state, batch)
+    """
+    division = Division(rank=rank, world=world, shard=shard, even=even)
+    arguments.integer("depth", depth, least=0, most=8)
+    arguments.choice("dtypes", dtypes, ("jax", None))
+    made: JaxFeed = _module("jax", "jax_arrays").JaxFeed(
+        dataset, division, sharding=sharding, depth=depth, dtypes=dtypes
+    )
     return made
 
 

@@ -19,7 +19,7 @@ from asyncdata.errors import PipelineError
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
 from asyncdata.feed.ranks import Division
-from asyncdata.feed.run import AtOnce, Hand
+from asyncdata.feed.run import Ahead, Hand
 from asyncdata.feed.staging import Staging, StagingRing
 from asyncdata.memory.structure import map_leaves
 from asyncdata.types import Element
@@ -33,7 +33,7 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
     stays_here: ClassVar[tuple[str, ...]] = (*Feed.stays_here, "_slots", "_votes")
 
     def __init__(
-        self, dataset: Dataset, division: Division, *, device: Any = None, pin: bool | None = None, depth: int = 2
+        self, dataset: Dataset, division: Division, *, device: Any, pin: bool | None, depth: int, deadline_s: float
     ) -> None:
         super().__init__(dataset, division)
         self._device = None if device is None else torch.device(device)
@@ -42,6 +42,7 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
             raise ValueError("pin=True needs device=...: pinned memory is the way to a device")
         self._pin = pin
         self._depth = depth
+        self._deadline_s = deadline_s
         self._slots: StagingRing | None = None
         self._votes: _Votes | None = None
 
@@ -73,12 +74,12 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
                 "in advance. Call torch.distributed.init_process_group() first, or give even=None"
             )
         if self._votes is None:
-            self._votes = _Votes(self._division.deadline_s)
+            self._votes = _Votes(self._deadline_s)
         return self._votes
 
     def _hand(self) -> Hand:
         if self._device is None or self._device.type == "cpu":
-            return AtOnce(on_host)
+            return Ahead(on_host)
         if self._slots is None:
             self._slots = StagingRing(_DeviceCopies(self._device, pin=self._pin is not False), self._depth + 1)
         return Staging(self._slots, self._depth)

@@ -36,19 +36,16 @@ class Division:
         world: How many processes there are; None likewise.
         shard: Whether the feed shards the dataset; False: it is sharded already, or every process reads all of it.
         even: What makes all processes take the same number of steps; None: nothing does.
-        deadline_s: How long a process waits for the others.
     """
 
     rank: int | None
     world: int | None
     shard: bool
     even: Even | None
-    deadline_s: float
 
     def __post_init__(self) -> None:
         arguments.flag("shard", self.shard, strict=True)
         arguments.choice("even", self.even, EVEN)
-        arguments.number("deadline_s", self.deadline_s, above=0)
         if (self.rank is None) != (self.world is None):
             raise ValueError("give both rank and world, or neither")
         if self.rank is not None and self.world is not None:

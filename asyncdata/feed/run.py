@@ -41,18 +41,18 @@ class Hand(Protocol):
         """Drops those that wait."""
 
 
-class AtOnce:
-    """Hands each batch out as it comes.
+class Ahead:
+    """Converts batches, some of them before they are asked for.
 
     Args:
         convert: What the trainer gets of a batch.
+        depth: How many are converted while the trainer uses one.
     """
 
-    depth = 0
-
-    def __init__(self, convert: Callable[[Element], Any]) -> None:
+    def __init__(self, convert: Callable[[Element], Any], depth: int = 0) -> None:
+        self.depth = depth
         self._convert = convert
-        self._waiting: list[Element] = []
+        self._waiting: deque[Any] = deque()
 
     @property
     def waiting(self) -> int:
@@ -61,11 +61,11 @@ class AtOnce:
 
     def send(self, batch: Element) -> None:
         """See `Hand`."""
-        self._waiting.append(batch)
+        self._waiting.append(self._convert(batch))
 
     def receive(self) -> Any:
         """See `Hand`."""
-        return self._convert(self._waiting.pop())
+        return self._waiting.popleft()
 
     def clear(self) -> None:
         """See `Hand`."""

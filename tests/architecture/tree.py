@@ -29,6 +29,7 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "backports",
         "cv2",
         "hdfs_native",
+        "jax",
         "obstore",
         "pyarrow",
         "tqdm",

@@ -11,8 +11,7 @@ import asyncdata as ad
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
 from asyncdata.feed.ranks import Division
-from asyncdata.feed.run import AtOnce, Hand
-from tests.patience import LIMIT_S
+from asyncdata.feed.run import Ahead, Hand
 
 T = TypeVar("T")
 
@@ -60,12 +59,12 @@ class PlainFeed(Feed):
         return self._meeting.least
 
     def _hand(self) -> Hand:
-        return AtOnce(lambda batch: batch)
+        return Ahead(lambda batch: batch)
 
 
 def plain(dataset: ad.Dataset, rank: int = 0, meeting: Meeting | None = None, **settings: Any) -> PlainFeed:
     """The feed of one rank."""
-    known = {"rank": rank, "world": 1, "even": "drop", "shard": True, "deadline_s": LIMIT_S}
+    known = {"rank": rank, "world": 1, "even": "drop", "shard": True}
     return PlainFeed(dataset, Division(**{**known, **settings}), meeting)
 
 

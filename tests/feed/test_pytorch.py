@@ -276,6 +276,7 @@ def test_wrong_arguments_are_named() -> None:
         ({"depth": 0}, "depth"),
         ({"device": "nowhere"}, "nowhere"),
         ({"even": "odd"}, "even"),
+        ({"deadline_s": 0}, "deadline_s"),
         ({"world": 2}, "both rank and world"),
     ):
         with pytest.raises((ValueError, RuntimeError), match=message):

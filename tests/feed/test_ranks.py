@@ -18,7 +18,7 @@ from tests.samples import samples
 
 def division(**settings: Any) -> Division:
     """With what a test does not care about."""
-    known = {"rank": None, "world": None, "shard": True, "even": "drop", "deadline_s": 1.0}
+    known = {"rank": None, "world": None, "shard": True, "even": "drop"}
     return Division(**{**known, **settings})
 
 
@@ -129,7 +129,6 @@ def test_the_arguments_say_more_than_the_framework_and_that_more_than_the_enviro
         ({}, Environment(rank="3", world="2"), "rank 3 of 2 processes, as the environment"),
         ({}, Environment(rank="zero", world="2"), "RANK='zero' and WORLD_SIZE='2'"),
         ({"even": "odd"}, Environment(), "even must be"),
-        ({"deadline_s": 0}, Environment(), "deadline_s must be"),
     ],
 )
 def test_a_rank_that_does_not_exist_is_refused(settings: Any, environment: Environment, message: str) -> None:

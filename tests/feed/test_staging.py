@@ -61,7 +61,7 @@ class LateFeed(Feed):
     """Feeds such a device."""
 
     def __init__(self, dataset: ad.Dataset, device: LateDevice, depth: int) -> None:
-        super().__init__(dataset, Division(rank=0, world=1, shard=True, even="drop", deadline_s=1))
+        super().__init__(dataset, Division(rank=0, world=1, shard=True, even="drop"))
         self._slots = StagingRing(device, depth + 1)
         self._depth = depth
 
