@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from asyncdata.feed.frameworks import jax, torch
+from asyncdata.feed.frameworks import jax, keras, torch
 
-__all__ = ["jax", "torch"]
+__all__ = ["jax", "keras", "torch"]

@@ -202,6 +202,11 @@ class Feed(ABC):
         self._run = None
         self._next = EpochPlace(state["epoch"], state["steps"], state["turn"], state.get("pipeline"))
 
+    def close(self) -> None:
+        """Ends the iteration that runs, and waits for it; the state stays. A loop that is left ends by itself."""
+        if self._run is not None:
+            self._run.close()
+
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: not what runs here."""
         return {**vars(self), **dict.fromkeys(self.stays_here)}

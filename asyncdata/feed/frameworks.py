@@ -11,6 +11,7 @@ from asyncdata.feed.ranks import Division, Even
 
 if TYPE_CHECKING:
     from asyncdata.feed.jax_arrays import Dtypes, JaxFeed
+    from asyncdata.feed.keras_dataset import KerasFeed
     from asyncdata.feed.pytorch import TorchFeed
 
 
@@ -129,6 +130,48 @@ def jax(
     made: JaxFeed = _module("jax", "jax_arrays").JaxFeed(
         dataset, division, sharding=sharding, depth=depth, dtypes=dtypes
     )
+    return made
+
+
+def keras(
+    dataset: Dataset,
+    *,
+    steps: int | None = None,
+    rank: int | None = None,
+    world: int | None = None,
+    shard: bool = True,
+) -> KerasFeed:
+    """Feeds Keras: a ``keras.utils.PyDataset`` for ``fit``, ``evaluate`` and ``predict``, on every backend.
+
+    The elements of the dataset are ``(inputs,)``, ``(inputs, targets)`` or ``(inputs, targets, sample_weights)``. The
+    feed is one endless sequence of batches: every epoch of Keras takes the next ``steps`` of it. TensorFlow is not
+    needed with another backend.
+
+    ``state_dict()`` and ``load_state_dict(state)`` save and load the position, and ``callback(path)`` does both during
+    ``fit``, beside ``BackupAndRestore``. ``close()`` ends the pipeline.
+
+    Args:
+        dataset: Gives whole batches.
+        steps: Batches of an epoch of Keras; None: as many as the dataset has, or the rank that has the fewest.
+        rank: Number of this process; None: ``RANK`` in the environment, else 0.
+        world: How many processes there are; None: ``WORLD_SIZE``, else 1.
+        shard: See `torch`.
+
+    Raises:
+        ModuleNotFoundError: Keras or its backend is not installed.
+        PipelineError: The number of batches is not known, and `steps` is missing; or there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> x, y = np.random.rand(100, 4), np.random.rand(100)
+        >>> ds = ad.Dataset.from_tensor_slices((x, y)).shuffle(100, seed=1).batch(10)
+        >>> model.fit(feed.keras(ds), epochs=2)  # doctest: +SKIP
+    """
+    division = Division(rank=rank, world=world, shard=shard, even=None)
+    arguments.integer_or_none("steps", steps, least=1)
+    made: KerasFeed = _module("keras", "keras_dataset").KerasFeed(dataset, division, steps)
     return made
 
 

@@ -19,9 +19,8 @@ from asyncdata.dataset.dataset import Dataset
 from asyncdata.errors import PipelineError
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
-from asyncdata.feed.ranks import Division
-from asyncdata.feed.rows import Share, share_of
-from asyncdata.feed.run import Ahead, Hand
+from asyncdata.feed.ranks import Division, Share, share_of
+from asyncdata.feed.run import Conversion, Hand
 from asyncdata.memory.structure import flatten, leaf_names, unflatten
 from asyncdata.types import Element
 
@@ -61,7 +60,7 @@ class JaxFeed(Feed):
         return _least
 
     def _hand(self) -> Hand:
-        return Ahead(self._on_device, self._depth)
+        return Conversion(self._on_device, self._depth)
 
     def _on_device(self, batch: Element) -> Any:
         leaves, structure = flatten(batch, whole_ragged=True)

@@ -19,7 +19,7 @@ from asyncdata.errors import PipelineError
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
 from asyncdata.feed.ranks import Division
-from asyncdata.feed.run import Ahead, Hand
+from asyncdata.feed.run import Conversion, Hand
 from asyncdata.feed.staging import Staging, StagingRing
 from asyncdata.memory.structure import map_leaves
 from asyncdata.types import Element
@@ -79,7 +79,7 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
 
     def _hand(self) -> Hand:
         if self._device is None or self._device.type == "cpu":
-            return Ahead(on_host)
+            return Conversion(on_host)
         if self._slots is None:
             self._slots = StagingRing(_DeviceCopies(self._device, pin=self._pin is not False), self._depth + 1)
         return Staging(self._slots, self._depth)

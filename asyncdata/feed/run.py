@@ -41,7 +41,7 @@ class Hand(Protocol):
         """Drops those that wait."""
 
 
-class Ahead:
+class Conversion:
     """Converts batches, some of them before they are asked for.
 
     Args:
@@ -174,6 +174,12 @@ class Run:
         if self.ended and self.committed in (None, self.handed):
             return EpochPlace(self.epoch + 1)
         return self._own.place(self.handed if self.committed is None else self.committed)
+
+    def close(self) -> None:
+        """Ends, and waits for it."""
+        self._own.close()
+        self._window.clear()
+        self._hand.clear()
 
     def abandon(self) -> None:
         """Ends without waiting, when the trainer has left."""

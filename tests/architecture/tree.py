@@ -30,6 +30,7 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "cv2",
         "hdfs_native",
         "jax",
+        "keras",
         "obstore",
         "pyarrow",
         "tqdm",

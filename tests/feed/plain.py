@@ -11,7 +11,7 @@ import asyncdata as ad
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
 from asyncdata.feed.ranks import Division
-from asyncdata.feed.run import Ahead, Hand
+from asyncdata.feed.run import Conversion, Hand
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class PlainFeed(Feed):
         return self._meeting.least
 
     def _hand(self) -> Hand:
-        return Ahead(lambda batch: batch)
+        return Conversion(lambda batch: batch)
 
 
 def plain(dataset: ad.Dataset, rank: int = 0, meeting: Meeting | None = None, **settings: Any) -> PlainFeed:

@@ -11,7 +11,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.errors import PipelineError
-from asyncdata.feed.ranks import Division, Rank
+from asyncdata.feed.ranks import Division, Rank, share_of
 from asyncdata.options import Environment
 from tests.samples import samples
 
@@ -135,3 +135,32 @@ def test_a_rank_that_does_not_exist_is_refused(settings: Any, environment: Envir
     """With the place that it comes from."""
     with pytest.raises(ValueError, match=message):
         division(**settings).find(None, environment)
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "shares"),
+    [
+        ({0: [(0, 1), (1, 2)], 1: [(2, 3), (3, 4)]}, [(0, 2, 2), (1, 2, 2)]),
+        ({0: [(0, 4)], 1: [(0, 4)]}, [(0, 1, 1), (0, 1, 1)]),
+        ({0: [(2, 4)], 1: [(0, 2)], 2: [(2, 4)], 3: [(0, 2)]}, [(1, 2, 1), (0, 2, 1), (1, 2, 1), (0, 2, 1)]),
+        ({0: [(0, 1), (2, 3)], 1: [(1, 2), (3, 4)]}, [(0, 2, 2), (1, 2, 2)]),
+        ({0: [(0, 2), (0, 2)]}, [(0, 1, 1)]),
+    ],
+)
+def test_a_rank_is_a_set_of_rows(rows_of: dict[int, list[tuple[int, int]]], shares: list[tuple[int, int, int]]) -> None:
+    """In the order of the rows; replicas share a rank."""
+    assert [share_of(process, rows_of) for process in rows_of] == shares
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "message"),
+    [
+        ({0: [(0, 2)], 1: [(0, 2), (2, 4)]}, "overlap in part"),
+        ({0: [(0, 2), (2, 4)], 1: [(4, 8)]}, "overlap in part"),
+        ({1: [(0, 2)]}, "no device of this process"),
+    ],
+)
+def test_rows_that_make_no_ranks_are_refused(rows_of: dict[int, list[tuple[int, int]]], message: str) -> None:
+    """With what is wrong with them."""
+    with pytest.raises(PipelineError, match=message):
+        share_of(0, rows_of)
