@@ -227,7 +227,12 @@ class FeedIterator(Iterator[Any]):
         if run is None:
             run = self._run = self._feed._begin()  # noqa: SLF001 -- the two are one
             weakref.finalize(self, run.abandon).atexit = False
-        batch = END if run.ended else run.next()
+        try:
+            batch = END if run.ended else run.next()
+        except BaseException:
+            # Interrupted at any step, it cannot say any more which batch is the next one; what was handed out it can.
+            run.abandon()
+            raise
         if batch is END:
             raise StopIteration
         return batch

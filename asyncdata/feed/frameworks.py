@@ -40,7 +40,7 @@ def torch(
         dataset: Gives whole batches: `batch` belongs to the dataset.
         device: Where the tensors go, such as ``"cuda"``. Copies run on a stream of their own, from pinned memory that
             is used again. None: tensors stay on the host.
-        pin: Whether copies to the device go through pinned memory. None: yes.
+        pin: Whether copies to the device go through pinned memory. None: those to CUDA and XPU devices do.
         depth: Batches that are on their way to the device while one is used. Each needs the memory of a batch there,
             and as much pinned memory here.
         even: What makes all processes take the same number of steps. ``"drop"`` ends with the process that has the

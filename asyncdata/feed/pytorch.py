@@ -25,6 +25,8 @@ from asyncdata.memory.structure import map_leaves
 from asyncdata.types import Element
 
 _KINDS: Final = "?biufc"
+_PINNED: Final = ("cuda", "xpu")
+"""Devices that copy from pinned memory without the processor."""
 
 
 class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not there where types are checked
@@ -40,7 +42,7 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
         on_host = self._device is None or self._device.type == "cpu"
         if on_host and pin:
             raise ValueError("pin=True needs device=...: pinned memory is the way to a device")
-        self._pin = pin
+        self._pins = self._device is not None and self._device.type in _PINNED if pin is None else pin
         self._depth = depth
         self._deadline_s = deadline_s
         self._slots: StagingRing | None = None
@@ -81,7 +83,7 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
         if self._device is None or self._device.type == "cpu":
             return Conversion(on_host)
         if self._slots is None:
-            self._slots = StagingRing(_DeviceCopies(self._device, pin=self._pin is not False), self._depth + 1)
+            self._slots = StagingRing(_DeviceCopies(self._device, pin=self._pins), self._depth + 1)
         return Staging(self._slots, self._depth)
 
 

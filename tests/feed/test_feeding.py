@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.errors import PipelineError, StateError
+from asyncdata.errors import PipelineClosedError, PipelineError, StateError
 from asyncdata.feed.even import WINDOW
 from tests.feed.plain import Meeting, on_all_ranks, plain
 from tests.samples import samples
@@ -134,6 +134,40 @@ def test_a_loop_that_is_left_keeps_its_state_and_nothing_else(end: str) -> None:
     again = plain(numbers(100, known=True))
     again.load_state_dict(feed.state_dict())
     assert len(list(again)) == 32
+
+
+def test_an_error_ends_the_iteration_and_keeps_the_state() -> None:
+    """Of a function, or an interrupt between steps: the state counts what was handed out, and nothing more comes."""
+
+    def stop(number: int) -> int:
+        if number == 7:
+            raise ValueError("number seven")
+        return number
+
+    feed = plain(ad.Dataset.range(20).map(stop).batch(2))
+    batches = iter(feed)
+    assert [next(batches).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(ValueError, match="number seven"):
+        next(batches)
+    assert feed.state_dict()["steps"] == 3
+    with pytest.raises(PipelineClosedError, match="number seven"):
+        next(batches)
+    interrupted = plain(numbers(30, known=True))
+    batches = iter(interrupted)
+    first = next(batches).tolist()
+    interrupted._run._hand._convert = _interrupt  # type: ignore[union-attr]  # it ran
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    with pytest.raises(PipelineClosedError):
+        next(batches)
+    again = plain(numbers(30, known=True))
+    again.load_state_dict(interrupted.state_dict())
+    whole = [batch.tolist() for batch in numbers(30, known=True).iterator(epoch=0)]
+    assert [first, *(batch.tolist() for batch in again)] == whole
+
+
+def _interrupt(batch: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 def test_a_commit_says_what_was_used() -> None:
