@@ -103,13 +103,15 @@ class Feed(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Makes this the number of the next epoch, for trainers that count epochs themselves.
 
-        A loaded state that is of this epoch stays loaded.
+        A loaded state that is of this epoch stays loaded, and an iteration of it that runs goes on: it is the one that
+        the trainer means, when it has asked for batches ahead.
 
         Args:
             epoch: From 0 on.
         """
         arguments.integer("epoch", epoch, least=0)
-        if epoch != self._next.epoch:
+        runs = self._run is not None and self._run.live and self._run.epoch == epoch
+        if epoch != self._next.epoch and not runs:
             self._next = EpochPlace(epoch)
 
     def _processes(self) -> int:

@@ -98,6 +98,7 @@ class Run:
         self.begun = self.handed = place.steps
         self.committed: int | None = None
         self.ended = False
+        self.live = True  # until its end, or until the trainer has left
         self._own = own
         self._even = even
         self._least = least
@@ -120,7 +121,7 @@ class Run:
             self.handed += 1
             return found
         self.ended = True
-        self._own.close()
+        self.close()
         return END
 
     def _take(self) -> Element:
@@ -177,12 +178,14 @@ class Run:
 
     def close(self) -> None:
         """Ends, and waits for it."""
+        self.live = False
         self._own.close()
         self._window.clear()
         self._hand.clear()
 
     def abandon(self) -> None:
         """Ends without waiting, when the trainer has left."""
+        self.live = False
         self._own.abandon()
         self._window.clear()
         self._hand.clear()

@@ -131,6 +131,28 @@ def test_odd_arrays_become_tensors(array: Any) -> None:
     tensor.zero_()
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (0, 2), (), (1,)])
+def test_staging_memory_holds_any_type(shape: tuple[int, ...]) -> None:
+    """One after the other in the same bytes, which grow with the largest; here without a device that pins them."""
+    copies = object.__new__(feed_pytorch()._DeviceCopies)
+    spaces: dict[int, Any] = {}
+
+    def space(slot: int, number: int, nbytes: int) -> Any:
+        if number not in spaces or len(spaces[number]) < nbytes:
+            spaces[number] = torch.empty(nbytes, dtype=torch.uint8)
+        return spaces[number][:nbytes]
+
+    copies._pin, copies._space = True, space
+    for dtype in DTYPES:
+        array = np.asarray(np.random.default_rng(0).uniform(0, 9, shape)).astype(dtype)
+        staged = copies.stage(0, {"a": array, "b": array[..., None], "name": "x"})
+        assert staged["name"] == "x"
+        for leaf, expected in ((staged["a"], array), (staged["b"], array[..., None])):
+            assert leaf.numpy().dtype == array.dtype
+            np.testing.assert_array_equal(leaf.numpy(), expected)
+    assert len(spaces) == 2
+
+
 def test_read_only_elements_are_never_changed() -> None:
     """Elements that the dataset itself holds are copied: writing to a tensor does not change the next epoch."""
     batches = feed.torch(ad.Dataset.from_tensors(np.arange(4)).repeat(2))
