@@ -40,16 +40,17 @@ def fingerprint(node: Node) -> list[str]:
     return lines
 
 
-def first_unlike(here: Sequence[str], there: Sequence[str]) -> str | None:
+def first_unlike(here: Sequence[str], there: Sequence[str], place: str = "in the state") -> str | None:
     """The first step that differs, in words, or None.
 
     Args:
         here: The lines of this program's plan.
-        there: Those of the state; `without_batch_sizes` where batches may be of any size.
+        there: Those of the other one; `without_batch_sizes` where batches may be of any size.
+        place: Where these come from, in words.
     """
     for mine, other in zip_longest(here, there):
         if mine != other and without_batch_sizes([mine or ""]) != [other]:
-            return f"{mine or 'no more steps'} here, {other or 'no more steps'} in the state"
+            return f"{mine or 'no more steps'} here, {other or 'no more steps'} {place}"
     return None
 
 

@@ -31,6 +31,7 @@ from asyncdata.runtime.life.threads import Offload
 from asyncdata.runtime.memory.activity import note_progress
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.state.choices import Choices
 from asyncdata.workers.failure import as_raisable
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class StageContext:
         guard: Says whether an element that fails may be left out; None lets none.
         block_bytes: What a block of new objects may take, unless it is one element.
         ordered: Whether elements leave in the order in which they came, where the stage could do otherwise.
+        choices: The order in which a map passes elements on that are ready, where it is noted.
     """
 
     label: str
@@ -75,6 +77,7 @@ class StageContext:
     guard: Guard | None = None
     block_bytes: int = BLOCK_BYTES
     ordered: bool = True
+    choices: Choices | None = None
 
     @property
     def rows(self) -> Account:

@@ -29,8 +29,12 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "backports",
         "cv2",
         "hdfs_native",
+        "jax",
+        "keras",
         "obstore",
         "pyarrow",
+        "tqdm",
+        "torch",
     }
 )
 """Third-party packages that only an extra installs, by the name under which they are imported."""

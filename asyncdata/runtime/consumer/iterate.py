@@ -33,7 +33,8 @@ from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
-from asyncdata.runtime.state.news import NOTHING
+from asyncdata.runtime.state.news import NOTHING, News
+from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
 from asyncdata.types import Element
 from asyncdata.workers.failure import in_a_line
@@ -70,8 +71,10 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._lock = threading.RLock()  # a handler of signals may ask for stats in the middle of anything
         self._begin(epoch, None if state is None else from_document(state, plan))
 
-    def _begin(self, epoch: int, saved: SavedState | None) -> None:
-        """Starts a pipeline, at the beginning of an epoch or at a state."""
+    def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
+        """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
+        running = prepare(self._plan, epoch, saved, position)
+        saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
         if saved is not None:
             self._next_epoch(saved.epoch + 1)
@@ -84,7 +87,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._error: BaseException | None = None
         self._failure = ""
         self._news = self._news_before = NOTHING if saved is None else saved.news
-        running = prepare(self._plan, epoch, saved)
         options = running.cargo.options
         self._readers = readers_of(running.cargo.plan, deterministic=options.deterministic)
         self._positions = Positions(
@@ -98,7 +100,12 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
+        self._made = running.cargo
+        self._log: OrderLogWriter | None = None
         try:
+            if (path := running.cargo.options.order_log) is not None:
+                state = self._document(0, UNTOUCHED, NOTHING) if saved is None else to_document(saved, self._plan)
+                self._log = OrderLogWriter(os.fspath(path), state)
             running.start()
         except BaseException:
             self._finalizer()
@@ -106,7 +113,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 running.runtime.close()
             raise
         self._running: Running | None = running
-        self._made = running.cargo
 
     def __iter__(self) -> PipelineIterator:
         return self
@@ -115,6 +121,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         return self
 
     def __next__(self) -> Element:
+        if self._is_taken_over():
+            self.close()
+            self._take_over()
         try:
             element = self._take()
             while element is _NOTHING and not self._ended:
@@ -133,6 +142,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         raise self._outcome(StopIteration())
 
     async def __anext__(self) -> Element:
+        if self._is_taken_over():
+            await self.aclose()
+            self._take_over()
         while True:
             element = self._take()
             if element is not _NOTHING:
@@ -143,6 +155,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                     await self.aclose()
                 raise self._outcome(StopAsyncIteration())
             await self._usable().edge.wait_async()
+
+    def _is_taken_over(self) -> bool:
+        """Whether the run that is repeated was interrupted here, and went on from its state."""
+        return self._until is not None and self.position == self._until and not self._closed
+
+    def _take_over(self) -> None:
+        self._begin(self.epoch, None, self._until or 0)
 
     def _take(self) -> Element:
         """The next element if there is one; notes the end and errors."""
@@ -161,8 +180,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                         return _NOTHING
                     self._delivery, self._row = delivery, 0
                     news = delivery.news or NOTHING
+                    if self._log is not None:
+                        self._log.append(news)
                     self._news = self._news.then(news)
                     self._positions.receive(delivery.advance, news.events)
+                    if not len(delivery):
+                        self._delivery = None
+                        return _NOTHING  # it only has news
                 row = self._row
                 taken = 1
                 self._row += taken
@@ -259,7 +283,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 self._check_position(at)
             # In front of the first element nothing was taken from a listing: a new one is as good.
             news = self._news if at else self._news_before
-            made = self._made
             readers = self._readers
             refused = readers.part.refused
             bound: str | None = None
@@ -279,16 +302,20 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 if refused is not None:
                     raise StateError(f"{refused}. deterministic=True keeps the order")
                 state = None
+        return self._document(at, Saved(state, tracks), news, refused or bound)
+
+    def _document(self, at: int, state: Saved, news: News, refused: str | None = None) -> dict[str, Any]:
+        made = self._made
         return to_document(
             SavedState(
                 epoch=self.epoch,
                 position=at,
                 seed=made.seed,
                 drawn=tuple(drawn_seeds(made.plan)),
-                state=Saved(state, tracks),
-                causes=readers.part.causes,
+                state=state,
+                causes=self._readers.part.causes,
                 news=news,
-                division=readers.division(made.options.seed, refused or bound),
+                division=self._readers.division(made.options.seed, refused),
             ),
             self._plan,
         )
@@ -411,6 +438,24 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 await running.aclose()
             self._let_go(running)
 
+    def abandon(self) -> None:
+        """Ends the iteration without waiting for its end, as when nobody refers to the iterator any more.
+
+        A finalizer may call it, in any thread. The state can still be asked for, and `close` can still be called.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> it = ad.Dataset.range(3).iterator()
+            >>> first = next(it)
+            >>> it.abandon()
+            >>> it.state_dict()["position"]
+            1
+        """
+        self._closed = True
+        self._delivery = None
+        if os.getpid() == self._pid:
+            self._finalizer()
+
     @contextlib.contextmanager
     def _reported_once(self) -> Generator[None]:
         """Interrupted, closing is waited for again by the next call; a stuck thread is not."""
@@ -423,8 +468,12 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _begin_close(self) -> Running | None:
         """What is still to be waited for; in a forked child nothing is, it belongs to the parent."""
         running = self._running
-        self._closed = True
-        self._delivery = None
+        with self._lock:
+            self._closed = True
+            self._delivery = None
+            if self._log is not None:
+                self._log.close()
+                self._log = None
         if running is not None and os.getpid() != self._pid:
             self._forget()
             return None

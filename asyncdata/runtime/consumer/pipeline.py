@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.memory.advance import Advance
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance
 from asyncdata.memory.block import Block
+from asyncdata.memory.structure import LEAF
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.grouping import PaddedBatch, RaggedBatch, Rebatch
@@ -27,7 +28,7 @@ from asyncdata.plan.transformations import Batch, Map, MapBatch
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sharing import readers_of
 from asyncdata.planner.sizes import divide
-from asyncdata.runtime.consumer.delivery import Deliverer
+from asyncdata.runtime.consumer.delivery import Deliverer, Delivery
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
 from asyncdata.runtime.life.runtime import Runtime
@@ -44,6 +45,8 @@ _LOGGER: Final = logging.getLogger(__name__)
 _WORKER_NODES: Final = (Map, MapBatch)
 _BATCH_NODES: Final = (Batch, PaddedBatch, RaggedBatch, Rebatch)
 _STAGES_AT_FULL_SHARE: Final = 4
+_MOST_CHOICES: Final = 4096
+"""Notes of what steps chose that wait for the next element; where a filter drops everything they do not."""
 
 
 class Pipeline:
@@ -128,7 +131,7 @@ class Pipeline:
                         self._seed,
                         tasks.spawn,
                         self._tracks,
-                        self._start.before,
+                        self._start,
                     )
                 )
                 error = await self._work(services[0])
@@ -141,6 +144,7 @@ class Pipeline:
 
     async def _work(self, services: Services) -> BaseException | None:
         """The pump; returns the pipeline's error, if any."""
+        error: BaseException | None = None
         try:
             shares = divide(services.options, current_shards=1)
             consumer = services.account(
@@ -165,15 +169,24 @@ class Pipeline:
             self._gauges = Gauges(self._runtime, services.budget, deliverer, services.skipped)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
-            await self._pump(self._root, deliverer, services.news)
+            await self._pump(self._root, deliverer, services)
         except asyncio.CancelledError as caught:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return as_raisable(caught)  # user code raised it by itself
+            error = as_raisable(caught)  # user code raised it by itself
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
-            return as_raisable(caught)
-        return None
+            error = as_raisable(caught)
+        # What steps chose behind the last element: a run that repeats it comes as far.
+        self._tell_choices(services, least=1)
+        return error
+
+    def _tell_choices(self, services: Services, *, least: int) -> None:
+        """Delivers what steps chose without an element, if it is so much."""
+        if services.choices is not None and services.choices.pending >= least:
+            told = Delivery(LEAF, (), None, NO_ORIGINS, EMPTY)
+            told.news = services.news()
+            self._edge.put(told)
 
     def _scope(self, services: Services, consumer: Account) -> Scope:
         nodes = list(walk(self._plan))
@@ -197,7 +210,7 @@ class Pipeline:
             within=Owner() if self._readers.is_tracked else None,
         )
 
-    async def _pump(self, root: Stage, deliverer: Deliverer, news: Callable[[], News | None]) -> None:
+    async def _pump(self, root: Stage, deliverer: Deliverer, services: Services) -> None:
         pause = Pause()
         dropped: list[Advance] = []
         while await self._edge.wait_for_room():
@@ -206,6 +219,7 @@ class Pipeline:
                 return
             if not len(block):
                 self._edge.remind()
+                self._tell_choices(services, least=_MOST_CHOICES)
                 if self._readers.is_tracked:
                     # What nothing was made of is used up with the next element.
                     dropped.append(block.advance)
@@ -213,7 +227,7 @@ class Pipeline:
                 if dropped:
                     block.advance = Advance.concat([*dropped, block.advance])
                     dropped = []
-                await self._deliver(block, deliverer, news)
+                await self._deliver(block, deliverer, services.news)
             del block
             await pause()
 

@@ -27,7 +27,7 @@ from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.restored import DropStage, TrackedStage
-from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, passed_on, selected
+from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, passed_on, selected
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.spec import BytesSpec
 from asyncdata.types import Element
@@ -67,6 +67,7 @@ def lower(node: Node, scope: Scope) -> Stage:
         # Where elements may be left out, rows of the output are not counted off from rows of the input.
         loose = resumes is passed_on and scope.errors is not None
         with _as_state_error(context):
+            check_counts(scope.state.mark)
             scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
     stage = make(node, scope, context)
     if stage.meter is None:
@@ -133,7 +134,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     plan = rewrite(node, services.options, sharded=scope.sharded)
     if scope.within is not None:
-        part = unordered_part(plan, deterministic=scope.ordered)
+        part = unordered_part(plan, deterministic=scope.ordered, is_inner=True)
         if part.refused is not None:
             services.tracks.refuse(part.refused)
         if (drawn := drawn_anew(plan, services.options)) is not None:

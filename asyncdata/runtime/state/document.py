@@ -13,6 +13,7 @@ from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.planner.sharing import shard_name, shards_of
 from asyncdata.runtime.state import listings, skipped
+from asyncdata.runtime.state.choices import Recorded
 from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
@@ -29,10 +30,12 @@ class Start:
     Attributes:
         state: What the pipeline is brought back to.
         before: What else had happened by then.
+        choices: In which order steps pass elements on; None: as they are ready.
     """
 
     state: Saved = UNTOUCHED
     before: News = NOTHING
+    choices: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,32 @@ class Closed(NamedTuple):
     used: Rows
 
 
+class Keyed(NamedTuple):
+    """What a step must remember of elements that are delivered.
+
+    Attributes:
+        track: Its number.
+        keys: ``int64[n, 3]``: the number that the element uses up, and 16 bytes.
+    """
+
+    track: int
+    keys: Rows
+
+
+class Carried(NamedTuple):
+    """What a step carries from element to element.
+
+    Attributes:
+        track: Its number.
+        numbers: That elements use up.
+        values: Behind each of them.
+    """
+
+    track: int
+    numbers: Rows
+    values: Sequence[Any]
+
+
 class Dropped(NamedTuple):
     """Elements that nothing was made of."""
 
@@ -101,7 +127,7 @@ class Bound(NamedTuple):
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Closed | Dropped | Refused | Bound
+Event: TypeAlias = Begun | Marked | Ended | Closed | Keyed | Carried | Dropped | Refused | Bound
 
 BEGINNING: Final = State(None, 0)
 
@@ -110,6 +136,9 @@ _UNKNOWN: Final = -1
 
 NO_POSITIONS: Final = np.empty(0, np.int64)
 NO_POSITIONS.flags.writeable = False
+
+NO_KEYS: Final = np.empty((0, 2), np.int64)
+NO_KEYS.flags.writeable = False
 
 
 @dataclass(slots=True)
@@ -123,6 +152,8 @@ class SavedTrack:
         later: Positions behind it that were delivered, in ascending order.
         total: How many elements there are, where that was known.
         state: The input's state in front of `at`.
+        keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
+        value: What it carries behind the last of them; none where it carries nothing.
     """
 
     owner: Owner
@@ -131,6 +162,8 @@ class SavedTrack:
     later: Rows = field(default_factory=lambda: NO_POSITIONS)
     total: int | None = None
     state: State = BEGINNING
+    keys: Rows = field(default_factory=lambda: NO_KEYS)
+    value: tuple[Any, ...] = ()
 
     @property
     def delivered(self) -> int:
@@ -200,6 +233,15 @@ class Track:
     def closes(self, position: int) -> None:
         """The datasets of an element have ended."""
         self._events.append(Closed(self.used(np.array([position]))))
+
+    def remembers(self, numbers: Rows, keys: Rows) -> None:
+        """What the step must know of the elements that use up these numbers, once they are delivered."""
+        if len(numbers):
+            self._events.append(Keyed(self.number, np.column_stack((numbers, keys))))
+
+    def carries(self, numbers: Rows, values: Sequence[Any]) -> None:
+        """What the step carries behind the elements that use up these numbers."""
+        self._events.append(Carried(self.number, numbers, values))
 
     def was_delivered(self, position: int) -> bool:
         """Whether an element was delivered before."""
@@ -298,6 +340,8 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "branches": {str(n): list(track.owner.branches) for n, track in enumerate(tracks) if track.owner.branches},
         "later": np.concatenate([NO_POSITIONS, *(track.later for track in tracks)]),
         "states": [track.state for track in tracks],
+        "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
+        "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
     }
 
 
@@ -310,7 +354,8 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         ValueError: They are damaged.
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
-    states, branches = value["states"], value["branches"]
+    states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
+    values = value.get("values", {})
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
     tracks: list[SavedTrack] = []
@@ -326,6 +371,13 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
             raise ValueError(f"the positions of track {number}")
         if not isinstance(state, State):
             raise TypeError(f"the state of track {number}")
+        keys = np.asarray(all_keys.get(str(number), NO_POSITIONS))
+        if keys.dtype != np.int64 or keys.shape not in {(2 * (at + len(behind)),), (0,)}:
+            raise ValueError(f"the keys of track {number}")
         owner = Owner(track, position, inputs)
-        tracks.append(SavedTrack(owner, step, at, behind, None if total == _UNKNOWN else total, state))
+        carried = values.get(str(number), ())
+        if not isinstance(carried, tuple) or len(carried) > 1:
+            raise TypeError(f"the value of track {number}")
+        total_known = None if total == _UNKNOWN else total
+        tracks.append(SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried))
     return tuple(tracks)
