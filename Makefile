@@ -15,6 +15,10 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 # An environment of its own: its packages must not decide about those of the tests.
 TENSORFLOW := .cache/tensorflow
+FEEDS := .cache/feeds
+# Pinned, because nothing may replace a build for CPUs alone (named by PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL) by one for
+# GPUs, which has 4.5 GB.
+TORCH := torch==2.13.0
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
 ARGS ?=
 # The tests start hundreds of programs: without bytecode each of them compiles the package again.
@@ -24,7 +28,7 @@ PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4
 # Where interpreters differ: processes and their ends, threads, signals, memory, what user code returns.
 QUICK := tests/dataset tests/faults tests/memory tests/runtime tests/testing tests/workers $(wildcard tests/test_*.py)
 
-.PHONY: help test quick hdfs tensorflow demo check soak bench referee clean
+.PHONY: help test quick hdfs tensorflow feeds feedtests demo check soak bench referee clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -39,6 +43,11 @@ hdfs: $(VENV)/.dev ## fetch what the HDFS tests run on; says what this machine l
 	$(RUN) -m tests.hdfs.cluster prepare $(ARGS)
 
 tensorflow: $(TENSORFLOW)/.installed ## install TensorFlow beside, for the tests that ask it (ASYNCDATA_REFEREE_PYTHON)
+
+feeds: $(FEEDS)/.installed ## install PyTorch, JAX and Keras beside, for the tests of asyncdata.feed
+
+feedtests: $(FEEDS)/.installed ## run the tests of asyncdata.feed, and the pages about it, with these
+	$(MAKE) VENV=$(FEEDS) test ARGS='tests/feed tests/architecture/test_docs.py -k feed'
 
 demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
 	$(RUN) -m benchmarks.demo $(ARGS)
@@ -76,6 +85,12 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 $(TENSORFLOW)/.installed: | $(VENV)/.python
 	"$(FOUND)" -m venv $(TENSORFLOW)
 	$(TENSORFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-input 'tensorflow-cpu>=2.16'
+	@touch $@
+
+$(FEEDS)/.installed: pyproject.toml
+	$(MAKE) VENV=$(FEEDS) $(FEEDS)/.python
+	$(FEEDS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras
+	$(MAKE) VENV=$(FEEDS) $(FEEDS)/.dev
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.python

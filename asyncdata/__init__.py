@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asyncdata import state as state
+    from asyncdata.dataset.adapting import adapt as adapt
     from asyncdata.dataset.dataset import Dataset as Dataset
     from asyncdata.dataset.directories import image_dataset_from_directory as image_dataset_from_directory
     from asyncdata.dataset.directories import text_dataset_from_directory as text_dataset_from_directory
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.memory.structure import register_dataclass as register_dataclass
     from asyncdata.observe.openmetrics import PipelineMetrics as PipelineMetrics
+    from asyncdata.observe.progress import progress as progress
     from asyncdata.observe.snapshot import PipelineStats as PipelineStats
     from asyncdata.options import AUTOTUNE as AUTOTUNE
     from asyncdata.options import ErrorPolicy as ErrorPolicy
@@ -76,6 +78,17 @@ if TYPE_CHECKING:
     from asyncdata.options import TimeoutOptions as TimeoutOptions
     from asyncdata.plan.node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from asyncdata.plan.node import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from asyncdata.preprocessing.bucketize import Bucketize as Bucketize
+    from asyncdata.preprocessing.hash_to_bins import HashToBins as HashToBins
+    from asyncdata.preprocessing.loading import load_preprocessing as load_preprocessing
+    from asyncdata.preprocessing.lookup import Lookup as Lookup
+    from asyncdata.preprocessing.moments import Normalization as Normalization
+    from asyncdata.preprocessing.nest import ByLeaf as ByLeaf
+    from asyncdata.preprocessing.normalize import Normalize as Normalize
+    from asyncdata.preprocessing.quantiles import Quantiles as Quantiles
+    from asyncdata.preprocessing.text_vectorize import TextVectorize as TextVectorize
+    from asyncdata.preprocessing.text_vocabulary import TextVocabulary as TextVocabulary
+    from asyncdata.preprocessing.vocabulary import Vocabulary as Vocabulary
     from asyncdata.record.manifest_writer import write_manifest as write_manifest
     from asyncdata.record.tfrecord_writer import TFRecordWriter as TFRecordWriter
     from asyncdata.runtime.consumer.iterate import PipelineIterator as PipelineIterator
@@ -142,6 +155,18 @@ _HOMES = {
     "asyncdata.formats.image": ("decode_image",),
     "asyncdata.formats.example.sequences": ("parse_sequence_example",),
     "asyncdata.formats.example.serialize": ("serialize_example", "serialize_sequence_example"),
+    "asyncdata.dataset.adapting": ("adapt",),
+    "asyncdata.preprocessing.bucketize": ("Bucketize",),
+    "asyncdata.preprocessing.hash_to_bins": ("HashToBins",),
+    "asyncdata.preprocessing.loading": ("load_preprocessing",),
+    "asyncdata.preprocessing.lookup": ("Lookup",),
+    "asyncdata.preprocessing.moments": ("Normalization",),
+    "asyncdata.preprocessing.nest": ("ByLeaf",),
+    "asyncdata.preprocessing.normalize": ("Normalize",),
+    "asyncdata.preprocessing.quantiles": ("Quantiles",),
+    "asyncdata.preprocessing.text_vectorize": ("TextVectorize",),
+    "asyncdata.preprocessing.text_vocabulary": ("TextVocabulary",),
+    "asyncdata.preprocessing.vocabulary": ("Vocabulary",),
     "asyncdata.record.manifest_writer": ("write_manifest",),
     "asyncdata.record.tfrecord_writer": ("TFRecordWriter",),
     "asyncdata.memory.bytesarray": ("BytesArray",),
@@ -151,6 +176,7 @@ _HOMES = {
     "asyncdata.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
     "asyncdata.plan.node": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
     "asyncdata.observe.openmetrics": ("PipelineMetrics",),
+    "asyncdata.observe.progress": ("progress",),
     "asyncdata.observe.snapshot": ("PipelineStats",),
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),
     "asyncdata.runtime.consumer.iterate": ("PipelineIterator",),

@@ -217,7 +217,7 @@ class PipelineClosedError(PipelineError, RuntimeError):
 
 
 class StateError(PipelineError, ValueError):
-    """A state does not fit the pipeline or its data, or the pipeline has none that would bring it back exactly."""
+    """A state or order log does not fit the pipeline or its data, or the pipeline has no state that brings it back."""
 
 
 class ForkedProcessError(PipelineError, RuntimeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
@@ -219,8 +219,8 @@ class ErrorPolicy(OptionRecord):
             that an endless dataset in which everything fails ends.
         skip_unreachable: Also end a shard early if its storage cannot be read after all attempts. An outage would then
             empty a whole epoch, shard by shard.
-        quarantine: A local file to which each failure appends a line of JSON: ``url``, ``generation``, ``offset``,
-            ``record``, ``stage``, ``error``. None: no file.
+        quarantine: A local file to which each failure appends a line of JSON: ``id``, ``url``, ``generation``,
+            ``offset``, ``record``, ``stage``, ``error``. The id is the same in every run of the epoch. None: no file.
         log_warning: Also log every failure.
     """
 
@@ -240,8 +240,8 @@ class ErrorPolicy(OptionRecord):
         arguments.integer("max_in_a_row", self.max_in_a_row, least=1)
         arguments.flag("skip_unreachable", self.skip_unreachable, strict=True)
         arguments.flag("log_warning", self.log_warning, strict=True)
-        if self.quarantine is not None and "://" in (name := arguments.url("quarantine", self.quarantine)):
-            raise ValueError(f"quarantine must be a local file, not {arguments.shown(name)}")
+        if self.quarantine is not None:
+            _local("quarantine", self.quarantine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -284,6 +284,12 @@ class Options(OptionRecord):
         state_history: The number of elements for which `PipelineIterator.state_dict` can go back, because trainers
             read ahead of the element that they use.
         close_timeout_s: How long ``close()`` waits for running user code before it raises ``CloseTimeoutError``.
+        order_log: A local file to which every iterator appends in which order its steps without a fixed order passed
+            elements on, so that ``replay`` repeats it. One iterator at a time writes it. See the how-to "Resume
+            training".
+        replay: An order log. The iterator gives the same elements as the one that wrote it, in the same order, also
+            with other workers, memory and timing; ``StateError`` where the log ends. It has to be another file than
+            ``order_log``.
         errors: What to do with elements that fail, see ``ErrorPolicy``. None: the first failure ends the pipeline.
         retry: See ``RetryOptions``.
         timeouts: See ``TimeoutOptions``.
@@ -316,6 +322,8 @@ class Options(OptionRecord):
     task_timeout_s: float | None = None
     state_history: int = 16
     close_timeout_s: float = 10.0
+    order_log: str | os.PathLike[str] | None = None
+    replay: str | os.PathLike[str] | None = None
     errors: ErrorPolicy | None = None
     retry: RetryOptions = field(default_factory=RetryOptions)
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
@@ -338,12 +346,26 @@ class Options(OptionRecord):
             arguments.number("task_timeout_s", self.task_timeout_s, least=0.001, most=1e9)
         arguments.integer("state_history", self.state_history, least=0)
         arguments.number("close_timeout_s", self.close_timeout_s, above=0)
+        for name in ("order_log", "replay"):
+            if (path := getattr(self, name)) is not None:
+                _local(name, path)
+        if self.replay is not None and self.order_log is not None and _is_same(self.order_log, self.replay):
+            raise ValueError("order_log and replay must be two files: what is repeated is not written to")
         if self.errors is not None:
             arguments.instance("errors", self.errors, ErrorPolicy, "an ErrorPolicy or None")
         arguments.instance("retry", self.retry, RetryOptions, "RetryOptions")
         arguments.instance("timeouts", self.timeouts, TimeoutOptions, "TimeoutOptions")
         arguments.instance("hedge", self.hedge, HedgeOptions, "HedgeOptions")
         object.__setattr__(self, "storage", _by_scheme(self.storage))
+
+
+def _local(name: str, path: Any) -> None:
+    if "://" in (url := arguments.url(name, path)):
+        raise ValueError(f"{name} must be a local file, not {arguments.shown(url)}")
+
+
+def _is_same(path: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _by_scheme(storage: Any) -> dict[str, dict[str, Any]]:
@@ -372,12 +394,16 @@ class Environment:
         http_proxy: ``http_proxy`` or ``HTTP_PROXY``, or else ``all_proxy``: the proxy for ``http://`` URLs.
         https_proxy: ``https_proxy`` or ``HTTPS_PROXY``, or else ``all_proxy``: the proxy for ``https://`` URLs.
         no_proxy: ``no_proxy`` or ``NO_PROXY``: hosts that are reached without a proxy.
+        rank: ``RANK``, as launchers of distributed training set it: the number of this process.
+        world: ``WORLD_SIZE``: how many processes there are.
     """
 
     storage_emulator_host: str | None = field(default=None, repr=False)
     http_proxy: str | None = field(default=None, repr=False)
     https_proxy: str | None = field(default=None, repr=False)
     no_proxy: str | None = None
+    rank: str | None = None
+    world: str | None = None
 
 
 def read_environment() -> Environment:
@@ -387,6 +413,8 @@ def read_environment() -> Environment:
         http_proxy=_proxy_variable("http") or _proxy_variable("all"),
         https_proxy=_proxy_variable("https") or _proxy_variable("all"),
         no_proxy=_proxy_variable("no"),
+        rank=os.environ.get("RANK") or None,
+        world=os.environ.get("WORLD_SIZE") or None,
     )
 
 
@@ -396,6 +424,11 @@ def _proxy_variable(kind: str) -> str | None:
     if value is None and not (kind == "http" and "REQUEST_METHOD" in os.environ):
         value = os.environ.get(f"{kind}_proxy".upper())
     return value or None
+
+
+def set_variables(names: Iterable[str]) -> list[str]:
+    """Returns the names of those environment variables that are set; their values may be secrets."""
+    return [name for name in names if os.environ.get(name)]
 
 
 def usable_cpus() -> int:

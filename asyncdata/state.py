@@ -1,4 +1,6 @@
-"""States of iterators in files and objects: written as a whole or not at all, and checked when they are read.
+"""States of iterators: in files and objects, divided among other readers, and described.
+
+Files and objects are written as a whole or not at all, and checked when they are read.
 
 The list of files that an epoch was begun with is the same in all states of the epoch, and may be long. So it is a file
 of its own beside the states, named by its digest and written once; states of few files contain it.
@@ -18,6 +20,8 @@ from typing import Any, Final, TypeVar
 from asyncdata import arguments
 from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
 from asyncdata.options import Options, read_environment
+from asyncdata.runtime.state.description import FileCursor, StateDescription, describe, diff
+from asyncdata.runtime.state.division import split
 from asyncdata.runtime.state.document import check_version
 from asyncdata.runtime.state.json_codec import compressed
 from asyncdata.runtime.state.listings import digest_of, unpack
@@ -27,7 +31,7 @@ from asyncdata.storage.local.reader import path_of
 from asyncdata.storage.local.replacing import replacing
 from asyncdata.storage.urls import scheme_of
 
-__all__ = ["load", "save"]
+__all__ = ["FileCursor", "StateDescription", "describe", "diff", "load", "save", "split"]
 
 T = TypeVar("T")
 

@@ -99,9 +99,7 @@ class Advance:
         return self.used_rows[: self.end(row)]
 
     def used_by_row(self) -> tuple[list[Rows], Rows]:
-        """What each row uses up where rows have no fixed order, none where they have one; and the tail."""
-        if self.ordered:
-            return [NO_ORIGINS] * self.rows, NO_ORIGINS
+        """What each row uses up, and the tail."""
         *parts, tail = np.split(self.used_rows, self._all_ends())
         return parts, tail
 

@@ -24,7 +24,9 @@ parked, and read-ahead of such a size is not promoted. Sources that are read slo
 row is welcome.
 
 **Debt.** A task's output that is larger than foreseen already exists: ``owe`` charges it, whatever is free. ``free`` is
-then negative, and only asks that a reserve covers are granted until released bytes have repaid the debt.
+then negative, and only asks that a reserve covers are granted until released bytes have repaid the debt. What a task
+owes that is not next in line does not count against the reserve of the one that is. Where that reserve has repaid it
+all the same, the soonest ask is granted when nothing else moves.
 
 **Why it cannot deadlock.** Suppose that nothing moves any more, and let Q be the first ask of the queue, n bytes for
 the account q. Read-ahead has been recalled, so no *ahead* is left. An ask that a reserve in force covers is never in
@@ -91,6 +93,7 @@ class Ledger:
         self._granted: list[Ticket] = []
         self._failed: list[Ticket] = []
         self._recalls: list[Ticket] = []
+        self._owed: list[Ticket] = []  # of spare tasks, at most one of each task
         self._refused = False
         self._room = False
         self.has_decisions = False
@@ -188,14 +191,21 @@ class Ledger:
                 self._granted.remove(ticket)
         return ticket
 
-    def owe(self, account: Account, nbytes: int) -> Ticket:
+    def owe(self, account: Account, nbytes: int, *, spare: bool = False) -> Ticket:
         """Charges bytes that exist already, or will in a moment; held at once, whatever is free.
+
+        Args:
+            account: Who owes them.
+            nbytes: How much.
+            spare: They belong to a task that is not the soonest, which must not use up the reserve of the soonest.
 
         Raises:
             MemoryLimitError: Beside the reserves of the other accounts so much would never be free.
         """
-        ticket = self._ticket(account, nbytes, None)
-        self._hold(ticket, ticket.cost)
+        ticket = self._ticket(account, nbytes, None, sort=Sort.EXTRA if spare else Sort.OWN)
+        self._hold(ticket, nbytes if spare else ticket.cost)
+        if spare:
+            self._owed = [owed for owed in self._owed if _is_spare(owed)] + [ticket]
         if self.free < 0:
             self._recalls += self._ahead.recall(-self.free)
             self.has_decisions = True
@@ -439,6 +449,8 @@ class Ledger:
         account, cost = ticket.account, ticket.cost
         if account.kind is Kind.FLOW and self._borrow(account, cost):
             self._settle()
+        elif account.own + ticket.nbytes <= account.reserved and cost <= self.free + self._debt:
+            self._grant(ticket, cost)
         elif account.kind is Kind.FLOW or not self._pass_by():
             self._fail(ticket, hopeless(self._accounts, ticket, self.limit, self.parts))
             self._settle()
@@ -480,6 +492,11 @@ class Ledger:
                 self._lowered(account)
         return self._lent != lent
 
+    @property
+    def _debt(self) -> int:
+        """What tasks that are not the soonest have made beyond what was granted to them."""
+        return sum(ticket.nbytes for ticket in self._owed if _is_spare(ticket))
+
     def _borrow(self, account: Account, nbytes: int) -> bool:
         """Frees ``nbytes`` from unused reserves farther upstream: flow returns them without them, if all is granted."""
         lenders = [a for a in self._accounts if a.rank > account.rank and a.backed > a.own]
@@ -503,3 +520,7 @@ class Ledger:
 
 def _rank(account: Account) -> int:
     return account.rank
+
+
+def _is_spare(ticket: Ticket) -> bool:
+    return ticket.state is TicketState.HELD and ticket.sort is Sort.EXTRA

@@ -134,13 +134,13 @@ class SpanAllocator:
         return self._live.get(offset)
 
     def span_bytes(self, nbytes: int) -> int:
-        """What a request for ``nbytes`` occupies; the number to charge before taking it.
+        """What a request for ``nbytes`` occupies; the number to charge before taking it. Nothing takes a granule, too.
 
         The class of a request that fits the limit never exceeds the limit. A larger request has a class too.
         """
-        if nbytes < 1:
-            raise ValueError(f"a span has at least 1 byte, not {nbytes}")
-        granules = -(-nbytes // self._granule)
+        if nbytes < 0:
+            raise ValueError(f"a span of {nbytes} bytes")
+        granules = max(-(-nbytes // self._granule), 1)
         if granules <= _FINE_STEPS:
             return granules * self._granule
         shift = (granules - 1).bit_length() - 1 - _STEP_BITS

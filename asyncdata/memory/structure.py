@@ -92,25 +92,27 @@ def _fields(element: Element) -> tuple[str, ...] | None:
     return fields
 
 
-def flatten(element: Element) -> tuple[list[Any], Structure]:
-    """The leaves of an element from left to right, and its structure."""
+def flatten(element: Element, *, whole_ragged: bool = False) -> tuple[list[Any], Structure]:
+    """The leaves of an element from left to right, and its structure; `whole_ragged`: a RaggedArray is one leaf."""
     leaves: list[Any] = []
-    return leaves, _flatten_into(element, leaves)
+    return leaves, _flatten_into(element, leaves, whole_ragged)
 
 
-def _flatten_into(element: Element, leaves: list[Any]) -> Structure:
+def _flatten_into(element: Element, leaves: list[Any], whole_ragged: bool) -> Structure:
     if isinstance(element, tuple):
         make = type(element) if hasattr(element, "_fields") else None
-        return TupleOf(tuple(_flatten_into(child, leaves) for child in element), make)
+        return TupleOf(tuple(_flatten_into(child, leaves, whole_ragged) for child in element), make)
     if isinstance(element, dict):
-        return DictOf(tuple(element), tuple(_flatten_into(child, leaves) for child in element.values()))
-    if isinstance(element, RaggedArray):
+        children = tuple(_flatten_into(child, leaves, whole_ragged) for child in element.values())
+        return DictOf(tuple(element), children)
+    if isinstance(element, RaggedArray) and not whole_ragged:
         splits = element.nested_row_splits
         leaves += (element.flat_values, *splits)
         return RaggedOf(len(splits))
     fields = _fields(element)
     if fields is not None:
-        return RecordOf(type(element), fields, tuple(_flatten_into(getattr(element, name), leaves) for name in fields))
+        children = tuple(_flatten_into(getattr(element, name), leaves, whole_ragged) for name in fields)
+        return RecordOf(type(element), fields, children)
     leaves.append(element)
     return LEAF
 
@@ -161,9 +163,9 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Element:
     return {key: unflatten(child, leaves) for key, child in zip(structure.keys, structure.children, strict=True)}
 
 
-def map_leaves(function: Callable[[Any], Any], element: Element) -> Element:
-    """The same nest with what the function makes of each leaf."""
-    leaves, structure = flatten(element)
+def map_leaves(function: Callable[[Any], Any], element: Element, *, whole_ragged: bool = False) -> Element:
+    """The same nest with what the function makes of each leaf; `whole_ragged`: a RaggedArray is one leaf."""
+    leaves, structure = flatten(element, whole_ragged=whole_ragged)
     if structure is LEAF:
         return function(element)
     return unflatten(structure, map(function, leaves))

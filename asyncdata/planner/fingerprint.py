@@ -1,13 +1,15 @@
 """What a saved state is of: the steps of a plan and the settings that change elements, as lines of text.
 
 Two plans with the same lines give the same elements in the same order, as far as that can be said without running
-functions, which are known by their names. Parallelism, executors, prefetching and `shard` are left out: a state may be
-loaded where these are different.
+functions, which are known by their names. Parallelism, executors and prefetching are left out: a state may be loaded
+where these are different. So is `shard`, because readers of one source have states of one plan; each state names its
+own.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Final
@@ -24,6 +26,7 @@ from asyncdata.redaction import redact
 _TRANSPARENT: Final = (Prefetch, Shard, WithOptions)
 _CHANGE_NOTHING: Final = frozenset({*CHANGE_NOTHING, "setup"})
 _LONGEST: Final = 200
+_BATCH_SIZE: Final = re.compile(r"^((?:padded_|ragged_)?batch)\(size=\d+(?:, )?")
 
 
 def fingerprint(node: Node) -> list[str]:
@@ -37,32 +40,39 @@ def fingerprint(node: Node) -> list[str]:
     return lines
 
 
-def first_unlike(here: Sequence[str], there: Sequence[str]) -> str | None:
+def first_unlike(here: Sequence[str], there: Sequence[str], place: str = "in the state") -> str | None:
     """The first step that differs, in words, or None.
 
     Args:
         here: The lines of this program's plan.
-        there: Those of the state.
+        there: Those of the other one; `without_batch_sizes` where batches may be of any size.
+        place: Where these come from, in words.
     """
     for mine, other in zip_longest(here, there):
-        if mine != other:
-            return f"{mine or 'no more steps'} here, {other or 'no more steps'} in the state"
+        if mine != other and without_batch_sizes([mine or ""]) != [other]:
+            return f"{mine or 'no more steps'} here, {other or 'no more steps'} {place}"
     return None
+
+
+def without_batch_sizes(lines: Sequence[str]) -> list[str]:
+    """The lines of a plan whose batches may be of any size."""
+    return [_BATCH_SIZE.sub(r"\1(", line) for line in lines]
 
 
 def drawn_seeds(node: Node) -> list[int]:
     """The seeds that steps drew when they were made, for an order that stays, the last step's first."""
-    return [getattr(each, "drawn", 0) for each in walk(node) if _draws_once(each)]
+    return [getattr(each, "drawn", 0) for each in walk(node) if draws_once(each)]
 
 
-def _draws_once(node: Node) -> bool:
+def draws_once(node: Node) -> bool:
+    """Whether a step drew a seed when it was made, for an order that stays."""
     fresh = getattr(node, "reshuffle", None) or getattr(node, "rerandomize", None)
     return hasattr(node, "drawn") and not fresh and getattr(node, "seed", None) is None
 
 
 def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
     """The plan with other such seeds, in that order."""
-    drawn = {id(each): seed for each, seed in zip(filter(_draws_once, walk(node)), seeds, strict=True)}
+    drawn = {id(each): seed for each, seed in zip(filter(draws_once, walk(node)), seeds, strict=True)}
 
     def change(old: Node, new: Node) -> Node:
         if id(old) not in drawn:

@@ -15,10 +15,13 @@ _POOLED = ("process", "thread")
 
 def fuse_map_batch(node: Node, options: Options) -> Node:
     """`Map` in workers followed by `Batch`: the workers write the rows of the finished batch themselves."""
-    del options
     if not isinstance(node, Batch) or not isinstance(node.input, Map) or node.input.executor not in _POOLED:
         return node
     first = node.input
+    # What mixes elements stays a step of its own where its choices are noted: what is joined depends on the executor.
+    ordered = options.deterministic if first.deterministic is None else first.deterministic
+    if not ordered and (options.order_log is not None or options.replay is not None):
+        return node
     assert first.executor is not None
     return MapBatch(
         input=first.input,

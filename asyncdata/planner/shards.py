@@ -9,6 +9,8 @@ Whether the steps before a cache or snapshot run at all is known only later, so 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from asyncdata.errors import PipelineError
 from asyncdata.options import Options
 from asyncdata.plan.combining import ChooseFrom, SampleFrom
@@ -17,6 +19,7 @@ from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import Random, RejectionResample, Shard, TakeWhile, Unique
 from asyncdata.plan.sources import ListFiles, ManifestFile
 from asyncdata.plan.transformations import Filter, Interleave, Map, MapBatch, Shuffle
+from asyncdata.planner.fingerprint import draws_once
 
 _VALUES_DECIDE = (Filter, TakeWhile, Unique, ChooseFrom, SampleFrom, GroupByWindow, Interleave, RejectionResample)
 """Which elements these give, and where, depends on the values that they get."""
@@ -33,6 +36,30 @@ def refuse_overlap(node: Node, options: Options, *, sharded: str = "") -> None:
     Raises:
         PipelineError: The parts would overlap.
     """
+    for each, shard, decides in _walk(node, sharded):
+        if shard:
+            _refuse(each, options, shard, decides=decides)
+
+
+def drawn_anew(node: Node, options: Options) -> Node | None:
+    """The first step by whose random numbers the order of an inner dataset differs from process to process, or None.
+
+    A seed that a step of it drew when it was made differs, too: the dataset is made in each process.
+
+    Args:
+        node: The last node of its plan.
+        options: In force for it.
+    """
+    if options.seed is not None:
+        return None
+    for each, _, decides in _walk(node, "shard"):
+        if draws_once(each) or _draws_order(each, decides=decides):
+            return each
+    return None
+
+
+def _walk(node: Node, sharded: str) -> Iterator[tuple[Node, str, bool]]:
+    """Each step, the shard that comes after it, and whether a step between the two decides by values."""
     waiting = [(node, sharded, False)]
     seen = set()
     while waiting:
@@ -40,8 +67,7 @@ def refuse_overlap(node: Node, options: Options, *, sharded: str = "") -> None:
         if (id(each), shard, decides) in seen:
             continue
         seen.add((id(each), shard, decides))
-        if shard:
-            _refuse(each, options, shard, decides=decides)
+        yield each, shard, decides
         shard = shard_label(each) or shard
         if isinstance(each, Cache | Snapshot):
             shard = ""

@@ -131,11 +131,11 @@ class Skips:
         tally = guard.tally
         tally.seen += 1
         known = self._known.get(identity)
+        if self._quarantine is not None:
+            self._quarantine.put({"id": f"{identity:016x}", **line})
         if known:
             # It failed before the interruption, too, and was not too many then.
             tally.in_a_row = known.pop(0)
-            if self._quarantine is not None:
-                self._quarantine.put(line)
             return None
         before = self._counts()
         tally.skipped += 1
@@ -146,8 +146,6 @@ class Skips:
         self._bytes += line.get("unread_bytes") or 0
         self._last = in_a_line(error)
         self._first = self._first or self._last
-        if self._quarantine is not None:
-            self._quarantine.put(line)
         if self.policy.log_warning:
             _LOGGER.warning("skipped in %s: %s", guard.label, _name(line))
         reason = self._exceeded(tally)
@@ -246,7 +244,7 @@ class Guard:
         if ends_program(error):
             return error
         line = {**self._skips.place(error, origin), "stage": self.label, "error": describe(error)}
-        return self._skips.count(self, error, line, identity_of(self._around, origin.tolist()))
+        return self._skips.count(self, error, line, identity_of(self._around, origin.tolist(), line))
 
     def end_shard(self, error: BaseException, size: Callable[[], int | None]) -> TooManyErrorsError | None:
         """A shard cannot be read any further; the error to raise if it was one too many, else it ends here.
@@ -258,7 +256,7 @@ class Guard:
         line = {**self._skips.place(error, None), "stage": self.label, "error": describe(error)}
         whole, offset = size(), line["offset"] or 0
         line["unread_bytes"] = None if whole is None else max(0, whole - offset)
-        return self._skips.count(self, error, line, identity_of(self._around, line["url"]))
+        return self._skips.count(self, error, line, identity_of(self._around, "shard", line))
 
     def ends_shard(self, error: BaseException) -> bool:
         """Whether an error of a source ends only the shard it happened in."""

@@ -15,6 +15,7 @@ from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import State
 from asyncdata.observe.parts import SkippedStats
 from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
+from asyncdata.plan.node import Node
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.planner.unordered import UnorderedPart
 from asyncdata.runtime.error_policy import Skips, sum_up
@@ -30,8 +31,10 @@ from asyncdata.runtime.stage import Spawn, StageContext
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
+from asyncdata.runtime.state.choices import AllChoices, Choices
+from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.listings import Listings
-from asyncdata.runtime.state.news import NOTHING, News
+from asyncdata.runtime.state.news import News
 from asyncdata.runtime.state.resume import BEGIN, Resume
 from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.workers.overtime import to_ns
@@ -78,7 +81,7 @@ class Services:
         seed: Stands in for seeds that were not given.
         spawn: Starts a task of the pipeline.
         tracks: Of what is delivered in no fixed order.
-        before: What had happened by the state that the pipeline is brought back to.
+        start: What the pipeline begins at.
     """
 
     def __init__(
@@ -89,10 +92,13 @@ class Services:
         seed: int,
         spawn: Spawn,
         tracks: Tracks,
-        before: News = NOTHING,
+        start: Start,
     ) -> None:
         self.runtime = runtime
         self.tracks = tracks
+        notes = settings.order_log is not None
+        logged = notes or start.choices is not None
+        self.choices = AllChoices(notes=notes, recorded=start.choices) if logged else None
         self.settings = settings
         self.options = merged(Options(memory_limit_bytes=budget.limit), settings)
         self.seed = seed
@@ -101,8 +107,8 @@ class Services:
         self.io: Io = runtime.io
         self.threads = runtime.threads
         self.sources = SourceTable()
-        self._before = before
-        self.listings = Listings(before.listings)
+        self._before = start.before
+        self.listings = Listings(start.before.listings)
         self.meters: dict[str, Meter] = {}
         self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
@@ -165,7 +171,9 @@ class Services:
         """What has happened since the last call that states must know."""
         skipped = {place: part for place, skips in self._skips.items() if (part := skips.news()) is not None}
         listings, events = self.listings.news(), self.tracks.take_events()
-        return News(listings, skipped, events) if listings or skipped or events else None
+        choices = () if self.choices is None else self.choices.take()
+        news = News(listings, skipped, events, choices)
+        return news if any(news) else None
 
     def skipped(self) -> SkippedStats:
         """What was left out so far; from any thread."""
@@ -362,6 +370,19 @@ class Scope:
             ordered=self.ordered if deterministic is None else deterministic,
             meter=meter,
         )
+
+    def choices(self, node: Node, context: StageContext, *, is_needed: bool = True) -> Choices | None:
+        """The choices of a step that passes elements on as they are ready, where they are noted or repeated.
+
+        Args:
+            node: The step.
+            context: Of its stage.
+            is_needed: Whether it does so as it runs here; otherwise it only repeats what is recorded.
+        """
+        known = self.services.choices
+        if known is None or context.ordered:
+            return None
+        return known.begin((self.epoch, self.element, node.depth), is_needed=is_needed)
 
     def _account(self, label: str, purpose: str) -> Account:
         begins, kind = _ACCOUNTS[purpose]

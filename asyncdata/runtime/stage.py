@@ -31,6 +31,7 @@ from asyncdata.runtime.memory.activity import note_progress
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.meter import Meter
 from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.state.choices import Choices
 from asyncdata.workers.failure import as_raisable
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class StageContext:
         block_bytes: What a block of new objects may take, unless it is one element.
         ordered: Whether elements leave in the order in which they came, where the stage could do otherwise.
         meter: Counts what the step does.
+        choices: The order in which a map passes elements on that are ready, where it is noted.
     """
 
     label: str
@@ -77,6 +79,7 @@ class StageContext:
     block_bytes: int = BLOCK_BYTES
     ordered: bool = True
     meter: Meter = field(default_factory=Meter)
+    choices: Choices | None = None
 
     @property
     def rows(self) -> Account:

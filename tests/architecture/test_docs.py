@@ -2,7 +2,7 @@
 
 A block of a page that cannot run here is preceded by ``<!-- not executed: reason -->``. All other ```` ```python ````
 blocks of one page are one script, run from top to bottom in a folder of its own; in a long run, and for a few pages
-always, in a process of its own as well.
+always, in a process of its own as well. A page with ``<!-- needs: package -->`` is skipped where that is not installed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALONE = {"README.md", "docs/howto/read-from-s3-and-azure.md", "docs/contributing.md"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*$")
 OPT_OUT = re.compile(r"<!-- not executed: \S.* -->")
+NEEDS = re.compile(r"<!-- needs: (\w+) -->")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -81,8 +82,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", [page for page in PAGES if script_of(page.read_text(encoding="utf-8"))], ids=name_of)
 def test_a_page_runs(page: Path, folder: Path) -> None:
     """The Python blocks of a page, read from top to bottom, run without an error, and leave nothing running."""
+    text = page.read_text(encoding="utf-8")
+    for package in NEEDS.findall(text):
+        pytest.importorskip(package, reason=f"{package} is not installed here: make feeds", exc_type=ImportError)
     path = folder / f"page_{page.stem}.py"  # a page may be called as a module of Python is
-    path.write_text(script_of(page.read_text(encoding="utf-8")), encoding="utf-8")
+    path.write_text(script_of(text), encoding="utf-8")
     if not SOAK and name_of(page) not in ALONE:
         runpy.run_path(str(path), run_name="__main__")
         return

@@ -29,9 +29,13 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "backports",
         "cv2",
         "hdfs_native",
+        "jax",
+        "keras",
         "obstore",
         "prometheus_client",
         "pyarrow",
+        "tqdm",
+        "torch",
     }
 )
 """Third-party packages that only an extra installs, by the name under which they are imported."""

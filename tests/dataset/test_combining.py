@@ -219,3 +219,26 @@ def test_inner_datasets_may_be_of_several() -> None:
 
     found = list(D.range(1, 4).interleave(pair, cycle_length=2))
     assert sorted(found) == sorted(element for x in range(1, 4) for element in pair(x))
+
+
+@pytest.mark.parametrize("failing_first", [True, False])
+@pytest.mark.parametrize("parallel", [None, 2])
+def test_an_input_of_zip_fails_where_another_one_ends(failing_first: bool, parallel: int | None) -> None:
+    """The end counts, as in tf.data: nobody would have been given the element that failed."""
+
+    def fails_at_three(x: int) -> int:
+        if x == 3:
+            raise ValueError("three")
+        return int(x)
+
+    for count in range(6):
+        failing = ad.Dataset.range(9).map(fails_at_three, num_parallel_calls=parallel, executor="thread")
+        inputs = (failing, ad.Dataset.range(count)) if failing_first else (ad.Dataset.range(count), failing)
+        found: list[Any] = []
+        try:
+            found.extend(ad.Dataset.zip(inputs))
+        except ValueError:
+            assert count > 3
+        else:
+            assert count <= 3
+        assert [int(pair[0]) for pair in found] == list(range(min(count, 3)))

@@ -96,13 +96,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def error_of(dataset: ad.Dataset, kind: type[Exception] | tuple[type[Exception], ...]) -> Any:
-    """The one error a dataset ends with. It is no group, and the iterator says so again afterwards."""
-    iterator = dataset.iterator()
+    """The one error a dataset ends with. It is no group, and an iterator that was made says so again afterwards."""
+    made: list[Iterator[Any]] = []
+
+    def run() -> None:
+        made.append(dataset.iterator())
+        list(made[0])
+
     with pytest.raises(kind) as caught:
-        list(iterator)
+        run()
     assert not isinstance(caught.value, BaseExceptionGroup)
-    with pytest.raises(ad.PipelineClosedError, match=type(caught.value).__name__):
-        next(iterator)
+    for iterator in made:
+        with pytest.raises(ad.PipelineClosedError, match=type(caught.value).__name__):
+            next(iterator)
     return caught.value
 
 

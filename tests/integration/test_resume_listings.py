@@ -310,3 +310,15 @@ def test_signed_urls_are_not_stored() -> None:
         assert "listings" not in text
         with signed("other-secret").iterator(state=json.loads(text)) as it:
             assert list(it) == rest
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_shard_that_has_ended_goes_on_behind_the_list(index: int, tmp_path: Path) -> None:
+    """Where the next file of it would be if there were more."""
+    for number in range(7):
+        (tmp_path / str(number)).touch()
+    names = D.list_files(f"{tmp_path}/*", shuffle=False).shard(4, index)
+    with names.iterator() as it:
+        assert len(list(it)) == (1 if index == 3 else 2)
+        state = it.state_dict()
+    assert list(names.iterator(state=state)) == []

@@ -352,7 +352,8 @@ class Simulation:
         if task.output > task.foreseen:
             # What has no room is charged all the same; the next task sees to it that it is repaid.
             try:
-                overflow = self.ledger.owe(self.outputs, task.output - task.foreseen)
+                spare = task is not self.running[0]
+                overflow = self.ledger.owe(self.outputs, task.output - task.foreseen, spare=spare)
             except MemoryLimitError as error:
                 raise StarvedError(error) from error
             self.live[overflow] = self.overflows[overflow] = None
@@ -372,7 +373,7 @@ class Simulation:
         self.prefetched.append((task.rows, task.tickets))
         if self.running:
             for ticket in self.running[0].tickets:
-                assert self.ledger.promote(ticket)
+                assert not ticket.held or self.ledger.promote(ticket)
 
     def consumer_events(self) -> Iterator[Event]:
         if self.asks_next:

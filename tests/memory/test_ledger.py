@@ -7,7 +7,7 @@ import re
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asyncdata.errors import MemoryLimitError, PipelineClosedError
@@ -78,6 +78,7 @@ def finish(plan: Plan, limit: int, seed: int) -> Simulation:
 
 
 @given(st.integers(0, 1 << 48))
+@example(520386963)  # a later task's result outgrows what was foreseen, and the soonest task still has its reserve
 @settings(max_examples=20000 if SOAK else 400, deadline=None, derandomize=not SOAK)
 def test_enough_is_enough(seed: int) -> None:
     """At the limit that the plan needs, every run delivers every row: nothing stalls, nothing fails."""

@@ -233,7 +233,13 @@ def test_senseless_sizes_are_refused(space: int, limit: int, granule: int) -> No
         SpanAllocator(space, limit, granule)
 
 
-def test_an_empty_request_is_refused() -> None:
-    """A span of no bytes has no address."""
-    with pytest.raises(ValueError, match="at least 1 byte"):
-        SpanAllocator(100 * G, 10 * G, G).take(0)
+def test_nothing_has_a_place_of_its_own() -> None:
+    """Empty strings, arrays without elements: a request for no bytes is one for a granule."""
+    spans = SpanAllocator(100 * G, 10 * G, G)
+    one, other = spans.take(0), spans.take(0)
+    assert one is not None
+    assert other is not None
+    assert one.span.offset != other.span.offset
+    assert spans.used_bytes == 2 * G == 2 * spans.span_bytes(0)
+    with pytest.raises(ValueError, match="-1 bytes"):
+        spans.take(-1)

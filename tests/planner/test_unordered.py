@@ -40,8 +40,9 @@ def test_what_steps_say_counts_more_than_the_option() -> None:
 @pytest.mark.parametrize(
     ("dataset", "refused"),
     [
-        (mixed(9).unique(), "unique"),
-        (mixed(9).scan(0, lambda a, b: (a, b)), "scan"),
+        (mixed(9).take_while(bool), "take_while"),
+        (mixed(9).scan(0, lambda a, b: (a, b)).batch(2), None),
+        (mixed(9).scan(0, lambda a, b: (a, b)).batch(2).shuffle(3), "and shuffle"),
         (mixed(9).batch(2).flat_map(D.from_tensor_slices), "other ones in every run"),
         (mixed(9).enumerate().flat_map(lambda _n, _x: D.range(3)), "other ones in every run"),
         (mixed(9).filter(bool).shuffle(3).take(2).flat_map(D.range), None),

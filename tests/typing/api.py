@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, assert_type
 
+from asyncdata import Dataset, feed
 from asyncdata.errors import AsyncdataError, ObjectNotFoundError
 from asyncdata.options import AUTOTUNE, Options, RetryOptions
 from asyncdata.testing import Leak, ProcessSnapshot, Sequencer, assert_no_leaks, check, run_virtual, snapshot
@@ -31,3 +32,7 @@ async def use_the_test_kit() -> int:
 
 
 assert_type(run_virtual(use_the_test_kit()), int)
+
+assert_type(feed.torch(Dataset.range(3), even="pad").epoch, int)
+assert_type(feed.jax(Dataset.range(3), dtypes="jax").state_dict(), dict[str, Any])
+assert_type(feed.keras(Dataset.range(3), steps=2).position, int)

@@ -24,17 +24,19 @@ from typing import Any, Final, NoReturn, Self
 
 from asyncdata import arguments
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, StateError
+from asyncdata.memory.advance import State
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds
-from asyncdata.planner.unordered import unordered_part
+from asyncdata.planner.sharing import readers_of
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.consumer.waits import Waits
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
-from asyncdata.runtime.state.news import NOTHING
-from asyncdata.runtime.state.tracks import Saved
+from asyncdata.runtime.state.news import NOTHING, News
+from asyncdata.runtime.state.order_log import OrderLogWriter
+from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
 from asyncdata.types import Element
 from asyncdata.workers.failure import in_a_line
 
@@ -70,8 +72,10 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._lock = threading.RLock()  # a handler of signals may ask for stats in the middle of anything
         self._begin(epoch, None if state is None else from_document(state, plan))
 
-    def _begin(self, epoch: int, saved: SavedState | None) -> None:
-        """Starts a pipeline, at the beginning of an epoch or at a state."""
+    def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
+        """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
+        running = prepare(self._plan, epoch, saved, position)
+        saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
         if saved is not None:
             self._next_epoch(saved.epoch + 1)
@@ -84,19 +88,26 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._ended = False
         self._error: BaseException | None = None
         self._failure = ""
-        self._news = NOTHING if saved is None else saved.news
-        running = prepare(self._plan, epoch, saved)
+        self._news = self._news_before = NOTHING if saved is None else saved.news
+        options = running.cargo.options
+        self._readers = readers_of(running.cargo.plan, deterministic=options.deterministic)
         self._positions = Positions(
             0 if saved is None else saved.position,
-            None if saved is None else saved.state,
-            running.cargo.options.state_history,
+            UNTOUCHED if saved is None else saved.state,
+            options.state_history,
+            tracked=self._readers.is_tracked,
+            bound=None if saved is None else saved.division.get("refused"),
         )
-        self._unordered = unordered_part(self._plan, deterministic=running.cargo.options.deterministic)
         # First of all: whoever is interrupted from here on need not do anything more.
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
+        self._made = running.cargo
+        self._log: OrderLogWriter | None = None
         try:
+            if (path := running.cargo.options.order_log) is not None:
+                state = self._document(0, UNTOUCHED, NOTHING) if saved is None else to_document(saved, self._plan)
+                self._log = OrderLogWriter(os.fspath(path), state)
             running.start()
         except BaseException:
             self._finalizer()
@@ -104,7 +115,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 running.runtime.close()
             raise
         self._running: Running | None = running
-        self._made = running.cargo
 
     def __iter__(self) -> PipelineIterator:
         return self
@@ -113,6 +123,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         return self
 
     def __next__(self) -> Element:
+        if self._is_taken_over():
+            self.close()
+            self._take_over()
         try:
             element = self._take()
             while element is _NOTHING and not self._ended:
@@ -133,6 +146,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         raise self._outcome(StopIteration())
 
     async def __anext__(self) -> Element:
+        if self._is_taken_over():
+            await self.aclose()
+            self._take_over()
         while True:
             element = self._take()
             if element is not _NOTHING:
@@ -145,6 +161,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             running = self._usable()
             with self._waits.waiting():
                 await running.edge.wait_async()
+
+    def _is_taken_over(self) -> bool:
+        """Whether the run that is repeated was interrupted here, and went on from its state."""
+        return self._until is not None and self.position == self._until and not self._closed
+
+    def _take_over(self) -> None:
+        self._begin(self.epoch, None, self._until or 0)
 
     def _take(self) -> Element:
         """The next element if there is one; notes the end and errors."""
@@ -163,8 +186,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                         return _NOTHING
                     self._delivery, self._row = delivery, 0
                     news = delivery.news or NOTHING
+                    if self._log is not None:
+                        self._log.append(news)
                     self._news = self._news.then(news)
                     self._positions.receive(delivery.advance, news.events)
+                    if not len(delivery):
+                        self._delivery = None
+                        return _NOTHING  # it only has news
                 row = self._row
                 taken = 1
                 self._row += taken
@@ -260,22 +288,30 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 arguments.integer("at", at, least=0)
                 self._check_position(at)
             # In front of the first element nothing was taken from a listing: a new one is as good.
-            news = self._news if at else NOTHING
-            made = self._made
-            part = self._unordered
-            state: Saved
-            if part.steps:
+            news = self._news if at else self._news_before
+            readers = self._readers
+            refused = readers.part.refused
+            bound: str | None = None
+            tracks: tuple[SavedTrack, ...] = ()
+            if readers.is_tracked:
                 delivered = self._positions.delivered(at)
-                if (refused := part.refused or delivered.refused) is not None:
+                refused, bound = delivered.refused, delivered.bound
+                tracks = delivered.saved() if refused is None else ()
+            elif not readers.part.steps:
+                refused = (
+                    "a step of an inner dataset passes elements on as they are ready: no position describes which "
+                    "of them were delivered"
+                )
+            state: State | None
+            state, ordered = self._positions.at(at)
+            if readers.part.causes or not ordered:
+                if refused is not None:
                     raise StateError(f"{refused}. deterministic=True keeps the order")
-                state = delivered.saved()
-            else:
-                state, ordered = self._positions.at(at)
-                if not ordered:
-                    raise StateError(
-                        "a step of an inner dataset passes elements on as they are ready: no position describes which "
-                        "of them were delivered. deterministic=True keeps the order"
-                    )
+                state = None
+        return self._document(at, Saved(state, tracks), news, refused or bound)
+
+    def _document(self, at: int, state: Saved, news: News, refused: str | None = None) -> dict[str, Any]:
+        made = self._made
         return to_document(
             SavedState(
                 epoch=self.epoch,
@@ -283,8 +319,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 seed=made.seed,
                 drawn=tuple(drawn_seeds(made.plan)),
                 state=state,
-                causes=part.causes,
+                causes=self._readers.part.causes,
                 news=news,
+                division=self._readers.division(made.options.seed, refused),
             ),
             self._plan,
         )
@@ -295,8 +332,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         The dataset's next epoch follows the state's.
 
         Args:
-            state: Of `state_dict`, from this or another process; of the same steps. Parallelism, prefetching, memory
-                and `shard` may differ.
+            state: Of `state_dict`, from this or another process; of the same steps. Parallelism, prefetching and
+                memory may differ, and the number of readers if the state is one of `asyncdata.state.split`.
 
         Raises:
             StateError: It does not fit; the message names the first difference.
@@ -408,6 +445,24 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 await running.aclose()
             self._let_go(running)
 
+    def abandon(self) -> None:
+        """Ends the iteration without waiting for its end, as when nobody refers to the iterator any more.
+
+        A finalizer may call it, in any thread. The state can still be asked for, and `close` can still be called.
+
+        Example:
+            >>> import asyncdata as ad
+            >>> it = ad.Dataset.range(3).iterator()
+            >>> first = next(it)
+            >>> it.abandon()
+            >>> it.state_dict()["position"]
+            1
+        """
+        self._closed = True
+        self._delivery = None
+        if os.getpid() == self._pid:
+            self._finalizer()
+
     @contextlib.contextmanager
     def _reported_once(self) -> Generator[None]:
         """Interrupted, closing is waited for again by the next call; a stuck thread is not."""
@@ -420,9 +475,13 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
     def _begin_close(self) -> Running | None:
         """What is still to be waited for; in a forked child nothing is, it belongs to the parent."""
         running = self._running
-        self._closed = True
-        self._waits.end()
-        self._delivery = None
+        with self._lock:
+            self._closed = True
+            self._waits.end()
+            self._delivery = None
+            if self._log is not None:
+                self._log.close()
+                self._log = None
         if running is not None and os.getpid() != self._pid:
             self._forget()
             return None

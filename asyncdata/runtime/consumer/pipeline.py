@@ -17,15 +17,16 @@ from typing import Any, Final
 
 from asyncdata.errors import PipelineClosedError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.memory.advance import Advance
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance
 from asyncdata.memory.block import Block
+from asyncdata.memory.structure import LEAF
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
 from asyncdata.planner.rules import rewrite
+from asyncdata.planner.sharing import readers_of
 from asyncdata.planner.sizes import divide, worker_stages
-from asyncdata.planner.unordered import unordered_part
-from asyncdata.runtime.consumer.delivery import Deliverer
+from asyncdata.runtime.consumer.delivery import Deliverer, Delivery
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
 from asyncdata.runtime.life.runtime import Runtime
@@ -35,10 +36,12 @@ from asyncdata.runtime.scope import Scope, Services
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
-from asyncdata.runtime.state.tracks import Owner, Tracks, parts_of
+from asyncdata.runtime.state.tracks import Owner
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
+_MOST_CHOICES: Final = 4096
+"""Notes of what steps chose that wait for the next element; where a filter drops everything they do not."""
 
 
 class Pipeline:
@@ -75,8 +78,8 @@ class Pipeline:
         self._seed = seed
         self._epoch = epoch
         self._start = start or Start()
-        self._state, tracks = parts_of(self._start.state)
-        self._tracks = Tracks(tracks)
+        self._readers = readers_of(self._plan, deterministic=options.deterministic)
+        self._tracks = self._start.state.running_tracks(ordered=not self._readers.part.causes)
         self._edge = edge
         self._ended = ended
         self._remote = remote
@@ -121,7 +124,7 @@ class Pipeline:
                         self._seed,
                         tasks.spawn,
                         self._tracks,
-                        self._start.before,
+                        self._start,
                     )
                 )
                 error = await self._work(services[0])
@@ -134,6 +137,7 @@ class Pipeline:
 
     async def _work(self, services: Services) -> BaseException | None:
         """The pump; returns the pipeline's error, if any."""
+        error: BaseException | None = None
         try:
             shares = divide(services.options, current_shards=1)
             consumer = services.account(
@@ -157,18 +161,26 @@ class Pipeline:
             self._gauges = Gauges(self._runtime, services, deliverer)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
-            await self._pump(self._root, deliverer, services.news)
+            await self._pump(self._root, deliverer, services)
         except asyncio.CancelledError as caught:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return as_raisable(caught)  # user code raised it by itself
+            error = as_raisable(caught)  # user code raised it by itself
         except BaseException as caught:  # noqa: BLE001 -- raised by the iterator
-            return as_raisable(caught)
-        return None
+            error = as_raisable(caught)
+        # What steps chose behind the last element: a run that repeats it comes as far.
+        self._tell_choices(services, least=1)
+        return error
+
+    def _tell_choices(self, services: Services, *, least: int) -> None:
+        """Delivers what steps chose without an element, if it is so much."""
+        if services.choices is not None and services.choices.pending >= least:
+            told = Delivery(LEAF, (), None, NO_ORIGINS, EMPTY)
+            told.news = services.news()
+            self._edge.put(told)
 
     def _scope(self, services: Services, consumer: Account) -> Scope:
-        part = unordered_part(self._plan, deterministic=self._options.deterministic)
         return Scope(
             services=services,
             place="plan",
@@ -180,29 +192,29 @@ class Pipeline:
             worker_stages=worker_stages(self._plan),
             ordered=self._options.deterministic,
             errors=services.errors,
-            state=self._state,
-            part=part,
-            within=Owner() if part.steps and part.refused is None else None,
+            state=self._start.state.state,
+            part=self._readers.part,
+            within=Owner() if self._readers.is_tracked else None,
         )
 
-    async def _pump(self, root: Stage, deliverer: Deliverer, news: Callable[[], News | None]) -> None:
+    async def _pump(self, root: Stage, deliverer: Deliverer, services: Services) -> None:
         pause = Pause()
         dropped: list[Advance] = []
-        tracked = not root.ordered
         while await self._edge.wait_for_room():
             block = await root.pull(BLOCK_ROWS)
             if block is None:
                 return
             if not len(block):
                 self._edge.remind()
-                if tracked:
+                self._tell_choices(services, least=_MOST_CHOICES)
+                if self._readers.is_tracked:
                     # What nothing was made of is used up with the next element.
-                    dropped = [Advance.concat([*dropped, block.advance])]
+                    dropped.append(block.advance)
             else:
                 if dropped:
                     block.advance = Advance.concat([*dropped, block.advance])
                     dropped = []
-                await self._deliver(block, deliverer, news)
+                await self._deliver(block, deliverer, services.news)
             del block
             await pause()
 

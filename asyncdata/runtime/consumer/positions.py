@@ -10,7 +10,7 @@ from typing import NamedTuple
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Advance, Fold, State
 from asyncdata.runtime.state.delivered import Delivered
-from asyncdata.runtime.state.tracks import Event, Saved, parts_of
+from asyncdata.runtime.state.tracks import Event, Saved
 
 
 class _Span(NamedTuple):
@@ -34,15 +34,24 @@ class Positions:
         position: Elements that were delivered before, in this epoch.
         state: Behind these.
         kept: How many elements back states are known.
+        tracked: Whether it is known what elements have used up of each track.
+        bound: Why this means nothing to another reader, or None.
 
     Attributes:
         first: Elements that were delivered before.
     """
 
-    def __init__(self, position: int, state: Saved | None, kept: int) -> None:
-        begin, tracks = parts_of(state)
-        self._delivered = Delivered(tracks)
-        self._fold = Fold(begin)
+    def __init__(
+        self, position: int, state: Saved, kept: int, *, tracked: bool = False, bound: str | None = None
+    ) -> None:
+        self._delivered = Delivered(state.tracks)
+        self._delivered.bound = bound
+        self._tracked = tracked
+        if tracked and position and not state.tracks:
+            self._delivered.refused = "the state that the iterator began at does not say what was delivered"
+        self._fold = Fold(state.state)
+        # What leaves out elements that were delivered is not where the same number of elements was delivered.
+        self._fold.ordered = state.state is not None or not state.tracks
         self.first = self._begin = self._end = position
         self._kept = kept
         self._spans: deque[_Span] = deque()
@@ -62,7 +71,7 @@ class Positions:
         while len(self._spans) > 1 and self._spans[1].first <= oldest:
             self._begin = self._spans[1].first
             old = self._spans.popleft()
-            if not old.advance.ordered:
+            if self._tracked:
                 self._delivered.feed(old.advance.used_rows)
 
     @property

@@ -11,7 +11,7 @@ from asyncdata.observe.parts import ConsumerStats
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
-from asyncdata.planner.fingerprint import with_drawn_seeds
+from asyncdata.planner.fingerprint import fingerprint, with_drawn_seeds
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.unordered import unordered_part
 from asyncdata.runtime.consumer.edge import Edge
@@ -22,7 +22,8 @@ from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.runtime import Runtime, active_runtime
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.runtime.settings import settings_of
-from asyncdata.runtime.state.document import SavedState
+from asyncdata.runtime.state.document import SavedState, from_document
+from asyncdata.runtime.state.order_log import Run, check_same_plan, find_run
 
 
 class Running:
@@ -32,12 +33,18 @@ class Running:
         runtime: The Runtime on which it runs.
         cargo: The plan, and how it is run.
         owns_runtime: Whether the Runtime was made for it.
+
+    Attributes:
+        saved: What it begins at, if not at the beginning.
+        until: The position at which a run that is repeated was interrupted.
     """
 
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
         self.runtime = runtime
         self.cargo = cargo
         self.owns_runtime = owns_runtime
+        self.saved: SavedState | None = None
+        self.until: int | None = None
         self.edge: Edge | Intake
 
     def start(self) -> None:
@@ -178,17 +185,41 @@ def _check_order(plan: Node, options: Options, there: tuple[str, ...]) -> None:
         )
 
 
-def prepare(plan: Node, epoch: int, saved: SavedState | None = None) -> Running:
+def _repeated(path: str, plan: Node, epoch: int, position: int, saved: SavedState | None) -> tuple[SavedState, Run]:
+    """The life of an order log that is repeated, and what it began at."""
+    if saved is not None:
+        epoch, position = saved.epoch, saved.position
+    run = find_run(path, epoch, position)
+    check_same_plan(fingerprint(plan), run.life.state, path)
+    begun = from_document(run.life.document, plan)
+    if saved is not None and saved.seed != begun.seed:
+        raise StateError(
+            "the state is not the one that the run of the order log went on from: their seeds differ", url=path
+        )
+    return begun, run
+
+
+def prepare(plan: Node, epoch: int, saved: SavedState | None = None, position: int = 0) -> Running:
     """Returns a pipeline to start, from a saved state or from its beginning, on the caller's Runtime or on a new one.
 
+    Args:
+        plan: The last step.
+        epoch: Number of the iteration.
+        saved: The state.
+        position: Of a run that is repeated: the position at which it was taken up again.
+
     Raises:
-        StateError: The state is of another seed.
+        StateError: The state is of another seed, or what is to be repeated is not in the order log.
     """
     shared = active_runtime()
     options, idle = settings_of(plan, None if shared is None else shared.options)
-    start = None
+    start, run = None, None
+    if options.replay is not None:
+        saved, run = _repeated(os.fspath(options.replay), plan, epoch, position, saved)
     if saved is not None:
         plan, epoch, seed, start = with_drawn_seeds(plan, saved.drawn), saved.epoch, saved.seed, saved.start
+        if run is not None:
+            start = dataclasses.replace(start, choices=run.recorded)
         _check_order(plan, options, saved.causes)
         if options.seed not in (None, seed):
             raise StateError(f"the state is of another pipeline: seed={options.seed} here, {seed} in the state")
@@ -198,4 +229,6 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None) -> Running:
     runtime.idle_options.warn(idle)
     kind = RunningIsolated if runtime.options.isolate else RunningHere
     cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, start=start)
-    return kind(runtime, cargo, owns_runtime=shared is None)
+    running = kind(runtime, cargo, owns_runtime=shared is None)
+    running.saved, running.until = saved, None if run is None else run.until
+    return running

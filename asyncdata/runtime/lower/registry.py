@@ -19,6 +19,7 @@ from asyncdata.plan.sequence import Shard
 from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
 from asyncdata.planner.rules import rewrite
+from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
 from asyncdata.runtime.randomness import stage_key
 from asyncdata.runtime.scope import Scope
@@ -26,7 +27,7 @@ from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.restored import DropStage, TrackedStage
-from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, passed_on, selected
+from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, passed_on, selected
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.spec import BytesSpec
 from asyncdata.types import Element
@@ -62,7 +63,7 @@ def lower(node: Node, scope: Scope) -> Stage:
     if found is None:
         raise PipelineError(f"there is no stage for {node.label}")
     if scope.within is not None and id(node) not in _part(scope).steps:
-        return _tracked(node, scope)
+        return _tracked(node, scope, begin_track(node, scope))
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
@@ -71,6 +72,7 @@ def lower(node: Node, scope: Scope) -> Stage:
         # Where elements may be left out, rows of the output are not counted off from rows of the input.
         loose = resumes is passed_on and scope.errors is not None
         with _as_state_error(context):
+            check_counts(scope.state.mark)
             scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
     stage = make(node, scope, context)
     if stage.meter is None:
@@ -90,12 +92,14 @@ def _part(scope: Scope) -> UnorderedPart:
     return scope.part
 
 
-def _tracked(node: Node, scope: Scope) -> Stage:
+def _tracked(node: Node, scope: Scope, track: Track | None) -> Stage:
     """The stage of an ordered input of the unordered part."""
-    track = begin_track(node, scope)
     assert track is not None
-    stage = lower(node, dataclasses.replace(scope, within=None, state=track.saved.state))
-    return TrackedStage(stage.context, stage, track)
+    position, state = track.saved.at, track.saved.state
+    if scope.state is not None:
+        position, state = TrackedStage.begin(scope.state)
+    stage = lower(node, dataclasses.replace(scope, within=None, state=state))
+    return TrackedStage(stage.context, stage, track, position, in_order=scope.services.tracks.in_order)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:
@@ -136,9 +140,16 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     plan = rewrite(node, services.options, sharded=scope.sharded)
     if scope.within is not None:
-        part = unordered_part(plan, deterministic=scope.ordered)
+        part = unordered_part(plan, deterministic=scope.ordered, is_inner=True)
         if part.refused is not None:
             services.tracks.refuse(part.refused)
+        if (drawn := drawn_anew(plan, services.options)) is not None:
+            services.tracks.bind(
+                f"{label_of(drawn)} of an inner dataset draws its order without a seed. Give it a seed, or set "
+                "Options(seed=...)"
+            )
+        if not part.steps:
+            return _tracked(plan, scope, services.tracks.begin(scope.within, part.numbers[id(plan)]))
         scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)
     return lower(plan, scope)
 

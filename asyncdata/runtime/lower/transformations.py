@@ -74,6 +74,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         block_length=node.block_length,
         ahead=min(node.cycle_length, _MAX_PARALLEL_OPENS),
         tracks=None if scope.within is None else scope.services.tracks,
+        choices=scope.choices(node, context),
     )
 
 
@@ -124,7 +125,8 @@ def _shard(node: sequence.Shard, scope: Scope, context: StageContext) -> Stage:
 
 @lowers(sequence.Unique, resumes=again)
 def _unique(node: sequence.Unique, scope: Scope, context: StageContext) -> Stage:
-    return UniqueStage(context, lower(node.input, scope.below()), scope.services.options.memory_limit_bytes)
+    upstream = lower(node.input, scope.below())
+    return UniqueStage(context, upstream, scope.services.options.memory_limit_bytes, begin_track(node, scope))
 
 
 @lowers(transformations.Prefetch, resumes=passed_on)
@@ -152,7 +154,8 @@ def _take_while(node: sequence.TakeWhile, scope: Scope, context: StageContext) -
 
 @lowers(sequence.Scan, resumes=own)
 def _scan(node: sequence.Scan, scope: Scope, context: StageContext) -> Stage:
-    return ScanStage(context, lower(node.input, scope.below()), node.initial_state, node.function)
+    upstream = lower(node.input, scope.below())
+    return ScanStage(context, upstream, node.initial_state, node.function, begin_track(node, scope))
 
 
 @lowers(sequence.AssertCardinality, resumes=counted())

@@ -20,6 +20,7 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collector
 from asyncdata.runtime.stages.order.inputs import HandingOver
+from asyncdata.runtime.stages.order.repeated import RepeatedOrderStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.parsed import ParserStage
 from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
@@ -32,18 +33,29 @@ from asyncdata.workers.program import Program
 def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stage:
     function = _with_views(node.function) if node.zero_copy else node.function
     with_rng = keys(scope) if node.rng else None
+    keeps_order = node.executor in ("inline", "vectorized")
+    choices = scope.choices(node, context, is_needed=not keeps_order)
+    if choices is not None:
+        context = dataclasses.replace(context, choices=choices, ordered=choices.repeats)
+
+    def lowered(below: Scope) -> Stage:
+        upstream = lower(node.input, below)
+        if choices is None or not choices.repeats:
+            return upstream
+        return RepeatedOrderStage(context, upstream, choices)
+
     if node.executor == "inline":
-        upstream = lower(node.input, scope.below())
+        upstream = lowered(scope.below())
         if reads_rows(node.function) and not node.rng:
             return ParserStage(context, upstream, node.function, function)
         return InlineMapStage(context, upstream, function, with_rng, node.depth)
     if node.executor == "vectorized":
-        return VectorizedMapStage(context, lower(node.input, scope.below()), node.function)
+        return VectorizedMapStage(context, lowered(scope.below()), node.function)
     if node.executor == "async":
         wished = node.parallelism
         return AsyncMapStage(
             context,
-            lower(node.input, scope.below()),
+            lowered(scope.below()),
             function,
             parallelism=16 if wished is None or wished == AUTOTUNE else wished,
             setup=node.setup,
@@ -63,7 +75,7 @@ def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stag
             skip=scope.errors is not None,
         )
 
-    return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows")
+    return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows", lowered)
 
 
 def _with_views(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +103,10 @@ def _map_batch(node: transformations.MapBatch, scope: Scope, context: StageConte
             stack=True,
         )
 
-    return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "batch")
+    def lowered(below: Scope) -> Stage:
+        return lower(node.input, below)
+
+    return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "batch", lowered)
 
 
 def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
@@ -110,7 +125,10 @@ def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
     def mapped(scope: Scope) -> Stage:
         label = f"map({', '.join(function_name(function) for function in node.functions)})"
         context = scope.context(label, label, node.deterministic)
-        return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows")
+        return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows", lowered)
+
+    def lowered(below: Scope) -> Stage:
+        return lower(node.input, below)
 
     filled = dataclasses.replace(node, functions=(), rng=())
     context = scope.context(joined_name(filled), joined_name(filled), node.deterministic)
@@ -138,12 +156,11 @@ def _worker_stage(
     parallelism: int | None,
     program: Callable[[], Program],
     outcome: Any,
-    lowered: Callable[[Scope], Stage] | None = None,
+    lowered: Callable[[Scope], Stage],
 ) -> Stage:
     services = scope.services
     below = scope.below(rows_account=context.rows, tasks_verify=tasks_verify(node.input))
-    upstream = lower(node.input, below) if lowered is None else lowered(below)
-    upstream = HandingOver(context, upstream, context.rows)
+    upstream = HandingOver(context, lowered(below), context.rows)
     workers = max(1, services.runtime.num_workers)
     collector = None
     first_rows, least_rows = 1, 0

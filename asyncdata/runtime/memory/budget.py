@@ -194,13 +194,13 @@ class Budget:
         ticket = self.ledger.ask_spare(account, self.charge(nbytes))
         return None if ticket is None else self._cut(nbytes, ticket)
 
-    def owe(self, account: Account, nbytes: int) -> Slab:
+    def owe(self, account: Account, nbytes: int, *, spare: bool = False) -> Slab:
         """A slab for what a task has made beyond what was foreseen, at once; see `Ledger.owe`.
 
         Raises:
             MemoryLimitError: So much would never be free.
         """
-        ticket = self.ledger.owe(account, self.charge(nbytes))
+        ticket = self.ledger.owe(account, self.charge(nbytes), spare=spare)
         self._act()
         return self._cut(nbytes, ticket)
 

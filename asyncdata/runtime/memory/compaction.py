@@ -147,7 +147,7 @@ class Compaction:
     def _move(self, account: Account, group: _Group) -> int:
         """Moves the rows of some slabs to a new one, if that is smaller than they are; returns how many it moved."""
         budget, slabs = self._budget, self._budget.slabs
-        cost = budget.charge(max(group.live, 1))
+        cost = budget.charge(group.live)
         if cost >= sum(slab.nbytes for slab in group.slabs) or cost > budget.limit - budget.ledger.used:
             return 0
         consumer = budget.kept.account
@@ -155,7 +155,7 @@ class Compaction:
         if lent and consumer is not None and consumer.own + sum(slab.nbytes for slab in lent) > consumer.backed:
             return 0  # others found room there before
         try:
-            target = budget.owe(account, max(group.live, 1))
+            target = budget.owe(account, group.live)
         except (MemoryLimitError, OSError):
             return 0  # the ask fails for want of it, and says so
         at = target.offset

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -19,10 +19,13 @@ from asyncdata.memory.advance import NO_ORIGINS, Rows, State
 from asyncdata.runtime.state.tracks import (
     WHOLE,
     Begun,
+    Bound,
+    Carried,
     Closed,
     Dropped,
     Ended,
     Event,
+    Keyed,
     Marked,
     Owner,
     Refused,
@@ -36,10 +39,14 @@ _SETTLE_ROWS: Final = 1 << 16
 """Rows that are collected before they are sorted: sorting costs less by the row than keeping each in its place."""
 
 
+_MOST_PARTS: Final = 1024
+"""Arrays of keys that are joined then."""
+
+
 class _Track:
     """What is known of one track."""
 
-    __slots__ = ("at", "bases", "closed", "later", "open", "owner", "step", "total")
+    __slots__ = ("at", "bases", "carried", "closed", "keys", "known", "later", "open", "owner", "step", "total")
 
     def __init__(self, saved: SavedTrack) -> None:
         self.owner = saved.owner
@@ -48,6 +55,11 @@ class _Track:
         self.later = saved.later
         self.total = saved.total
         self.bases = deque([(saved.at, saved.state)])
+        # What its step remembers of elements, those that were delivered before a state and those passed on since.
+        self.known = saved.keys
+        self.keys: list[Rows] = []
+        # What its step carries behind elements, each with the number behind it.
+        self.carried = deque((saved.at, value) for value in saved.value)
         # Tracks of the datasets that were made of an element, and what is used up when these are complete.
         self.open: dict[int, set[int]] = {}
         self.closed: dict[int, Rows] = {}
@@ -57,12 +69,29 @@ class _Track:
         made.bases = self.bases.copy()
         made.open = {position: set(tracks) for position, tracks in self.open.items()}
         made.closed = dict(self.closed)
+        made.known, made.keys = self.known, list(self.keys)
+        made.carried = self.carried.copy()
         return made
+
+    def remember(self, keys: Rows) -> None:
+        """Elements were passed on, some of which are not delivered yet."""
+        self.keys.append(keys)
+        if len(self.keys) > _MOST_PARTS:
+            self.keys = [np.concatenate(self.keys)]
+
+    def delivered_keys(self) -> Rows:
+        """What its step remembers of the elements that were delivered."""
+        if not self.keys:
+            return self.known
+        keys = np.concatenate(self.keys)
+        is_delivered = (keys[:, 0] < self.at) | np.isin(keys[:, 0], self.later)
+        return np.concatenate((self.known, keys[is_delivered, 1:]))
 
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
         state = State(mark, skip + self.at - position)
-        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state)
+        value = tuple(value for number, value in islice(self.carried, 1) if number <= self.at)
+        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -85,6 +114,12 @@ class _Track:
         """Forgets the marks that nothing goes back to any more."""
         while len(self.bases) > 1 and self.bases[1][0] <= self.at:
             self.bases.popleft()
+        while len(self.carried) > 1 and self.carried[1][0] <= self.at:
+            self.carried.popleft()
+
+    def has(self, position: int) -> bool:
+        """Whether an element was delivered."""
+        return position < self.at or (len(self.later) > 0 and position in self.later)
 
     @property
     def is_complete(self) -> bool:
@@ -100,10 +135,12 @@ class Delivered:
 
     Attributes:
         refused: Why no state can be taken, or None.
+        bound: Why a state cannot be divided among other readers, or None.
     """
 
     def __init__(self, saved: Sequence[SavedTrack] = ()) -> None:
         self.refused: str | None = None
+        self.bound: str | None = None
         self._tracks: dict[int, _Track] = {}
         self._pending: list[Rows] = []
         self._pending_rows = 0
@@ -116,7 +153,7 @@ class Delivered:
         """Another one, which knows the same."""
         self._settle()
         made = Delivered()
-        made.refused = self.refused
+        made.refused, made.bound = self.refused, self.bound
         made._tracks = {number: track.copy() for number, track in self._tracks.items()}
         return made
 
@@ -126,14 +163,25 @@ class Delivered:
         if around is not None:
             around.open.setdefault(saved.owner.position, set()).add(number)
 
+    def _begin(self, number: int, owner: Owner, step: int) -> None:
+        if self._is_open(owner):
+            self._enter(number, SavedTrack(owner, step))
+
+    def _hear_step(self, event: Keyed | Carried) -> None:
+        track = self._tracks.get(event.track)
+        if track is None:
+            return
+        if isinstance(event, Keyed):
+            track.remember(event.keys)
+        else:
+            track.carried.extend(zip((event.numbers + 1).tolist(), event.values, strict=True))
+
     def hear(self, events: Sequence[Event]) -> None:
         """What happened to tracks, before their next rows are fed."""
         for event in events:
             match event:
                 case Begun(number, owner, step):
-                    # What belongs to an element that is complete, such as the end of what `take` did not need, is not.
-                    if owner.track == Owner().track or owner.track in self._tracks:
-                        self._enter(number, SavedTrack(owner, step))
+                    self._begin(number, owner, step)
                 case Marked(number, position, mark):
                     if number in self._tracks:
                         self._tracks[number].bases.append((position, State(mark, 0)))
@@ -146,10 +194,29 @@ class Delivered:
                     if number in self._tracks:
                         self._tracks[number].closed[position] = used
                         self._closed.append((number, position))
+                case Keyed() | Carried():
+                    self._hear_step(event)
                 case Dropped(used):
                     self.feed(used)
-                case Refused(why):
-                    self.refused = self.refused or why
+                case Refused() | Bound():
+                    self._restrict(event)
+
+    def _restrict(self, event: Refused | Bound) -> None:
+        """The first reason counts."""
+        if isinstance(event, Refused):
+            self.refused = self.refused or event.why
+        else:
+            self.bound = self.bound or event.why
+
+    def _is_open(self, owner: Owner) -> bool:
+        """Whether something of what tracks belong to may be left to deliver.
+
+        Not of what `take` did not need, nor of elements that are made again in front of a state.
+        """
+        if owner.track == Owner().track:
+            return True
+        around = self._tracks.get(owner.track)
+        return around is not None and not (owner.position != WHOLE and around.has(owner.position))
 
     def feed(self, used: Rows) -> None:
         """Rows that were used up."""
@@ -167,6 +234,7 @@ class Delivered:
             saved = self._tracks[number].saved()
             around = saved.owner.track
             saved.owner = saved.owner._replace(track=numbers.get(around, around))
+            saved.keys = self._tracks[number].delivered_keys()
             found.append(saved)
         return tuple(found)
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
+from asyncdata.planner.sharing import shard_name, shards_of
 from asyncdata.runtime.state import listings, skipped
+from asyncdata.runtime.state.choices import Recorded
 from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
-from asyncdata.runtime.state.tracks import Saved, from_saved, to_saved
+from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
 
 VERSION: Final = 1
-_KEY: Final = "asyncdata_state"
+VERSION_KEY: Final = "asyncdata_state"
+"""Of a state: the version of its format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +28,14 @@ class Start:
     """The part of a state that a running pipeline needs.
 
     Attributes:
-        state: What the pipeline is brought back to; None: it begins.
+        state: What the pipeline is brought back to.
         before: What else had happened by then.
+        choices: In which order steps pass elements on; None: as they are ready.
     """
 
-    state: Saved | None = None
+    state: Saved = UNTOUCHED
     before: News = NOTHING
+    choices: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class SavedState:
         state: What the pipeline is brought back to.
         causes: The steps that pass elements on as they are ready.
         news: What else has happened in the epoch.
+        division: How it can be divided among other readers, see `Readers.division`.
     """
 
     epoch: int
@@ -53,6 +60,7 @@ class SavedState:
     state: Saved
     causes: tuple[str, ...] = ()
     news: News = NOTHING
+    division: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def start(self) -> Start:
@@ -63,20 +71,55 @@ class SavedState:
 def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
     """The state as JSON can hold it."""
     document = {
-        _KEY: VERSION,
+        VERSION_KEY: VERSION,
         "epoch": saved.epoch,
         "position": saved.position,
         "seed": saved.seed,
         "drawn": list(saved.drawn),
         "plan": fingerprint(plan),
-        "state": to_json(saved.state) if isinstance(saved.state, State) else packed(to_json(to_saved(saved.state))),
+        "state": to_json(saved.state.state),
         "unordered": list(saved.causes),
+        "shards": shards_of(plan),
     }
+    if saved.state.tracks:
+        document["tracks"] = tracks_to_json(saved.state.tracks)
+    if document["shards"]:
+        document["division"] = dict(saved.division)
     if saved.news.listings:
         document["listings"] = [listing.to_json() for listing in saved.news.listings]
     if saved.news.skipped:
         document["skipped"] = skipped.to_json(saved.news.skipped)
     return document
+
+
+def tracks_to_json(tracks: Sequence[SavedTrack]) -> Any:
+    """Tracks as a part of a state; `tracks_from_json` reads it."""
+    return packed(to_json(to_saved(tracks)))
+
+
+def tracks_from_json(document: Mapping[str, Any]) -> tuple[SavedTrack, ...]:
+    """The tracks of a state.
+
+    Raises:
+        StateError: They are damaged.
+        KeyError: They are damaged.
+        TypeError: They are damaged.
+        ValueError: They are damaged.
+    """
+    return from_saved(from_json(document["tracks"])) if "tracks" in document else ()
+
+
+@contextlib.contextmanager
+def naming_damage() -> Generator[None]:
+    """Makes errors of one kind of those that a state causes which is not what it should be."""
+    try:
+        yield
+    except KeyError as error:
+        raise StateError(f"the state is damaged: {error} is missing") from error
+    except (AttributeError, IndexError, RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"the state is damaged: {error}") from error
 
 
 def check_version(document: Any) -> None:
@@ -85,7 +128,7 @@ def check_version(document: Any) -> None:
     Raises:
         StateError: It is none, or of a later version.
     """
-    version = document.get(_KEY) if hasattr(document, "get") else None
+    version = document.get(VERSION_KEY) if hasattr(document, "get") else None
     if type(version) is not int:
         raise StateError("this is no state: state_dict() of an iterator makes one")
     if version > VERSION:
@@ -99,27 +142,44 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         StateError: It is damaged, of a later version, or of another plan; the message names the first difference.
     """
     check_version(document)
-    try:
+    with naming_damage():
         unlike = first_unlike(fingerprint(plan), [str(line) for line in document["plan"]])
         if unlike is not None:
             raise StateError(f"the state is of another pipeline: {unlike}")
+        _check_shards(document["shards"], shards_of(plan))
         state = from_json(document["state"])
         numbers = [document[name] for name in ("epoch", "position", "seed")]
         drawn = tuple(document["drawn"])
         causes = tuple([str(label) for label in document["unordered"]])
-        if causes:
-            state = from_saved(state)
+        tracks = tracks_from_json(document)
+        division = dict(document.get("division", {}))
         news = News(
             tuple(map(listings.from_json, document.get("listings", ()))),
             skipped.from_json(document.get("skipped", {})),
         )
-    except KeyError as error:
-        raise StateError(f"the state is damaged: {error} is missing") from error
-    except (TypeError, ValueError) as error:
-        raise StateError(f"the state is damaged: {error}") from error
-    if not (causes or isinstance(state, State)) or not all(type(number) is int for number in (*numbers, *drawn)):
+    # Without a position it is known what was delivered, unless nothing was.
+    placed = isinstance(state, State) if state is not None else bool(tracks) or not numbers[1]
+    if not placed or not all(type(number) is int for number in (*numbers, *drawn)):
         raise StateError("the state is damaged: a number or the position is missing")
     if len(drawn) != len(drawn_seeds(plan)):
         raise StateError("the state is damaged: seeds are missing")
     epoch, position, seed = numbers
-    return SavedState(epoch=epoch, position=position, seed=seed, drawn=drawn, state=state, causes=causes, news=news)
+    return SavedState(
+        epoch=epoch,
+        position=position,
+        seed=seed,
+        drawn=drawn,
+        state=Saved(state, tracks),
+        causes=causes,
+        news=news,
+        division=division,
+    )
+
+
+def _check_shards(there: Any, here: list[list[int]]) -> None:
+    if there != here:
+        names = [", ".join(shard_name(*shard) for shard in shards) or "no shard" for shards in (here, there)]
+        raise StateError(
+            f"the state is of another reader: {names[0]} here, {names[1]} in the state. asyncdata.state.split makes "
+            "states for another number of readers"
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import zlib
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from asyncdata.memory.advance import State
 
 _KIND: Final = "~"
 _NUMBER_KINDS: Final = "biufcSUmM?"
+_DTYPE: Final = re.compile(r"[<>|](?:[biufcSU]\d{1,9}|[mM]8(?:\[\d*\w+\])?)")
 _MOST_BYTES: Final = 1 << 31
 _PACK_BYTES: Final = 1024
 _DEEPEST: Final = 400
@@ -81,7 +83,7 @@ def from_json(value: Any, depth: int = 0) -> Any:
         return {key: from_json(item, depth + 1) for key, item in value.items()}
     try:
         return _object(value, depth + 1)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, SyntaxError) as error:  # the last by numpy, of a dtype
         if isinstance(error, StateError):
             raise
         raise StateError(f"the state is damaged: {type(error).__name__}: {error}") from error
@@ -125,16 +127,23 @@ def _array_to_json(array: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _array(value: dict[str, Any]) -> npt.NDArray[Any]:
-    dtype = np.dtype(str(value["dtype"]))
+    dtype = _dtype(value["dtype"])
     shape = tuple(value["shape"])
-    if dtype.kind not in _NUMBER_KINDS or not all(type(extent) is int and extent >= 0 for extent in shape):
+    if not all(type(extent) is int and extent >= 0 for extent in shape):
         raise ValueError(f"an array of {dtype} and shape {shape}")
-    width = np.dtype(str(value.get("differences", dtype.str)))
+    width = _dtype(value.get("differences", dtype.str))
     nbytes = math.prod(shape) * width.itemsize
     array = np.frombuffer(_unpacked(value["data"], nbytes), width)
     if "differences" in value:
         return np.cumsum(array, dtype=np.int64)
     return array.reshape(shape).copy()
+
+
+def _dtype(text: Any) -> np.dtype[Any]:
+    """As `dtype.str` writes it; numpy knows other spellings, and warns of some."""
+    if type(text) is not str or not _DTYPE.fullmatch(text):
+        raise ValueError(f"the dtype {text!r}")
+    return np.dtype(text)
 
 
 def _unpacked(text: Any, nbytes: Any) -> bytes:

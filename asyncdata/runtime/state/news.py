@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from asyncdata.runtime.state.choices import Chosen
 from asyncdata.runtime.state.listings import RecordedListing
 from asyncdata.runtime.state.skipped import Skipped
 from asyncdata.runtime.state.tracks import Event
@@ -17,14 +18,16 @@ class News(NamedTuple):
         listings: That were made.
         skipped: What error policies have let pass, by their place in the plan.
         events: What happened to tracks; not of a state, which has the tracks themselves.
+        choices: In which order steps passed elements on, where that is recorded; not of a state.
     """
 
     listings: tuple[RecordedListing, ...] = ()
     skipped: Mapping[str, Skipped] = {}
     events: tuple[Event, ...] = ()
+    choices: tuple[Chosen, ...] = ()
 
     def then(self, later: News) -> News:
-        """Everything up to the end of later, but for events."""
+        """Everything up to the end of later, but for events and choices."""
         if not later.listings and not later.skipped:
             return self
         listings = {listing.key: listing for listing in (*self.listings, *later.listings)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncdata.memory.advance import Advance
+from asyncdata.memory.advance import Advance, Mark, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.tracks import Track
@@ -68,19 +68,28 @@ class TrackedStage(Stage):
         context: Of the input's step.
         upstream: Its stage, which begins at the state of the saved track.
         track: Of the input.
+        position: Of the first row.
+        in_order: Whether what follows keeps the order of the rows, as far as no step mixes them.
     """
 
-    def __init__(self, context: StageContext, upstream: Stage, track: Track) -> None:
+    def __init__(self, context: StageContext, upstream: Stage, track: Track, position: int, *, in_order: bool) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._track = track
-        self._position = track.saved.at
+        self._position = position
         self._later = track.saved.later
+        self._in_order = in_order
+
+    @staticmethod
+    def begin(state: State) -> tuple[int, State]:
+        """The position at a state that its marks led to, and the input's state there."""
+        mark, skip = state
+        return (skip, state) if mark is None else (mark["at"] + skip, State(mark["input"], skip))
 
     @property
     def ordered(self) -> bool:
-        """What follows has no fixed order."""
-        return False
+        """Where the order is kept."""
+        return self._in_order and super().ordered
 
     async def _pull(self, limit: int) -> Block | None:
         while True:
@@ -97,17 +106,21 @@ class TrackedStage(Stage):
         return None if block is None else self._tracked(block)
 
     def _tracked(self, block: Block) -> Block | None:
-        for row, mark in block.advance.marks:
-            self._track.begins(self._position + row, mark)
         first = self._position
+        in_order = self._in_order and block.advance.ordered
+        marks: list[tuple[int, Mark]] = []
+        for row, mark in block.advance.marks:
+            self._track.begins(first + row, mark)
+            if in_order:
+                marks.append((row, {"at": first + row, "input": mark}))
         self._position += len(block)
         positions = np.arange(first, self._position)
         known = self._later[slice(*np.searchsorted(self._later, (first, self._position)))]
         if len(known):
             positions = np.setdiff1d(positions, known, assume_unique=True)
             block = block.select(positions - first)
-        if not len(block):
+        if not len(block) and not marks:
             block.release()
             return None
-        block.advance = Advance(len(block), self._track.used(positions), ordered=False)
+        block.advance = Advance(len(block), self._track.used(positions), None, tuple(marks), ordered=in_order)
         return block

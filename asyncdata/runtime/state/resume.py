@@ -38,6 +38,18 @@ class Resume(NamedTuple):
 BEGIN: Final = Resume()
 """There is no state: everything begins."""
 
+_OF_THE_USER: Final = ("state", "value")
+"""What `scan` carries, and what a generator says about itself."""
+
+
+def check_counts(mark: Mark) -> None:
+    """Raises ``TypeError`` where a changed state counts in fractions: they would fail much later, or not at all."""
+    if isinstance(mark, dict):
+        for key, item in mark.items():
+            if type(item) is float and key not in _OF_THE_USER:
+                raise TypeError(f"{key} is {item!r}, which is no integer")
+
+
 Rule: TypeAlias = Callable[[Any, State], Resume]
 """``rule(node, state)``."""
 

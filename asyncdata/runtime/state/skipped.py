@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from asyncdata.errors import StateError
+from asyncdata.redaction import redact
 from asyncdata.runtime.state.json_codec import from_json as value_from_json
 from asyncdata.runtime.state.json_codec import to_json as value_to_json
 
@@ -59,14 +60,21 @@ class Skipped:
         return replace(later, failures=(*self.failures, *later.failures)[-_MOST_FAILURES:])
 
 
-def identity_of(around: Sequence[Any], failed: Any) -> int:
+def identity_of(around: Sequence[Any], failed: Any, line: Mapping[str, Any]) -> int:
     """A number for one failure, the same in every run.
 
     Args:
         around: Epochs, and elements that made the datasets around it.
-        failed: Provenance of the element, or URL of the shard.
+        failed: Provenance of the element, or what else failed.
+        line: Where it was: ``url``, ``generation``, ``offset``, ``record``.
     """
-    digest = hashlib.blake2b(repr((around, failed)).encode(), digest_size=8).digest()
+    place = failed
+    if line["url"] is not None:
+        # The same file may have another signature, or, copied to another machine, another version.
+        generation = line["generation"] if "://" in line["url"] else None
+        part = failed if isinstance(failed, str) else failed[2]
+        place = (redact(line["url"]), generation, line["record"], line["offset"], part)
+    digest = hashlib.blake2b(repr((around, place)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

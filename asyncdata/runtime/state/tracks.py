@@ -83,6 +83,32 @@ class Closed(NamedTuple):
     used: Rows
 
 
+class Keyed(NamedTuple):
+    """What a step must remember of elements that are delivered.
+
+    Attributes:
+        track: Its number.
+        keys: ``int64[n, 3]``: the number that the element uses up, and 16 bytes.
+    """
+
+    track: int
+    keys: Rows
+
+
+class Carried(NamedTuple):
+    """What a step carries from element to element.
+
+    Attributes:
+        track: Its number.
+        numbers: That elements use up.
+        values: Behind each of them.
+    """
+
+    track: int
+    numbers: Rows
+    values: Sequence[Any]
+
+
 class Dropped(NamedTuple):
     """Elements that nothing was made of."""
 
@@ -95,7 +121,13 @@ class Refused(NamedTuple):
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Closed | Dropped | Refused
+class Bound(NamedTuple):
+    """What was delivered means nothing to another reader from now on."""
+
+    why: str
+
+
+Event: TypeAlias = Begun | Marked | Ended | Closed | Keyed | Carried | Dropped | Refused | Bound
 
 BEGINNING: Final = State(None, 0)
 
@@ -104,6 +136,9 @@ _UNKNOWN: Final = -1
 
 NO_POSITIONS: Final = np.empty(0, np.int64)
 NO_POSITIONS.flags.writeable = False
+
+NO_KEYS: Final = np.empty((0, 2), np.int64)
+NO_KEYS.flags.writeable = False
 
 
 @dataclass(slots=True)
@@ -117,6 +152,8 @@ class SavedTrack:
         later: Positions behind it that were delivered, in ascending order.
         total: How many elements there are, where that was known.
         state: The input's state in front of `at`.
+        keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
+        value: What it carries behind the last of them; none where it carries nothing.
     """
 
     owner: Owner
@@ -125,6 +162,8 @@ class SavedTrack:
     later: Rows = field(default_factory=lambda: NO_POSITIONS)
     total: int | None = None
     state: State = BEGINNING
+    keys: Rows = field(default_factory=lambda: NO_KEYS)
+    value: tuple[Any, ...] = ()
 
     @property
     def delivered(self) -> int:
@@ -132,15 +171,31 @@ class SavedTrack:
         return self.at + len(self.later)
 
 
-Saved: TypeAlias = State | tuple[SavedTrack, ...]
-"""What a pipeline begins at: the state of its last step, or tracks where its elements have no fixed order."""
+class Saved(NamedTuple):
+    """What a pipeline begins at.
+
+    Attributes:
+        state: Of its last step; None where its elements have no fixed order, or at the beginning.
+        tracks: What was delivered, where that is tracked.
+    """
+
+    state: State | None = None
+    tracks: tuple[SavedTrack, ...] = ()
+
+    def running_tracks(self, *, ordered: bool) -> Tracks:
+        """The tracks of a pipeline that begins here.
+
+        Args:
+            ordered: Whether its elements have a fixed order. If so, they still have it behind a state of the last
+                step, which then says alone where every step begins; but not where delivered ones are left out.
+        """
+        if ordered and self.state is not None:
+            return Tracks([SavedTrack(track.owner, track.step) for track in self.tracks], in_order=True)
+        return Tracks(self.tracks, in_order=ordered and not self.tracks)
 
 
-def parts_of(saved: Saved | None) -> tuple[State | None, tuple[SavedTrack, ...]]:
-    """The state of the last step if there is one, and the tracks if there are any."""
-    if saved is None or isinstance(saved, State):
-        return saved, ()
-    return None, saved
+UNTOUCHED: Final = Saved()
+"""Nothing was delivered."""
 
 
 class Track:
@@ -179,6 +234,15 @@ class Track:
         """The datasets of an element have ended."""
         self._events.append(Closed(self.used(np.array([position]))))
 
+    def remembers(self, numbers: Rows, keys: Rows) -> None:
+        """What the step must know of the elements that use up these numbers, once they are delivered."""
+        if len(numbers):
+            self._events.append(Keyed(self.number, np.column_stack((numbers, keys))))
+
+    def carries(self, numbers: Rows, values: Sequence[Any]) -> None:
+        """What the step carries behind the elements that use up these numbers."""
+        self._events.append(Carried(self.number, numbers, values))
+
     def was_delivered(self, position: int) -> bool:
         """Whether an element was delivered before."""
         return position < self.saved.at or position in self.saved.later
@@ -214,9 +278,15 @@ class Tracks:
 
     Args:
         saved: Those of a state, whose numbers are their places in the list.
+        in_order: Whether elements keep the order of their inputs, as far as no step mixes them.
+
+    Attributes:
+        in_order: See above.
     """
 
-    def __init__(self, saved: Sequence[SavedTrack] = ()) -> None:
+    def __init__(self, saved: Sequence[SavedTrack] = (), *, in_order: bool = False) -> None:
+        self.in_order = in_order
+        self._bound = False
         self._saved = {(track.owner, track.step): (number, track) for number, track in enumerate(saved)}
         self._count = len(saved)
         self._events: list[Event] = []
@@ -244,6 +314,12 @@ class Tracks:
         """No state can be taken from now on."""
         self._events.append(Refused(why))
 
+    def bind(self, why: str) -> None:
+        """What is delivered from now on means nothing to another reader; said once."""
+        if not self._bound:
+            self._bound = True
+            self._events.append(Bound(why))
+
     def take_events(self) -> tuple[Event, ...]:
         """What happened since the last time."""
         if not self._events:
@@ -264,6 +340,8 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "branches": {str(n): list(track.owner.branches) for n, track in enumerate(tracks) if track.owner.branches},
         "later": np.concatenate([NO_POSITIONS, *(track.later for track in tracks)]),
         "states": [track.state for track in tracks],
+        "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
+        "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
     }
 
 
@@ -276,7 +354,8 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         ValueError: They are damaged.
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
-    states, branches = value["states"], value["branches"]
+    states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
+    values = value.get("values", {})
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
     tracks: list[SavedTrack] = []
@@ -292,6 +371,13 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
             raise ValueError(f"the positions of track {number}")
         if not isinstance(state, State):
             raise TypeError(f"the state of track {number}")
+        keys = np.asarray(all_keys.get(str(number), NO_POSITIONS))
+        if keys.dtype != np.int64 or keys.shape not in {(2 * (at + len(behind)),), (0,)}:
+            raise ValueError(f"the keys of track {number}")
         owner = Owner(track, position, inputs)
-        tracks.append(SavedTrack(owner, step, at, behind, None if total == _UNKNOWN else total, state))
+        carried = values.get(str(number), ())
+        if not isinstance(carried, tuple) or len(carried) > 1:
+            raise TypeError(f"the value of track {number}")
+        total_known = None if total == _UNKNOWN else total
+        tracks.append(SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried))
     return tuple(tracks)

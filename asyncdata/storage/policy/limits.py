@@ -43,10 +43,10 @@ class Observations:
     def __init__(self, timeouts: TimeoutOptions, hedge: HedgeOptions) -> None:
         self._timeouts = timeouts
         self._hedge = hedge
-        self._first: dict[int, Quantiles] = {}
-        self._any_first = Quantiles()
-        self._connects = Quantiles()
-        self._s_per_byte = Quantiles()
+        self._first: dict[int, CensoredQuantiles] = {}
+        self._any_first = CensoredQuantiles()
+        self._connects = CensoredQuantiles()
+        self._s_per_byte = CensoredQuantiles()
         self._news = 0
         self._limits: dict[int, tuple[ReadLimits, float]] = {}
 
@@ -55,7 +55,7 @@ class Observations:
         kind = _kind(size)
         own = self._first.get(kind)
         if own is None:
-            own = self._first[kind] = Quantiles()
+            own = self._first[kind] = CensoredQuantiles()
         own.add(seconds, censored=censored, weight=weight)
         self._any_first.add(seconds, censored=censored, weight=weight)
         self._told()
@@ -126,7 +126,7 @@ def _kind(size: int) -> int:
     return size.bit_length() // 3
 
 
-def _tail(seen: Quantiles) -> float | None:
+def _tail(seen: CensoredQuantiles) -> float | None:
     return seen.at(_PERCENTILE) if seen.count >= ENOUGH else None
 
 
@@ -134,7 +134,7 @@ def _between(value: float, floor: float, cap: float) -> float:
     return min(max(value, floor), cap)
 
 
-class Quantiles:
+class CensoredQuantiles:
     """Percentiles of times that were seen, those that were cut short included. Of constant size, forgets slowly.
 
     A value lies in one of a hundred classes, four to a doubling. An attempt that was given up after a time tells only

@@ -182,6 +182,15 @@ async def test_beyond_its_share_a_consumer_gets_copies(bench: Bench) -> None:
     assert np.shares_memory(bench.deliver(block).element(0), bench.arena.array)
 
 
+async def test_beyond_its_share_a_consumer_gets_empty_strings_too(bench: Bench) -> None:
+    """They take no bytes, but they need a place."""
+    leaf = Leaf("array", "<i8", (1000,))
+    kept = [bench.deliver(await bench.rows(bytes(8000), leaf=leaf)).element(0) for _ in range(4)]
+    delivery = bench.deliver(await bench.rows(b"", b""))
+    assert [delivery.element(row) for row in range(2)] == [b"", b""]
+    assert len(kept) == 4
+
+
 async def test_what_is_to_be_copied_stays_charged_until_it_is_taken(bench: Bench) -> None:
     """Nothing that waits for the consumer is outside of the limit."""
     bench.deliverer._share = bench.deliverer._fine_share = 0

@@ -9,6 +9,7 @@ import pytest
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import NO_ORIGINS, Advance, State
 from asyncdata.runtime.consumer.positions import Positions
+from asyncdata.runtime.state.tracks import UNTOUCHED, Saved
 
 
 def advances(seed: int, rows: int) -> list[Advance]:
@@ -28,7 +29,7 @@ def advances(seed: int, rows: int) -> list[Advance]:
 @pytest.mark.parametrize("kept", [0, 3, 100])
 def test_states_of_the_last_elements(seed: int, kept: int) -> None:
     """They are those of one element at a time; older ones are known for as many elements as are kept."""
-    positions = Positions(0, None, kept)
+    positions = Positions(0, UNTOUCHED, kept)
     received = 0
     for advance in advances(seed, 60):
         positions.receive(advance)
@@ -43,7 +44,7 @@ def test_states_of_the_last_elements(seed: int, kept: int) -> None:
 
 def test_what_is_not_kept_is_an_error() -> None:
     """The message says what keeps it."""
-    positions = Positions(10, State({"at": 10}, 0), 2)
+    positions = Positions(10, Saved(State({"at": 10}, 0)), 2)
     for _ in range(20):
         positions.receive(Advance(1, NO_ORIGINS))
     assert positions.at(28)[0] == State({"at": 10}, 18)
@@ -53,7 +54,7 @@ def test_what_is_not_kept_is_an_error() -> None:
 
 def test_what_was_committed_is_kept() -> None:
     """However many elements come after it."""
-    positions = Positions(0, None, 0)
+    positions = Positions(0, UNTOUCHED, 0)
     positions.receive(Advance(3, NO_ORIGINS))
     positions.commit(2)
     for _ in range(50):
@@ -64,7 +65,7 @@ def test_what_was_committed_is_kept() -> None:
 
 def test_an_unordered_part_is_told() -> None:
     """Behind it nothing is ordered, in front of it everything."""
-    positions = Positions(0, None, 100)
+    positions = Positions(0, UNTOUCHED, 100)
     positions.receive(Advance(3, NO_ORIGINS))
     positions.receive(Advance(3, NO_ORIGINS, ordered=False))
     assert [positions.at(position)[1] for position in range(7)] == [True] * 4 + [False] * 3

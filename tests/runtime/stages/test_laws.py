@@ -23,6 +23,8 @@ from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, Slic
 from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage
 from asyncdata.runtime.stages.sources.list_files import ListFilesStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
+from asyncdata.runtime.state.restored import TrackedStage
+from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.types import Element, ObjectInfo
 from tests.runtime.stages.laws import (
     Bench,
@@ -156,6 +158,11 @@ def _list_files(bench: Bench) -> Stage:
     return ListFilesStage(bench.context("list_files"), (3, 4), lambda: manifest.matching(("b", "a")))
 
 
+def _tracked(bench: Bench, stage: Stage) -> Stage:
+    track = Tracks().begin(Owner(), 0)
+    return TrackedStage(bench.context("tracked"), stage, track, 0, in_order=True)
+
+
 ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "source": source,
     "filter": _filter,
@@ -180,6 +187,13 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "prefetch one": lambda bench, kind: PrefetchStage(bench.context("prefetch"), source(bench, kind), 1),
     "inline map": _inline,
     "async map": _async,
+    "tracked": lambda bench, kind: _tracked(bench, source(bench, kind)),
+    "shuffle of filter of tracked": lambda bench, kind: ShuffleStage(
+        bench.context("shuffle"),
+        FilterStage(bench.context("filter"), _tracked(bench, source(bench, kind)), odd),
+        6,
+        (1, 2),
+    ),
     "shuffle of interleave": lambda bench, kind: ShuffleStage(
         bench.context("shuffle"), _interleave(bench, kind), 6, (1, 2)
     ),

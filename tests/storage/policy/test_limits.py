@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.options import HedgeOptions, TimeoutOptions
-from asyncdata.storage.policy.limits import ENOUGH, Observations, Quantiles
+from asyncdata.storage.policy.limits import ENOUGH, CensoredQuantiles, Observations
 
 CAPS = TimeoutOptions()
 HEDGE = HedgeOptions()
@@ -77,13 +77,13 @@ def test_a_floor_above_the_cap_gives_way() -> None:
 
 def test_nothing_seen_tells_nothing() -> None:
     """No value, no estimate."""
-    assert Quantiles().at(0.9) is None
+    assert CensoredQuantiles().at(0.9) is None
 
 
 @given(values=st.lists(st.floats(1e-4, 100), min_size=1, max_size=200), fraction=st.floats(0.01, 1.0))
 def test_an_estimate_is_at_most_a_class_above_the_truth(values: list[float], fraction: float) -> None:
     """At least the asked fraction lies below it, and it is no more than one class (19 %) too high."""
-    seen = Quantiles()
+    seen = CensoredQuantiles()
     for value in values:
         seen.add(value)
     estimate = seen.at(fraction)
@@ -96,7 +96,7 @@ def test_an_estimate_is_at_most_a_class_above_the_truth(values: list[float], fra
 def test_stalls_that_were_cut_short_teach_nothing() -> None:
     """One in five reads stalls and is given up after 2 s: the 90th percentile stays that of the others."""
     draw = random.Random(1)
-    seen = Quantiles()
+    seen = CensoredQuantiles()
     for number in range(5000):
         if number % 5:
             seen.add(draw.uniform(0.02, 0.04))
@@ -109,7 +109,7 @@ def test_stalls_that_were_cut_short_teach_nothing() -> None:
 
 def test_what_was_is_forgotten() -> None:
     """A network that becomes ten times slower is known to be after some thousand reads."""
-    seen = Quantiles()
+    seen = CensoredQuantiles()
     for _ in range(3000):
         seen.add(0.02)
     for _ in range(4000):

@@ -40,7 +40,7 @@ class ConcatenateStage(Stage):
         self._count = count
         self._told = ended
         self._track = track
-        self._number = first if track is None else track.saved.at
+        self._number = first if track is None else max(first, track.saved.at)
         self._current: Stage | None = make(self._number) if count is None or self._number < count else None
         self._next: Stage | None = None
         # An input of a state is not empty, whether or not anything of it is left.

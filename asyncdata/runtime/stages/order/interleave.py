@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,7 +24,8 @@ from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows, Sta
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
 from asyncdata.runtime.stages.order.inputs import Input
-from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows
+from asyncdata.runtime.stages.order.rotation import RotationPlan, Turn, next_turn, plan_rows, recorded_rows, runs_of
+from asyncdata.runtime.state.choices import Choices
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.state.tracks import Tracks
@@ -105,6 +106,7 @@ class InterleaveStage(Stage):
         block_length: Elements per turn.
         ahead: Inner datasets prepared beyond those that have a slot.
         tracks: Told of the elements whose datasets have ended, where elements have no fixed order.
+        choices: The order in which a sloppy rotation reads slots, where it is noted or repeated.
     """
 
     def __init__(
@@ -117,9 +119,12 @@ class InterleaveStage(Stage):
         block_length: int,
         ahead: int,
         tracks: Tracks | None = None,
+        choices: Choices | None = None,
     ) -> None:
         super().__init__(context, (upstream,))
         self._tracks = tracks
+        self._choices = choices
+        self._repeats = choices is not None and choices.repeats
         self._upstream = upstream
         self._make_inner = make_inner
         self._block_length = block_length
@@ -261,10 +266,11 @@ class InterleaveStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         try:
-            used, rest = block.advance.used_by_row()
-            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
+            used: Iterable[Rows] = itertools.repeat(NO_ORIGINS)
             if self._tracks is not None:
+                used, rest = block.advance.used_by_row()
                 self._tracks.drop(rest)
+            self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
         finally:
             block.release()
 
@@ -362,19 +368,47 @@ class InterleaveStage(Stage):
             for index, slot in enumerate(self._slots):
                 if slot is None:
                     continue
-                if slot.error is not None:
+                if slot.error is not None and not self._repeats:
                     raise slot.error
                 if slot.ended and not slot.rows:
                     await self._vacate(index)
             await self._give_slots()
             slots = [slot for slot in self._slots if slot is not None]
-            if any(slot.rows for slot in slots):
+            if self._repeats:
+                if self._has_wanted(slots):
+                    return True
+            elif any(slot.rows for slot in slots):
                 return True
             if not slots and self._failure is not None:
                 raise self._failure
             if not slots and self._input_ended and not self._elements:
                 return False
             await self._arrived.wait()
+
+    def _has_wanted(self, slots: Sequence[_Slot]) -> bool:
+        """Whether there are rows of the dataset that comes next in the recorded order; raises if there never will be.
+
+        An error of another dataset waits until nothing in front of it is left.
+        """
+        assert self._choices is not None
+        wanted = self._choices.wanted
+        slot = None if wanted is None else next((slot for slot in slots if slot.row == wanted[0]), None)
+        if slot is not None and slot.rows:
+            return True
+        failed = next((other.error for other in slots if other.error is not None), None)
+        if wanted is None:
+            if failed is not None:
+                raise failed
+            if any(other.rows for other in slots):
+                raise self._choices.ends(self.label)
+            return False
+        if slot is not None and slot.error is not None:
+            raise slot.error
+        no_slot = len(slots) == len(self._slots) and all(other.rows or other.error for other in slots)
+        no_more = not self._waiting and not self._may_open_more
+        if slot is None and (wanted[0] < self._given or no_slot or no_more):
+            raise failed or self._failure or self._choices.misses(self.label)
+        return False
 
     async def _give_slots(self) -> None:
         """Free slots get what was opened ahead, and all that have nothing ask for rows."""
@@ -383,7 +417,7 @@ class InterleaveStage(Stage):
             if self._slots[index] is None and self._waiting:
                 self._give_slot(index)
             slot = self._slots[index]
-            if slot is not None and slot.pulling is None and not slot.has_enough:
+            if slot is not None and slot.pulling is None and not slot.has_enough and slot.error is None:
                 await slot.pull_at_hand(self._pause)
                 if not slot.rows:
                     slot.pulling = self.context.spawn(self._pull_into(slot))
@@ -410,7 +444,7 @@ class InterleaveStage(Stage):
         turn = self._turn
         if sloppy and vacant[turn.slot]:
             turn = next_turn(turn, len(slots))
-        order, after = plan_rows(available, vacant, turn, self._block_length, limit)
+        order, after = self._plan(available, vacant, turn, limit)
         if not len(order):
             if sloppy:
                 self._turn = next_turn(turn, len(slots))
@@ -442,6 +476,17 @@ class InterleaveStage(Stage):
             joined.advance = Advance.concat([Advance(0, self._tail), joined.advance])
             self._tail = NO_ORIGINS
         return joined
+
+    def _plan(self, available: Sequence[int], vacant: Sequence[bool], turn: Turn, limit: int) -> RotationPlan:
+        if self._choices is None:
+            return plan_rows(available, vacant, turn, self._block_length, limit)
+        made_of = [None if slot is None else slot.row for slot in self._slots]
+        if self._repeats:
+            plan = RotationPlan(recorded_rows(available, made_of, self._choices, limit), turn)
+        else:
+            plan = plan_rows(available, vacant, turn, self._block_length, limit)
+        self._choices.note(runs_of(plan.slots, made_of))
+        return plan
 
     def _marked(self, order: Rows) -> list[int]:
         """Rows where marks belong: after some marks of each inner dataset, or at fixed rows where they have none.

@@ -1,7 +1,7 @@
 """Whose turn it is in an interleave: pure arithmetic on row counts.
 
 The order is tf.data's: `block_length` elements from the slot whose turn it is, then the next slot, in a circle. A slot
-whose dataset ends in the middle of its turn passes the turn on.
+whose dataset ends in the middle of its turn passes the turn on. Or it is the order that another run has recorded.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncdata.memory.advance import Rows
+from asyncdata.runtime.state.choices import Choices
 
 
 class Turn(NamedTuple):
@@ -89,3 +90,36 @@ def plan_rows(
 
 def _repeated(slots: list[int], counts: int | list[int]) -> Rows:
     return np.repeat(np.array(slots, np.int64), counts)
+
+
+def recorded_rows(available: Sequence[int], made_of: Sequence[int | None], choices: Choices, limit: int) -> Rows:
+    """The slots of the next rows in a recorded order, until one of them has no more rows at hand.
+
+    Args:
+        available: Rows at hand per slot.
+        made_of: The input row that each slot's dataset is made of; None for a free slot.
+        choices: The recorded order, of which the rows are taken.
+        limit: Rows at the most.
+    """
+    slot_of = {row: slot for slot, row in enumerate(made_of) if row is not None}
+    left = list(available)
+    slots: list[int] = []
+    counts: list[int] = []
+    while limit and (wanted := choices.wanted) is not None and wanted[0] in slot_of:
+        slot = slot_of[wanted[0]]
+        count = min(wanted[1], left[slot], limit)
+        if not count:
+            break
+        slots.append(slot)
+        counts.append(count)
+        left[slot] -= count
+        limit -= count
+        choices.took(count)
+    return np.repeat(np.array(slots, np.int64), counts)
+
+
+def runs_of(order: Rows, made_of: Sequence[int | None]) -> Rows:
+    """What `recorded_rows` repeats: for each run of rows of one slot, what its dataset is made of, and how many."""
+    starts = np.flatnonzero(np.diff(order, prepend=-1))
+    rows = np.array([-1 if row is None else row for row in made_of], np.int64)
+    return np.stack((rows[order[starts]], np.diff(starts, append=len(order))), axis=1)

@@ -2,7 +2,8 @@
 
 Inputs are asked in their order. When one has ended, so has the stage: those before it have given one element more by
 then, and those behind it are asked for one, so that all inputs are read equally far and a cache in front of one is
-completed. These elements are used up and go nowhere. An error behind the end is nobody's.
+completed. These elements are used up and go nowhere. An error behind the end is nobody's, nor is one of an input where
+another one ends, as in tf.data.
 """
 
 from __future__ import annotations
@@ -63,9 +64,15 @@ class ZipStage(Stage):
         if not self._begun:
             self._begun = True
             self.prepare()
+        failure: Exception | None = None
         for number, source in enumerate(self._inputs):
-            if not await source.more(limit, self._pause):
-                return await self._finish(number)
+            try:
+                if not await source.more(limit, self._pause):
+                    return await self._finish(number)
+            except Exception as error:  # noqa: BLE001 -- raised unless another input has ended there
+                failure = failure or error
+        if failure is not None:
+            raise failure
         rows = min(limit, *(source.rows for source in self._inputs))
         marks = self._marker.marks(
             rows,

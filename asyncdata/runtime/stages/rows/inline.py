@@ -58,9 +58,10 @@ class InlineMapStage(RowwiseStage):
 class _Call:
     """One element on its way through an async function."""
 
-    __slots__ = ("advance", "began", "done", "error", "origin", "value")
+    __slots__ = ("advance", "began", "done", "error", "origin", "row", "value")
 
-    def __init__(self, origin: Rows, advance: Advance) -> None:
+    def __init__(self, origin: Rows, advance: Advance, row: int = -1) -> None:
+        self.row = row
         self.origin = origin
         self.advance = advance
         self.began = clock()
@@ -107,6 +108,7 @@ class AsyncMapStage(Stage):
         self._calls = self._ahead.items
         self._tasks: set[asyncio.Task[None]] = set()
         context.meter.runs, context.meter.parallel = "coroutine", parallelism
+        self._rows = 0
 
     @property
     def ordered(self) -> bool:
@@ -139,7 +141,8 @@ class AsyncMapStage(Stage):
         for row in range(len(block)):
             await self._ahead.room(self._is_full, self._is_ready)
             advance, rest = rest.split(1)
-            call = _Call(block.origin[row : row + 1], advance)
+            call = _Call(block.origin[row : row + 1], advance, self._rows)
+            self._rows += 1
             self._calls.append(call)
             task = self.context.spawn(self._run(call, block.element(row)))
             self._tasks.add(task)
@@ -193,6 +196,8 @@ class AsyncMapStage(Stage):
         ready = [call for call in self._calls if call.done and call.error is None][:limit]
         for call in ready:
             self._calls.remove(call)
+        if self.context.choices is not None and not self.context.ordered:
+            self.context.choices.note([(call.row, 1) for call in ready if call.row >= 0])
         failed = next((call for call in self._calls if call.error is not None), None)
         if failed is not None:
             self._calls.remove(failed)

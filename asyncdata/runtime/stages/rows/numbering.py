@@ -81,6 +81,17 @@ class ShardStage(Stage):
         return block
 
 
+def rows_before(mark: Mark, num_shards: int, index: int) -> int:
+    """How many elements a shard has in front of a mark, also if another shard of the same input wrote it.
+
+    Args:
+        mark: What `ShardStage` wrote; None: the beginning.
+        num_shards: Of the shard that is to begin there.
+        index: Of it.
+    """
+    return 0 if mark is None else -(-(mark["passed"] - index) // num_shards)
+
+
 class AssertCardinalityStage(Stage):
     """Passes on as many elements as were announced; one more, or the end before, is an error.
 

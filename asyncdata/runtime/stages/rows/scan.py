@@ -22,6 +22,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
+from asyncdata.runtime.state.tracks import Track
 from asyncdata.runtime.user_code import UserFunction, as_int
 from asyncdata.types import Element
 
@@ -71,15 +72,25 @@ class ScanStage(RowwiseStage):
         upstream: The input.
         initial_state: The first state.
         function: The user's.
+        track: Knows the state behind what was delivered, where elements come in no fixed order.
     """
 
     skips = False
 
     def __init__(
-        self, context: StageContext, upstream: Stage, initial_state: Any, function: Callable[..., Any]
+        self,
+        context: StageContext,
+        upstream: Stage,
+        initial_state: Any,
+        function: Callable[..., Any],
+        track: Track | None = None,
     ) -> None:
         super().__init__(context, upstream)
-        self._state = initial_state
+        self._track = track
+        # A function may change the state in place, and the next epoch begins with the same one.
+        (state,) = (track.saved.value if track is not None else ()) or (initial_state,)
+        self._state = copy.deepcopy(state)
+        self._passed = 0 if track is None else track.saved.delivered
         self._function = UserFunction(function, context)
         self._marker = Marker()
         self._count = 0
@@ -91,21 +102,39 @@ class ScanStage(RowwiseStage):
         self._marker.begin(0, mark["input"])
 
     def _call(self, element: Element, origin: Rows) -> Any:
-        if self._count % MARK_EVERY == 0:
-            # A function may change the state in place.
+        if self._track is None and self._count % MARK_EVERY == 0:
             self._states.append(copy.deepcopy(self._state))
         answer = self._function((self._state, element), origin)
         if not isinstance(answer, tuple | list) or len(answer) != 2:
             raise TypeError(f"the function of {self.label} must return (new_state, output), not {answer!r}")
         self._state, output = answer
         self._count += 1
+        if self._track is not None:
+            # What follows comes in another order each time, so nothing leads from an earlier state to this one.
+            self._states.append(copy.deepcopy(self._state))
         return output
 
     def _made(self, block: Block, values: list[Any]) -> Block:
+        if self._track is not None:
+            return self._carried(self._track, block, values)
         states, self._states = iter(self._states), []
         self._marker.mark(block, lambda _, state: {"state": next(states), "input": state})
         block.release()
         return block_of_elements(values, block.origin, block.advance)
+
+    def _carried(self, track: Track, block: Block, values: list[Any]) -> Block:
+        states, self._states = self._states, []
+        numbers = track.next_numbers(len(values))
+        track.carries(numbers, states)
+        self._passed += len(values)
+        block.release()
+        return block_of_elements(values, block.origin, track.counted(block.advance, numbers))
+
+    async def _pull(self, limit: int) -> Block | None:
+        block = await super()._pull(limit)
+        if block is None and self._track is not None:
+            self._track.ends(self._passed)
+        return block
 
 
 def resampling(

@@ -4,6 +4,9 @@ Elements are equal when their leaves are: of one dtype and shape with the same b
 objects. What was seen is remembered as keys, long ones as digests of 16 bytes, so that memory follows the number of
 different elements, not their size. It is Python's memory, not the arena's; the stage counts it, and gives up at the
 limit.
+
+Where elements come in no fixed order, all keys are digests, and those of elements that were delivered are in the state.
+Of equal elements that were not delivered, the first one to come again is passed on.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF, flatten
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.state.tracks import Track
 
 _LONG: Final = 64
 _KEY_BYTES: Final = 150
@@ -33,14 +37,17 @@ class UniqueStage(Stage):
         context: What every stage is given.
         upstream: The input.
         limit_bytes: The most that keys may take.
+        track: Knows what was delivered, where elements come in no fixed order.
     """
 
-    def __init__(self, context: StageContext, upstream: Stage, limit_bytes: int) -> None:
+    def __init__(self, context: StageContext, upstream: Stage, limit_bytes: int, track: Track | None = None) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._limit = limit_bytes // _KEY_BYTES
         self._limit_bytes = limit_bytes
-        self._seen: set[Hashable] = set()
+        self._track = track
+        self._seen: set[Hashable] = set() if track is None else {key.tobytes() for key in track.saved.keys}
+        self._passed = 0 if track is None else track.saved.delivered
         self._error: MemoryLimitError | None = None
 
     async def _pull(self, limit: int) -> Block | None:
@@ -49,10 +56,15 @@ class UniqueStage(Stage):
             raise self._error
         block = await self._upstream.pull(limit)
         if block is None:
+            if self._track is not None:
+                self._track.ends(self._passed)
             return None
         kept: list[int] = []
         try:
-            rows = self._add(_keys(block), kept)
+            keys = _keys(block)
+            if self._track is not None:
+                keys = list(map(_digest, keys))
+            rows = self._add(keys, kept)
         except BaseException:
             block.release()
             raise
@@ -69,6 +81,12 @@ class UniqueStage(Stage):
             block = block.select(np.array(kept, np.int64))
         # What was seen is part of the state, and nothing that a mark could hold.
         block.advance = block.advance.with_marks(())
+        if self._track is not None:
+            numbers = self._track.next_numbers(len(kept))
+            digests = b"".join([keys[row] for row in kept])  # type: ignore[misc]  # all are digests
+            self._track.remembers(numbers, np.frombuffer(digests, np.int64).reshape(-1, 2))
+            block.advance = self._track.counted(block.advance, numbers)
+            self._passed += len(kept)
         return block
 
     def _add(self, keys: list[Hashable], kept: list[int]) -> int:
@@ -89,6 +107,11 @@ def _keys(block: Block) -> list[Hashable]:
         if array.ndim == 1 and array.dtype.kind in "iub":
             return [(array.dtype.str, value) for value in array.tolist()]
     return [_key(element) for element in block.elements()]
+
+
+def _digest(key: Hashable) -> bytes:
+    """The same in every process, as far as objects of other kinds than numbers and texts look the same."""
+    return hashlib.blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _key(element: Any) -> Hashable:

@@ -49,7 +49,7 @@ class ListFilesStage(CountedStage):
         return self._pull_ready(limit)
 
     def _take(self, start: int, limit: int) -> Taken | None:
-        if self._urls is None or self._order is None or start == len(self._urls):
+        if self._urls is None or self._order is None or start >= len(self._urls):
             return None
         urls = [self._urls[i] for i in self._order[start : start + limit].tolist()]
         return len(urls), LEAF, (ObjectColumn(urls),)

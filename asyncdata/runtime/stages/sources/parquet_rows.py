@@ -139,12 +139,12 @@ class ParquetStage(FileStage):
         return ByteRange(max(0, size - _TAIL_BYTES), size)
 
     def _read_ahead(self, spans: list[ByteRange]) -> _Piece | None:
-        slab = self._budget.take_ahead(self._account, max(1, sum(span.size for span in spans)), urgency=1, reader=self)
+        slab = self._budget.take_ahead(self._account, sum(span.size for span in spans), urgency=1, reader=self)
         return None if slab is None else self._start(slab, spans, _SOON)
 
     async def _read(self, spans: list[ByteRange]) -> _Piece:
         try:
-            slab = await self._budget.take(self._account, max(1, sum(span.size for span in spans)))
+            slab = await self._budget.take(self._account, sum(span.size for span in spans))
         except MemoryLimitError as error:
             error.url, error.offset = self.url, spans[0].start
             raise
@@ -247,7 +247,7 @@ class ParquetStage(FileStage):
         return True
 
     def _reserve(self, group: RowGroup) -> None:
-        spans = self._budget.charge(sum(span.size for span in self._spans(group)) or 1)
+        spans = self._budget.charge(sum(span.size for span in self._spans(group)))
         try:
             self._budget.reserve(self._account, spans + self._budget.charge(group.decoded_bytes + 1))
         except MemoryLimitError as error:

@@ -135,7 +135,7 @@ class MemoryStore:
         async with self._charges.lock:
             if not self._charges.tickets:
                 nbytes = sum(image.nbytes for image in images)
-                self._charges.tickets.append(await self.charge(max(nbytes, 1)))
+                self._charges.tickets.append(await self.charge(nbytes))
         return len(images)
 
     async def charge(self, nbytes: int) -> Ticket:
@@ -260,7 +260,7 @@ class FileStore:
     async def _read(self, info: ObjectInfo, position: int, length: int, use: Callable[[Any], Any]) -> Any:
         """Reads a range into a slab and makes something of it in a thread."""
         slabs = self._budget.slabs
-        slab = await self._budget.take(self._account, max(length, 1))
+        slab = await self._budget.take(self._account, length)
         try:
             read = self._io.read(slabs, slab, 0, length, info, position, (self._order, position))
             try:
@@ -301,7 +301,7 @@ class FileStore:
         finally:
             slabs.drop(slab)
         # Unpacked outside of the arena: nothing waits here for one slab while it holds another.
-        slab = await self._budget.take(self._account, max(image.nbytes, 1))
+        slab = await self._budget.take(self._account, image.nbytes)
         try:
             slabs.arena.array[slab.offset : slab.offset + image.nbytes] = image.body
             return load(image, slabs.arena.array, slab.offset, slabs)

@@ -92,6 +92,7 @@ class Job:
     Args:
         block: The rows; owned by the job until it is finished or abandoned.
         number: Its place in the order of jobs.
+        first: Rows of the input in front of it.
         context: Of the stage.
         keys: Key of the random generators, which also need the rows' provenance; None without such.
         sizes: What results are going to take; learns from this job.
@@ -109,6 +110,7 @@ class Job:
         block: Block,
         number: int,
         *,
+        first: int,
         context: StageContext,
         keys: tuple[int, int] | None,
         sizes: OutputSizes,
@@ -117,6 +119,7 @@ class Job:
     ) -> None:
         self.block = block
         self.number = number
+        self.first = first
         self.input_bytes = block.payload_bytes(len(block))
         self.result_bytes = 0
         self.seconds = 0.0
@@ -367,7 +370,7 @@ class Job:
         if self._results is None or self._results.nbytes < nbytes:
             self._count(nbytes)
             # Where there never will be so much, what was there before is still the job's, and once only.
-            larger = self._budget.owe(self._account, nbytes)
+            larger = self._budget.owe(self._account, nbytes, spare=not self.soonest)
             if self._results is not None:
                 self._outgrown.append(self._results)
             self._results = larger
@@ -378,7 +381,7 @@ class Job:
 
     def _grant_payloads(self, part: JobTask, nbytes: int) -> Slab:
         self._count(nbytes)
-        slab = self._budget.owe(self._account, nbytes)
+        slab = self._budget.owe(self._account, nbytes, spare=not self.soonest)
         part.payloads.append(slab)
         return slab
 

@@ -129,6 +129,7 @@ class WorkerStage(Stage):
         self._jobs: deque[Job] = deque()
         self._marks: dict[int, tuple[list[int], Marks]] = {}
         self._started = 0
+        self._begun_rows = 0
         self._under_way = 0
         self._running = 0
         self._due: deque[tuple[Job, JobTask]] = deque()
@@ -234,8 +235,9 @@ class WorkerStage(Stage):
         return block
 
     def _begin(self, block: Block) -> None:
-        job = self._job(block, self._started)
+        job = self._job(block, self._started, self._begun_rows)
         self._started += 1
+        self._begun_rows += len(block)
         self._jobs.append(job)
         if self._jobs[0] is job:
             job.hurry()
@@ -247,10 +249,11 @@ class WorkerStage(Stage):
         self._due.extend((job, part) for part in job.parts)
         self._begun.set()
 
-    def _job(self, block: Block, number: int) -> Job:
+    def _job(self, block: Block, number: int, first: int) -> Job:
         return Job(
             block,
             number,
+            first=first,
             context=self.context,
             keys=self._keys,
             sizes=self._sizes,
@@ -328,7 +331,7 @@ class WorkerStage(Stage):
 
     def _continue(self, job: Job, left: Block) -> None:
         """Rows that a task has left are a job of their own, in front of those that were not begun."""
-        rest = self._job(left, job.number)
+        rest = self._job(left, job.number, job.first + len(job))
         at = self._jobs.index(job) + 1
         behind = set(itertools.islice(self._jobs, at, None))
         self._jobs.insert(at, rest)
@@ -350,6 +353,8 @@ class WorkerStage(Stage):
             job = self._ready()
             if job is not None:
                 self._room.set()
+                if self.context.choices is not None and not self._ordered and len(job):
+                    self.context.choices.note([(job.first, len(job))])
                 block = self._finish(job)
                 if not self._ordered:
                     block.advance = block.advance.unordered()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows
+from asyncdata.runtime.stages.order.rotation import Turn, next_turn, plan_rows, recorded_rows, runs_of
+from asyncdata.runtime.state.choices import Choices, pack
 
 
 def one_by_one(
@@ -68,3 +70,16 @@ def test_nothing_at_hand_plans_nothing() -> None:
     assert len(plan_rows([0, 5], [False, False], Turn(0, 0), 2, 10).slots) == 0
     assert len(plan_rows([0, 0], [True, True], Turn(0, 0), 2, 10).slots) == 0
     assert plan_rows([0, 5], [True, False], Turn(0, 1), 2, 3).slots.tolist() == [1, 1, 1]
+
+
+def test_a_recorded_order_is_repeated() -> None:
+    """From whatever slots the datasets have got, as far as rows are at hand."""
+    order = np.array([0, 0, 1, 0, 2, 2, 2])
+    runs = runs_of(order, [7, 3, 9])
+    assert runs.tolist() == [[7, 2], [3, 1], [7, 1], [9, 3]]
+    choices = Choices(1, None, [pack(runs)])
+    assert recorded_rows([1, 9, 5], [9, None, 7], choices, 100).tolist() == [2, 2]
+    assert recorded_rows([1, 9, 5], [9, 3, 7], choices, 3).tolist() == [1, 2, 0]
+    assert choices.wanted == (9, 2)
+    assert recorded_rows([0, 0, 0], [9, 3, 7], choices, 3).tolist() == []
+    assert runs_of(np.empty(0, np.int64), [None, None]).tolist() == []

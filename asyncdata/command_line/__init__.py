@@ -1,0 +1,1 @@
+"""The commands of ``asyncdata``: one file each, and what they share."""

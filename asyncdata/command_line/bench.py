@@ -1,0 +1,219 @@
+"""``asyncdata bench``: how fast files, or a pipeline of the user's, are read, and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import importlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from asyncdata import arguments as checks
+from asyncdata.command_line.located_files import add_file_arguments, locate
+from asyncdata.command_line.result_printer import OK, ResultPrinter, UsageError, counted, size
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.observe.progress import Display
+from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.options import Options
+
+HELP: Final = "measure how fast files or a pipeline are read"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that only this command has."""
+    add_file_arguments(parser, "URL, glob or range in braces; or module:function, which returns a Dataset")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=10.0, metavar="S", help="stop after this time (default: 10)"
+    )
+    parser.add_argument(
+        "--epochs", type=_epochs, default=1, metavar="N", help="stop after this many epochs (default: 1)"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return checks.number("--seconds", float(text), above=0)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _epochs(text: str) -> int:
+    try:
+        return checks.integer("--epochs", int(text), least=1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+@dataclass(slots=True)
+class Measured:
+    """One measurement.
+
+    Attributes:
+        epochs: Epochs that were read to their end.
+        elements: Elements that were delivered.
+        seconds: From the start to the last element.
+        first_s: From the start to the first element; None without any.
+        waited_s: Part of the time that was spent waiting for elements: nearly all of it, as nothing is done with them.
+        bytes: Bytes that were read from storage.
+        cpu_s: CPU seconds of this process and its workers.
+        stats: Of the last epoch.
+    """
+
+    epochs: int = 0
+    elements: int = 0
+    seconds: float = 0.0
+    first_s: float | None = None
+    waited_s: float = 0.0
+    bytes: int = 0
+    cpu_s: float = 0.0
+    stats: PipelineStats = dataclasses.field(default_factory=PipelineStats)
+
+    def figures(self) -> dict[str, Any]:
+        """What the result tells, as plain data."""
+        return {
+            "epochs": self.epochs,
+            "elements": self.elements,
+            "seconds": round(self.seconds, 6),
+            "first_element_s": None if self.first_s is None else round(self.first_s, 6),
+            "elements_per_s": self.elements / self.seconds if self.seconds else None,
+            "bytes_read": self.bytes,
+            "bytes_read_per_s": self.bytes / self.seconds if self.seconds else None,
+            "waited_s": round(self.waited_s, 6),
+            "waited": self.waited_s / self.seconds if self.seconds else None,
+            "cpu_s": round(self.cpu_s, 6),
+            "cpu_s_per_gb": self.cpu_s / self.bytes * 1e9 if self.bytes else None,
+            "peak_memory_bytes": self.stats.peak_bytes,
+        }
+
+
+def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
+    """Iterates and measures."""
+    dataset = _dataset(arguments, options, results, display)
+    measured = _measure(dataset, options, arguments.seconds, arguments.epochs, display)
+    display.close()
+    for line in _lines(measured):
+        results.say(line)
+    results.document(source=arguments.url, **measured.figures(), limits=_what_limits(measured.stats))
+    return OK
+
+
+def _dataset(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> Dataset:
+    """What is measured.
+
+    Raises:
+        UsageError: That is not one thing.
+        StorageError: Some of it cannot be read.
+    """
+    if len(arguments.url) == 1 and names_dataset(arguments.url[0]):
+        return named_dataset(arguments.url[0])
+    located = asyncio.run(locate(arguments.url, options, display, arguments.format))
+    if located.unreadable:
+        for error in located.unreadable[1:]:
+            results.complain(str(error))
+        raise located.unreadable[0]
+    kinds = located.by_kind()
+    if len(kinds) > 1:
+        raise UsageError(f"the files are of different kinds: {'; '.join(map(str, kinds))}. Measure one kind at a time")
+    ((kind, files),) = kinds.items()
+    return kind.records([each.info.url for each in files], in_order=False)
+
+
+def names_dataset(word: str) -> bool:
+    """Whether a word is ``module:function`` rather than a URL."""
+    module, colon, name = word.partition(":")
+    return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
+def named_dataset(word: str) -> Dataset:
+    """The dataset that ``module:function`` returns, or is. The module may lie in the current directory.
+
+    Raises:
+        UsageError: It cannot be imported, or is no dataset.
+    """
+    module, _, name = word.partition(":")
+    # For the whole program: worker processes import the functions of the module by its name.
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{word} cannot be imported: {error}") from None
+    dataset = found() if callable(found) else found
+    if not isinstance(dataset, Dataset):
+        raise UsageError(f"{word} is {checks.shown(dataset)}, which is neither a Dataset nor returns one")
+    return dataset
+
+
+def _measure(dataset: Dataset, options: Options, seconds: float, epochs: int, display: Display) -> Measured:
+    measured = Measured()
+    cpu_before = _cpu_s()
+    began = time.perf_counter()
+    for _ in range(epochs):
+        with dataset.with_options(options).iterator() as elements:
+            done = _take(elements, measured, began, seconds, display)
+        measured.stats = elements.stats()
+        measured.bytes += int(measured.stats.fetch.get("bytes", 0))
+        measured.epochs += done
+        if not done:
+            break
+    # Now that all worker processes have ended, the system has counted them.
+    measured.cpu_s = _cpu_s() - cpu_before
+    return measured
+
+
+def _take(elements: Iterator[Any], measured: Measured, began: float, most_s: float, display: Display) -> bool:
+    """Takes elements until the time is up; returns whether the epoch came to its end."""
+    asked = time.perf_counter()
+    for _ in elements:
+        now = time.perf_counter()
+        measured.waited_s += now - asked
+        measured.elements += 1
+        measured.seconds = now - began
+        if measured.first_s is None:
+            measured.first_s = now - began
+        if now - began >= most_s:
+            return False
+        display.show(measured.elements, lambda: f"elements, {measured.elements / measured.seconds:,.0f}/s")
+        asked = time.perf_counter()
+    return True
+
+
+def _cpu_s() -> float:
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _lines(measured: Measured) -> Iterator[str]:
+    """The result for people."""
+    figures = measured.figures()
+    if measured.first_s is None:
+        yield "no elements"
+        return
+    end = counted(measured.epochs, "whole epoch")
+    yield f"elements   {measured.elements:,} in {measured.seconds:.2f} s ({end})"
+    yield f"first      after {measured.first_s:.3f} s"
+    yield f"rate       {figures['elements_per_s']:,.1f} elements/s, {size(figures['bytes_read_per_s'])}/s read"
+    per_gb = "" if figures["cpu_s_per_gb"] is None else f", {figures['cpu_s_per_gb']:.2f} s per GB read"
+    yield f"CPU        {measured.cpu_s:.2f} s{per_gb}"
+    yield f"memory     {size(measured.stats.peak_bytes)} of {size(measured.stats.limit_bytes)} at the most"
+    for name, value in _what_limits(measured.stats).items():
+        yield f"{name:10} {value}"
+
+
+def _what_limits(stats: PipelineStats) -> dict[str, Any]:
+    """What the statistics tell about what limits the pipeline."""
+    fetch = stats.fetch
+    found: dict[str, Any] = {
+        "requests": fetch.get("requests", 0),
+        "retries": fetch.get("retries", 0),
+        "in flight": fetch.get("peak_in_flight", 0),
+    }
+    if stats.workers is not None:
+        found["workers"] = stats.workers.processes
+        found["busy"] = f"{stats.workers.busy_s:.2f} s in worker processes"
+    return found

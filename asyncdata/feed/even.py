@@ -1,0 +1,81 @@
+"""How many steps all ranks take together: known in advance, or agreed a few steps ahead.
+
+Training in parallel exchanges gradients in each step, so a rank that has no batch left makes the others wait for ever.
+Ranks whose numbers of batches are known need no word of each other. Others vote every `WINDOW` steps, before they use
+a batch of these: each says how many it has, and all take the least of it ("drop"), or the most ("repeat", "pad").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from asyncdata.errors import PipelineError
+from asyncdata.feed.ranks import Even
+from asyncdata.plan.node import UNKNOWN_CARDINALITY
+
+WINDOW: Final = 4
+"""Steps between votes: so many batches wait in each rank while it votes."""
+
+NOTHING_TO_REPEAT: Final = "even='repeat': a rank has no batch that it could repeat; use fewer ranks, or even='pad'"
+
+Least: TypeAlias = Callable[[list[int]], list[int]]
+"""Gives the least number of all ranks, place by place; every rank calls it with a list of the same length."""
+
+
+class Granted(NamedTuple):
+    """What a rank may do.
+
+    Attributes:
+        steps: Take so many; None: as many as it has.
+        last: And then it ends.
+    """
+
+    steps: int | None
+    last: bool
+
+
+def known_steps(even: Even, most: int, least: int) -> int | None:
+    """How many steps an epoch has on every rank; None if that is not known in advance.
+
+    Args:
+        even: How ranks are made even.
+        most: The cardinality of the rank that has the most batches.
+        least: Of the one that has the least.
+    """
+    if even == "agree" or UNKNOWN_CARDINALITY in (most, least):
+        return None
+    if even == "drop":
+        return least
+    if most > 0 and least == 0 and even == "repeat":
+        raise PipelineError(NOTHING_TO_REPEAT)
+    return most
+
+
+def vote(even: Even, ready: int, step: int, least: Least, *, failed: bool = False) -> Granted:
+    """Agrees with the other ranks on the next steps.
+
+    Args:
+        even: How ranks are made even.
+        ready: Batches of its own that this rank has for them, up to `WINDOW`.
+        step: Steps it has taken in this epoch.
+        least: Asks the other ranks.
+        failed: This rank cannot continue; the others are told, and its own error follows.
+
+    Raises:
+        PipelineError: Another rank failed, or ranks are at different steps.
+    """
+    fewest, most, first, last, sound = least([ready, -ready, step, -step, not failed])
+    if failed:
+        return Granted(0, last=True)
+    if not sound:
+        raise PipelineError("another rank failed, so this one ends too; the other rank's error says why")
+    if first != -last:
+        raise PipelineError(
+            f"the ranks are at different steps, from {first} to {-last}: all of them must load states of the same "
+            "step, and begin their epochs together"
+        )
+    if even == "repeat" and not step and not fewest and most:
+        raise PipelineError(NOTHING_TO_REPEAT)
+    steps = fewest if even in ("drop", "agree") else -most
+    return Granted(steps, last=steps < WINDOW)

@@ -1,0 +1,134 @@
+"""JAX: batches as jax arrays, on one device or over a mesh; the only file that imports jax.
+
+On the CPU an array is the memory of the batch where that begins on a 64-byte boundary, as all leaves that workers write
+do: jax keeps the array alive, the array keeps the slab. What jax has no type for stays on the host.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final, Literal, TypeAlias
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
+
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.errors import PipelineError
+from asyncdata.feed.even import Least
+from asyncdata.feed.feeding import Feed
+from asyncdata.feed.ranks import Division, Share, share_of
+from asyncdata.feed.run import Conversion, Hand
+from asyncdata.memory.structure import flatten, leaf_names, unflatten
+from asyncdata.types import Element
+
+Dtypes: TypeAlias = Literal["jax"] | None
+
+_KINDS: Final = "?biufc"
+
+
+class JaxFeed(Feed):
+    """Epochs of a dataset as jax arrays; `asyncdata.feed.jax` makes it."""
+
+    def __init__(self, dataset: Dataset, division: Division, *, sharding: Any, depth: int, dtypes: Dtypes) -> None:
+        super().__init__(dataset, division)
+        self._sharding = sharding
+        self._depth = depth
+        self._dtypes = dtypes
+        self._known_share: Share | None = None
+
+    def _check_process(self) -> None:
+        """Any process will do."""
+
+    def _distributed(self) -> tuple[int, int] | None:
+        if self._sharding is None:
+            return jax.process_index(), jax.process_count()
+        return self._share.rank, self._share.world
+
+    def _processes(self) -> int:
+        return int(jax.process_count())
+
+    @property
+    def _share(self) -> Share:
+        if self._known_share is None:
+            self._known_share = share_of(jax.process_index(), _rows_by_process(self._sharding))
+        return self._known_share
+
+    def _least(self) -> Least:
+        return _least
+
+    def _hand(self) -> Hand:
+        return Conversion(self._on_device, self._depth)
+
+    def _on_device(self, batch: Element) -> Any:
+        leaves, structure = flatten(batch, whole_ragged=True)
+        made: list[Any] = []
+        for leaf in leaves:
+            array = np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
+                made.append(leaf)
+                continue
+            try:
+                made.append(self._placed(narrowed(array, self._dtypes)))
+            except PipelineError as error:
+                error.complete(leaf=leaf_names(structure)[len(made)] or None)
+                raise
+        return unflatten(structure, iter(made))
+
+    def _placed(self, array: npt.NDArray[Any]) -> Any:
+        sharding = self._sharding
+        if sharding is None:
+            return jax.device_put(array)
+        if isinstance(sharding, NamedSharding) and len(sharding.spec) > array.ndim:
+            sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[: array.ndim]))
+        if array.ndim and len(array) % self._share.parts:
+            raise PipelineError(
+                f"a batch of {len(array)} rows cannot be divided among {self._share.parts} groups of devices of this "
+                "process: choose a batch size that can, and drop_remainder=True"
+            )
+        return jax.make_array_from_process_local_data(sharding, array)
+
+
+def narrowed(array: npt.NDArray[Any], dtypes: Dtypes) -> npt.NDArray[Any]:
+    """The array in the type that jax keeps of it.
+
+    Raises:
+        PipelineError: That is another type, and nobody said that it may be; or a value does not fit into it.
+    """
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    kept = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+    if kept == array.dtype:
+        return array
+    if dtypes != "jax":
+        raise PipelineError(
+            f"jax would make {kept} of {array.dtype}: dtypes='jax' allows it, .astype in a map function does it where "
+            "the batch is made, and jax.config.update('jax_enable_x64', True) keeps the type"
+        )
+    with np.errstate(over="ignore"):
+        found = array.astype(kept)
+    fits = np.array_equal(found, array) if kept.kind in "iu" else np.array_equal(np.isfinite(found), np.isfinite(array))
+    if not fits:
+        raise PipelineError(
+            f"a value of type {array.dtype} is too large for {kept}, the type that jax would make of it"
+        )
+    return found
+
+
+def _rows_by_process(sharding: Any) -> dict[int, set[tuple[int, int]]]:
+    """The intervals of rows that the devices of each process hold, of as many rows as there are devices."""
+    count = len(sharding.device_set)
+    axes = max(len(getattr(sharding, "spec", ())), 1)
+    rows: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for device, indices in sharding.devices_indices_map((count,) * axes).items():
+        begin, end, _ = indices[0].indices(count)
+        rows[device.process_index].add((begin, end))
+    return rows
+
+
+def _least(numbers: list[int]) -> list[int]:
+    """See `even.Least`; in the thread of the trainer, because all processes must compute in the same order."""
+    found: list[int] = multihost_utils.process_allgather(np.array(numbers, np.int32)).min(axis=0).tolist()
+    return found

@@ -1,0 +1,201 @@
+"""PyTorch: batches as tensors, on the host or on a device; the only file that imports torch.
+
+On the host a tensor is the memory of the batch itself, not a copy: torch keeps the array alive, the array keeps the
+slab. What torch has no type for stays what it is: byte strings, texts, `RaggedArray`, objects.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+import torch.distributed
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.errors import PipelineError
+from asyncdata.feed.even import Least
+from asyncdata.feed.feeding import Feed
+from asyncdata.feed.ranks import Division
+from asyncdata.feed.run import Conversion, Hand
+from asyncdata.feed.staging import Staging, StagingRing
+from asyncdata.memory.structure import map_leaves
+from asyncdata.types import Element
+
+_KINDS: Final = "?biufc"
+_PINNED: Final = ("cuda", "xpu")
+"""Devices that copy from pinned memory without the processor."""
+
+
+class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not there where types are checked
+    """Epochs of a dataset as PyTorch's tensors; `asyncdata.feed.torch` makes it."""
+
+    stays_here: ClassVar[tuple[str, ...]] = (*Feed.stays_here, "_slots", "_votes")
+
+    def __init__(
+        self, dataset: Dataset, division: Division, *, device: Any, pin: bool | None, depth: int, deadline_s: float
+    ) -> None:
+        super().__init__(dataset, division)
+        self._device = None if device is None else torch.device(device)
+        on_host = self._device is None or self._device.type == "cpu"
+        if on_host and pin:
+            raise ValueError("pin=True needs device=...: pinned memory is the way to a device")
+        self._pins = self._device is not None and self._device.type in _PINNED if pin is None else pin
+        self._depth = depth
+        self._deadline_s = deadline_s
+        self._slots: StagingRing | None = None
+        self._votes: _Votes | None = None
+
+    def dataloader(self) -> Any:
+        """A ``torch.utils.data.DataLoader`` that passes the feed's batches on, for trainers that insist on one.
+
+        It adds no process and no copy. For Accelerate set ``dispatch_batches=False``, because each process reads its
+        own part.
+        """
+        return DataLoader(self, batch_size=None, num_workers=0, collate_fn=_same)
+
+    def _check_process(self) -> None:
+        if get_worker_info() is not None:
+            raise PipelineError(
+                "this is a worker process of a DataLoader, and each of them would read everything. Use num_workers=0: "
+                "the pipeline has processes of its own; or iterate the feed without a DataLoader"
+            )
+
+    def _distributed(self) -> tuple[int, int] | None:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        return distributed.get_rank(), distributed.get_world_size()
+
+    def _least(self) -> Least:
+        if self._distributed() is None:
+            raise PipelineError(
+                f"even={self._division.even!r}: the ranks must agree on the number of steps, because it is not known "
+                "in advance. Call torch.distributed.init_process_group() first, or give even=None"
+            )
+        if self._votes is None:
+            self._votes = _Votes(self._deadline_s)
+        return self._votes
+
+    def _hand(self) -> Hand:
+        if self._device is None or self._device.type == "cpu":
+            return Conversion(on_host)
+        if self._slots is None:
+            self._slots = StagingRing(_DeviceCopies(self._device, pin=self._pins), self._depth + 1)
+        return Staging(self._slots, self._depth)
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def on_host(batch: Element) -> Any:
+    """The batch with tensors in the place of arrays and numbers."""
+    return map_leaves(_tensor, batch, whole_ragged=True)
+
+
+def _tensor(leaf: Any) -> Any:
+    if isinstance(leaf, np.generic):
+        leaf = np.array(leaf)
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _KINDS or leaf.dtype.itemsize > 16:
+        return leaf
+    if not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
+    if not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
+        # Writing to a tensor over read-only memory is undefined, and torch knows no negative strides.
+        leaf = leaf.copy()
+    try:
+        return torch.from_numpy(leaf)
+    except TypeError:
+        return leaf  # such as numpy's long double
+
+
+class _Votes:
+    """Asks the other ranks, in a group of its own: gradients are exchanged meanwhile in others.
+
+    Args:
+        deadline_s: How long a rank waits for the others.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._group = torch.distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=deadline_s))
+
+    def __call__(self, values: list[int]) -> list[int]:
+        """See `even.Least`."""
+        least = torch.tensor(values, dtype=torch.int64)
+        try:
+            torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN, group=self._group)
+        except RuntimeError as error:
+            raise PipelineError(
+                f"the other ranks did not say within {self._deadline_s:g} s how many batches they have: one of them "
+                "left its loop or has ended. deadline_s= is how long to wait"
+            ) from error
+        found: list[int] = least.tolist()
+        return found
+
+
+class _DeviceCopies:
+    """Copies to a device on a stream of their own, from pinned memory.
+
+    Args:
+        device: Where to.
+        pin: Whether batches are put into pinned memory first.
+    """
+
+    def __init__(self, device: Any, *, pin: bool) -> None:
+        self._device = device
+        self._pin = pin
+        self._stream = torch.Stream(device=device)
+        self._pinned: dict[tuple[int, int], Any] = {}
+
+    def stage(self, slot: int, batch: Element) -> Any:
+        """See `Copies`."""
+        batch = on_host(batch)
+        if not self._pin:
+            return batch
+        number = 0
+
+        def staged(leaf: Any) -> Any:
+            nonlocal number
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            number += 1
+            return self._space(slot, number, leaf.nbytes).view(leaf.dtype).view(leaf.shape).copy_(leaf)
+
+        return map_leaves(staged, batch, whole_ragged=True)
+
+    def _space(self, slot: int, number: int, nbytes: int) -> Any:
+        """Pinned memory of a leaf, which is allocated again only for a larger batch."""
+        space = self._pinned.get((slot, number))
+        if space is None or len(space) < nbytes:
+            space = self._pinned[slot, number] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        return space[:nbytes]
+
+    def start(self, staged: Any) -> tuple[Any, Any]:
+        """See `Copies`."""
+
+        def sent(leaf: Any) -> Any:
+            return leaf.to(self._device, non_blocking=self._pin) if isinstance(leaf, torch.Tensor) else leaf
+
+        with self._stream:
+            arriving = map_leaves(sent, staged, whole_ragged=True)
+            return arriving, self._stream.record_event()
+
+    def wait(self, event: Any) -> None:
+        """See `Copies`."""
+        event.synchronize()
+
+    def use_behind(self, event: Any, batch: Any) -> None:
+        """See `Copies`."""
+        stream = torch.accelerator.current_stream(self._device)
+        stream.wait_event(event)
+
+        def used(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                leaf.record_stream(stream)
+            return leaf
+
+        map_leaves(used, batch, whole_ragged=True)

@@ -1,0 +1,191 @@
+"""One epoch of a feed: as many batches as all ranks agreed on, handed out one at a time, with the state behind each.
+
+    own batches ─▶ [ window: waits for a vote ] ─▶ [ queue: on its way to the device ] ─▶ trainer
+
+Both buffers are bounded: `even.WINDOW` batches, filled when a vote is due, and what `hand` keeps, filled before each
+batch is handed out. At the end, at an error and when nobody refers to the iterator any more both are dropped; what was
+in them was not handed out, so a state counts it as left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from asyncdata.errors import PipelineError
+from asyncdata.feed.even import WINDOW, Granted, Least, vote
+from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
+from asyncdata.feed.ranks import Even
+from asyncdata.types import Element
+
+
+class Hand(Protocol):
+    """Turns batches into what the trainer gets, some of them ahead of time."""
+
+    @property
+    def waiting(self) -> int:
+        """Batches that were sent and not received."""
+
+    @property
+    def depth(self) -> int:
+        """How many may be."""
+
+    def send(self, batch: Element) -> None:
+        """Starts the way of a batch."""
+
+    def receive(self) -> Any:
+        """The batch that was sent first of those that wait."""
+
+    def clear(self) -> None:
+        """Drops those that wait."""
+
+
+class Conversion:
+    """Converts batches, some of them before they are asked for.
+
+    Args:
+        convert: What the trainer gets of a batch.
+        depth: How many are converted while the trainer uses one.
+    """
+
+    def __init__(self, convert: Callable[[Element], Any], depth: int = 0) -> None:
+        self.depth = depth
+        self._convert = convert
+        self._waiting: deque[Any] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """See `Hand`."""
+        return len(self._waiting)
+
+    def send(self, batch: Element) -> None:
+        """See `Hand`."""
+        self._waiting.append(self._convert(batch))
+
+    def receive(self) -> Any:
+        """See `Hand`."""
+        return self._waiting.popleft()
+
+    def clear(self) -> None:
+        """See `Hand`."""
+        self._waiting.clear()
+
+
+class Run:
+    """See the module's docstring.
+
+    Args:
+        own: This rank's batches.
+        place: Where the epoch begins.
+        steps: How many it has on every rank; None: as many as this rank has, or as `least` says.
+        even: How ranks are made even.
+        least: Asks the other ranks; None: nobody is asked.
+        hand: The way to the trainer.
+    """
+
+    def __init__(
+        self,
+        own: OwnBatches,
+        place: EpochPlace,
+        *,
+        steps: int | None,
+        even: Even | None,
+        least: Least | None,
+        hand: Hand,
+    ) -> None:
+        self.epoch = place.epoch
+        self.begun = self.handed = place.steps
+        self.committed: int | None = None
+        self.ended = False
+        self.live = True  # until its end, or until the trainer has left
+        self._own = own
+        self._even = even
+        self._least = least
+        self._hand = hand
+        self._taken = place.steps
+        self._window: deque[Element] = deque()
+        known = None if steps is None else max(steps - place.steps, 0)
+        self._granted = Granted(known, last=True) if least is None else Granted(0, last=False)
+
+    def next(self) -> Any:
+        """The next batch, or `END`."""
+        while self._hand.waiting < self._hand.depth + 1:
+            batch = self._take()
+            if batch is END:
+                break
+            self._hand.send(batch)
+            del batch
+        if self._hand.waiting:
+            found = self._hand.receive()
+            self.handed += 1
+            return found
+        self.ended = True
+        self.close()
+        return END
+
+    def _take(self) -> Element:
+        steps, last = self._granted
+        if steps == 0:
+            if last:
+                return END
+            steps, last = self._granted = self._ask()
+            if steps == 0:
+                return END
+        batch = self._window.popleft() if self._window else self._own.own()
+        if batch is END:
+            if steps is None:
+                return END
+            if self._even not in ("repeat", "pad"):
+                raise PipelineError(
+                    f"this rank has {self._taken} batches, though its dataset said that it has at least "
+                    f"{self._taken + steps}; even='agree' asks all ranks as they go"
+                )
+            batch = self._own.more()
+        self._taken += 1
+        self._granted = Granted(None if steps is None else steps - 1, last)
+        return batch
+
+    def _ask(self) -> Granted:
+        assert self._least is not None
+        assert self._even is not None
+        try:
+            while len(self._window) < WINDOW and (batch := self._own.own()) is not END:
+                self._window.append(batch)
+        except Exception:
+            # The others would wait for this rank.
+            vote(self._even, 0, self._taken, self._least, failed=True)
+            raise
+        return vote(self._even, len(self._window), self._taken, self._least)
+
+    def commit(self, steps: int | None) -> None:
+        """So many batches of the epoch were used; None: one more than before."""
+        before = self.committed
+        if steps is None:
+            steps = (self.begun if before is None else before) + 1
+        if steps > self.handed:
+            raise ValueError(f"step {steps} cannot be committed: {self.handed} batches of the epoch were handed out")
+        if before is not None and steps < before:
+            raise ValueError(f"step {steps} was committed after {before}")
+        self.committed = steps
+        self._own.commit(steps)
+
+    def place(self) -> EpochPlace:
+        """Behind the batches that were used: committed, or else handed out."""
+        if self.ended and self.committed in (None, self.handed):
+            return EpochPlace(self.epoch + 1)
+        return self._own.place(self.handed if self.committed is None else self.committed)
+
+    def close(self) -> None:
+        """Ends, and waits for it."""
+        self.live = False
+        self._own.close()
+        self._window.clear()
+        self._hand.clear()
+
+    def abandon(self) -> None:
+        """Ends without waiting, when the trainer has left."""
+        self.live = False
+        self._own.abandon()
+        self._window.clear()
+        self._hand.clear()

@@ -1,0 +1,98 @@
+"""``asyncdata bench``: measures files and the user's own datasets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OWN = """
+import asyncdata as ad
+
+def dataset():
+    return ad.Dataset.range(1000).map(square, num_parallel_calls=1).batch(10)
+
+def square(x):
+    return x * x
+
+endless = ad.Dataset.counter()
+number = 3
+
+def fails():
+    return ad.Dataset.range(3).map(lambda x: 1 // 0)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of the user's in the current directory, which the command adds to the path."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "own_pipeline.py").write_text(OWN)
+    yield "own_pipeline"
+    sys.modules.pop("own_pipeline", None)
+
+
+def test_files(run: Callable[..., Any], shard: Callable[..., Path]) -> None:
+    """All epochs of all files are read; bytes count each time."""
+    sizes = [shard(f"{number}.tfrecord", [bytes(1000)] * 50).stat().st_size for number in range(3)]
+    document = run("bench", "*.tfrecord", "--epochs", 2, "--seconds", 600, "--json").document
+    assert (document["elements"], document["epochs"], document["bytes_read"]) == (300, 2, 2 * sum(sizes))
+    assert 0 < document["first_element_s"] <= document["seconds"]
+    assert document["cpu_s"] > 0
+
+
+def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str) -> None:
+    """A function in a module of the current directory, with worker processes, whose CPU time counts."""
+    document = run("bench", f"{own}:dataset", "--json", "--seconds", 600).document
+    assert (document["elements"], document["epochs"], document["source"]) == (100, 1, [f"{own}:dataset"])
+    assert document["cpu_s_per_gb"] is None
+
+
+def test_the_time_ends_it(run: Callable[..., Any], own: str) -> None:
+    """A dataset without an end is read for so long; it may be an object, too."""
+    document = run("bench", f"{own}:endless", "--json", "--seconds", "0.01").document
+    assert document["epochs"] == 0
+    assert document["elements"] > 0
+
+
+@pytest.mark.parametrize("name", ["missing", "number"])
+def test_what_is_no_dataset(name: str, run: Callable[..., Any], own: str) -> None:
+    """It is a wrong command line."""
+    ran = run("bench", f"{own}:{name}")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{own}:{name}" in ran.err
+
+
+def test_an_error_of_the_user(run: Callable[..., Any], own: str) -> None:
+    """It keeps its traceback."""
+    with pytest.raises(ZeroDivisionError):
+        run("bench", f"{own}:fails")
+
+
+def test_one_kind_at_a_time(run: Callable[..., Any], shard: Callable[..., Path], tmp_path: Path) -> None:
+    """Records of different formats have no common rate."""
+    shard("a.tfrecord", [b"x"])
+    (tmp_path / "a.txt").write_text("x\n")
+    ran = run("bench", "a.*")
+    assert ran.code == 2
+    assert "different kinds" in ran.err
+
+
+def test_nothing_to_read(run: Callable[..., Any], shard: Callable[..., Path]) -> None:
+    """No file is an error of storage; files without records are none."""
+    assert run("bench", "missing").code == 3
+    shard("a.tfrecord", [])
+    ran = run("bench", "a.tfrecord")
+    assert (ran.code, ran.out) == (0, "no elements\n")
+
+
+def test_damaged_files(run: Callable[..., Any], shard: Callable[..., Path]) -> None:
+    """They are wrong data, not a wrong command line."""
+    path = shard("a.tfrecord", [bytes(100)] * 3)
+    path.write_bytes(path.read_bytes()[:-1])
+    ran = run("bench", "a.tfrecord")
+    assert (ran.code, ran.out) == (1, "")
+    assert "truncated" in ran.err

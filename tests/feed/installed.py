@@ -1,0 +1,10 @@
+"""Frameworks that not every environment has: tests that need one are skipped, and say how it is installed."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def needed(package: str) -> None:
+    """Skips the module that calls it where a package is not installed."""
+    pytest.importorskip(package, reason=f"{package} is not installed here: make feeds", exc_type=ImportError)

@@ -1,0 +1,60 @@
+"""One of two processes that compute together: ``python -m tests.feed.jax_rank COORDINATOR RANK``.
+
+Prints a line of JSON: by name of a case, the numbers that this process was given in each step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+import asyncdata as ad
+from asyncdata import feed
+from asyncdata.feed.ranks import Even
+
+COUNTS = [12, 52]
+BATCH = 4
+WHOLE = 96
+EVEN: tuple[Even, ...] = ("drop", "repeat", "pad", "agree")
+
+
+def cases(rank: int) -> dict[str, Any]:
+    """What this process was given, case by case."""
+    import jax  # noqa: PLC0415 -- the constants above are of use without it
+    from jax.sharding import NamedSharding, PartitionSpec  # noqa: PLC0415 -- likewise
+
+    mesh = jax.make_mesh((4,), ("d",))
+    rows, copies = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("d",), (None,)))
+    total = jax.jit(lambda batch: batch.sum())
+
+    def mine(array: Any) -> list[int]:
+        parts = sorted(array.addressable_shards, key=lambda part: part.index[0].start or 0)
+        return [int(value) for part in parts for value in np.asarray(part.data)]
+
+    found: dict[str, Any] = {}
+    own = ad.Dataset.range(1000 * rank, 1000 * rank + COUNTS[rank], output_type=np.int32).filter(lambda _: True)
+    for even in EVEN:
+        found[even] = []
+        for element in feed.jax(own.batch(BATCH), sharding=rows, even=even, shard=False):
+            batch, mask = element if isinstance(element, tuple) else (element, None)
+            total(batch)
+            counted = mine(batch) if mask is None else [n for n, ok in zip(mine(batch), mine(mask), strict=True) if ok]
+            found[even].append(counted)
+    ds = ad.Dataset.range(WHOLE, output_type=np.int32).shuffle(WHOLE, seed=1).batch(BATCH)
+    batches = list(feed.jax(ds, sharding=rows))
+    found["whole"] = [mine(batch) for batch in batches]
+    found["sums"] = [int(total(batch)) for batch in batches]
+    found["same"] = [np.asarray(batch.addressable_data(0)).tolist() for batch in feed.jax(ds, sharding=copies)]
+    return found
+
+
+if __name__ == "__main__":
+    import jax
+
+    jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+    sys.stdout.write(json.dumps(cases(int(sys.argv[2]))) + "\n")
+    sys.stdout.flush()
+    jax.distributed.shutdown()

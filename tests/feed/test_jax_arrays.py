@@ -1,0 +1,180 @@
+"""feed.jax: arrays that are the batch's own memory, over devices and processes, in types that nobody changed."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from asyncdata import feed
+from asyncdata.errors import PipelineError
+from tests.architecture.tree import ROOT
+from tests.feed.installed import needed
+from tests.feed.jax_rank import BATCH, COUNTS, WHOLE
+from tests.patience import LIMIT_S
+
+needed("jax")
+import jax  # noqa: E402 -- behind the check
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding  # noqa: E402 -- behind the check
+
+from asyncdata.feed.jax_arrays import narrowed  # noqa: E402 -- imports jax
+
+DEVICES = jax.devices()  # the threads of the backend begin here, and belong to no test
+DTYPES = ["?", "i1", "i2", "i4", "u1", "u2", "u4", "f2", "f4", "c8"]
+
+
+def address(array: Any) -> int:
+    """Where a numpy array begins."""
+    return int(array.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("isolate", [False, True])
+def test_arrays_are_the_memory_of_the_batch(executor: str, *, isolate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all types that jax keeps: no copy between the pipeline and the device, though batches are sent ahead."""
+    seen: list[int] = []
+    put = jax.device_put
+
+    def watched(array: Any) -> Any:
+        seen.append(address(array))
+        return put(array)
+
+    monkeypatch.setattr(jax, "device_put", watched)
+    ds = ad.Dataset.range(10).map(
+        lambda i: {dtype: np.full((2, 3), i, dtype) for dtype in DTYPES}, 2, executor=executor
+    )
+    batches = list(feed.jax(ds.batch(4).with_options(ad.Options(isolate=isolate, num_workers=1))))
+    gc.collect()
+    assert seen == [batch[dtype].unsafe_buffer_pointer() for batch in batches for dtype in DTYPES]
+    for number, batch in enumerate(batches):
+        assert batch["?"].shape == (2 if number == 2 else 4, 2, 3)
+        for dtype in DTYPES:
+            assert batch[dtype].dtype == np.dtype(dtype)
+            assert batch[dtype][0].tolist() == np.full((2, 3), 4 * number, dtype).tolist()
+
+
+@pytest.mark.parametrize("spec", [("d",), ("d", None, None), (None,), ("d", "m")])
+def test_batches_are_divided_over_devices(spec: tuple[Any, ...]) -> None:
+    """Along the first axes as the sharding says; a leaf with fewer axes takes as many parts of it as it has."""
+    mesh = jax.make_mesh((2, 2), ("d", "m"))
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    ds = (
+        ad.Dataset.range(16).map(lambda i: (np.full((4, 2), i, np.float32), np.int32(i)), 1, executor="thread").batch(8)
+    )
+    for number, (images, labels) in enumerate(feed.jax(ds, sharding=sharding)):
+        assert images.sharding.is_equivalent_to(sharding, 3)
+        assert labels.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(*spec[:1])), 1)
+        assert labels.tolist() == list(range(8 * number, 8 * number + 8))
+        assert np.asarray(images)[:, 0, 0].tolist() == labels.tolist()
+    single = SingleDeviceSharding(DEVICES[3])
+    assert [labels.device for _, labels in feed.jax(ds, sharding=single)] == [DEVICES[3]] * 2
+
+
+def test_a_batch_that_cannot_be_divided_is_refused() -> None:
+    """The error has both numbers, and the leaf."""
+    sharding = NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d"))
+    ds = ad.Dataset.range(63).map(lambda i: {"x": np.float32(i)}).batch(63)
+    with pytest.raises(PipelineError, match=r"63 rows cannot be divided among 4 .*leaf x"):
+        list(feed.jax(ds, sharding=sharding))
+
+
+def test_a_type_is_never_changed_in_silence() -> None:
+    """An error names both types; dtypes="jax" narrows, and refuses what does not fit."""
+    ds = ad.Dataset.from_tensor_slices({"a": [1, -5], "b": [0.5, np.inf]}).batch(2)
+    with pytest.raises(PipelineError, match=r"int32 of int64: dtypes='jax' .*leaf a"):
+        list(feed.jax(ds))
+    (batch,) = feed.jax(ds, dtypes="jax")
+    assert (batch["a"].dtype, batch["a"].tolist()) == (np.int32, [1, -5])
+    assert (batch["b"].dtype, batch["b"].tolist()) == (np.float32, [0.5, np.inf])
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 1e39, -1e300, np.uint64(2**32), 1e60j])
+def test_a_value_that_does_not_fit_is_refused(value: Any) -> None:
+    """Whatever its type; the largest that fit are kept."""
+    with pytest.raises(PipelineError, match="too large for"):
+        narrowed(np.array([value]), "jax")
+    assert narrowed(np.array([2**31 - 1, -(2**31)]), "jax").tolist() == [2**31 - 1, -(2**31)]
+    assert np.isnan(narrowed(np.array([np.nan]), "jax")).all()
+    assert narrowed(np.arange(3, dtype=">i4"), None).tolist() == [0, 1, 2]
+
+
+def test_what_jax_has_no_type_for_stays_on_the_host() -> None:
+    """Texts, ragged rows, dates; elements without axes and batches without rows become arrays."""
+    rows = ad.Dataset.range(3).map(lambda i: {"text": f"{i}", "rows": np.arange(i), "number": np.float32(i)})
+    (batch,) = feed.jax(rows.ragged_batch(3))
+    assert isinstance(batch["text"], ad.BytesArray)
+    assert batch["rows"].to_list() == [[], [0], [0, 1]]
+    assert isinstance(batch["number"], jax.Array)
+    assert [number.tolist() for number in feed.jax(ad.Dataset.range(3, output_type=np.int32))] == [0, 1, 2]
+    (empty,) = feed.jax(ad.Dataset.from_tensors(np.zeros((0, 3), np.float32)))
+    assert empty.shape == (0, 3)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_training_goes_on_at_every_step(depth: int) -> None:
+    """What was sent ahead is not counted: the states give the rest of the epoch, and the next one."""
+
+    def numbers() -> Any:
+        ds = ad.Dataset.range(23, output_type=np.int32).shuffle(23, seed=1).batch(4)
+        return feed.jax(ds, depth=depth)
+
+    batches = numbers()
+    whole = [[batch.tolist() for batch in batches] for _ in range(2)]
+    batches = numbers()
+    for step, _ in enumerate(batches, start=1):
+        again = numbers()
+        again.load_state_dict(json.loads(json.dumps(batches.state_dict())))
+        assert [[batch.tolist() for batch in again] for _ in range(2)] == [whole[0][step:], whole[1]]
+
+
+def test_batches_can_be_kept() -> None:
+    """More than the memory limit, after the feed is gone: nothing writes to an array that is alive."""
+    ds = ad.Dataset.range(64).map(lambda i: np.full(1 << 16, i, np.int32), 1, executor="thread").batch(2)
+    kept = list(feed.jax(ds.with_options(ad.Options(memory_limit_bytes=4 << 20))))
+    gc.collect()
+    assert [np.asarray(batch)[:, -1].tolist() for batch in kept] == [[i, i + 1] for i in range(0, 64, 2)]
+
+
+def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
+    """Two processes of jax.distributed: unknown numbers of batches, and global arrays made of both parts."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.feed.jax_rank", coordinator, str(rank)],
+            cwd=ROOT,
+            env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outcomes = [process.communicate(timeout=LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(err for _, err in outcomes)
+    ranks = [json.loads(out.splitlines()[-1]) for out, _ in outcomes]
+    steps = [count // BATCH for count in COUNTS]
+    for even, expected in (("drop", min(steps)), ("agree", min(steps)), ("pad", max(steps)), ("repeat", max(steps))):
+        assert [len(rank[even]) for rank in ranks] == [expected] * 2
+        given = list(chain(*chain(*(rank[even] for rank in ranks))))
+        assert even == "repeat" or len(set(given)) == len(given)
+    whole = [list(chain(*rank["whole"])) for rank in ranks]
+    assert sorted(whole[0] + whole[1]) == list(range(WHOLE))
+    assert ranks[0]["sums"] == ranks[1]["sums"]
+    assert sum(ranks[0]["sums"]) == sum(range(WHOLE))
+    assert ranks[0]["same"] == ranks[1]["same"]

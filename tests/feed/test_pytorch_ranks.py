@@ -1,0 +1,83 @@
+"""feed.torch in processes that train together: real gloo groups, uneven parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.architecture.tree import ROOT
+from tests.feed.installed import needed
+from tests.patience import LIMIT_S
+
+needed("torch")
+from tests.feed.torch_rank import BATCH, COUNTS, EVEN, SHORT_S  # noqa: E402 -- imports torch
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each process was given."""
+    world = len(COUNTS)
+    meeting: Path = tmp_path_factory.mktemp("gloo") / "meeting"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.feed.torch_rank", str(meeting)],
+            cwd=ROOT,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        outcomes = [process.communicate(timeout=LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(err for _, err in outcomes)
+    return [json.loads(out.splitlines()[-1]) for out, _ in outcomes]
+
+
+@pytest.mark.parametrize("even", EVEN)
+def test_all_processes_take_the_same_number_of_steps(even: str, ranks: list[dict[str, Any]]) -> None:
+    """In each epoch and after a resume; nothing is given twice but by "repeat", which gives everything."""
+    batches = [-(-count // BATCH) for count in COUNTS]
+    steps = max(batches) if even in ("repeat", "pad") else min(batches)
+    for epoch in range(2):
+        found = [rank[even][epoch] for rank in ranks]
+        assert [len(batches) for batches in found] == [steps] * len(ranks)
+        values = list(chain(*chain(*found)))
+        if even != "repeat":
+            assert len(set(values)) == len(values)
+        if even in ("repeat", "pad"):
+            assert len(set(values)) == sum(COUNTS)
+    rests = [rank[f"{even} again"] for rank in ranks]
+    assert [len(rest) for rest in rests] == [max(steps - 2, 0)] * len(ranks)
+
+
+def test_the_environment_and_the_group_say_which_part_is_whose(ranks: list[dict[str, Any]]) -> None:
+    """Each element is given to one process, and every process takes as many steps."""
+    assert sorted(chain(*chain(*(rank["sharded"] for rank in ranks)))) == list(range(90))
+    assert len({len(rank["sharded"]) for rank in ranks}) == 1
+
+
+def test_a_process_that_fails_takes_the_others_along(ranks: list[dict[str, Any]]) -> None:
+    """None waits for it."""
+    assert ranks[0]["error"].startswith("ZeroDivisionError")
+    for rank in ranks[1:]:
+        assert rank["error"].startswith("PipelineError: another rank failed")
+
+
+def test_a_process_that_leaves_is_missed_after_the_deadline(ranks: list[dict[str, Any]]) -> None:
+    """The others say so, and end."""
+    for rank in ranks[1:]:
+        assert rank["left"].startswith("PipelineError: the other ranks did not say")
+    assert f"within {SHORT_S:g} s" in " ".join(rank["left"] for rank in ranks[1:])
