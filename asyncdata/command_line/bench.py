@@ -209,6 +209,7 @@ def _what_limits(stats: PipelineStats) -> dict[str, Any]:
     """What the statistics tell about what limits the pipeline."""
     fetch = stats.fetch
     found: dict[str, Any] = {
+        "verdict": str(stats.verdict),
         "requests": fetch.get("requests", 0),
         "retries": fetch.get("retries", 0),
         "in flight": fetch.get("peak_in_flight", 0),

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import asyncdata
-from asyncdata.command_line import bench, doctor, inspect, verify
+from asyncdata.command_line import bench, doctor, inspect, saved_states, verify
 from asyncdata.command_line.result_printer import (
     CLOSED_PIPE,
     FAILED,
@@ -35,7 +35,13 @@ from asyncdata.observe.progress import Display, open_display
 from asyncdata.options import MIB, Options
 from asyncdata.storage.backends import check_storage
 
-COMMANDS: Final[dict[str, ModuleType]] = {"inspect": inspect, "verify": verify, "bench": bench, "doctor": doctor}
+COMMANDS: Final[dict[str, ModuleType]] = {
+    "inspect": inspect,
+    "verify": verify,
+    "bench": bench,
+    "state": saved_states,
+    "doctor": doctor,
+}
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
