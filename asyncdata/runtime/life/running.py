@@ -23,7 +23,7 @@ from asyncdata.runtime.life.runtime import Runtime, active_runtime
 from asyncdata.runtime.life.threads import in_thread
 from asyncdata.runtime.settings import settings_of
 from asyncdata.runtime.state.document import SavedState, from_document
-from asyncdata.runtime.state.order_log import Run, check_same_plan, find_run
+from asyncdata.runtime.state.order_log import RecordedRun, check_same_plan, find_run
 
 
 class Running:
@@ -185,7 +185,9 @@ def _check_order(plan: Node, options: Options, there: tuple[str, ...]) -> None:
         )
 
 
-def _repeated(path: str, plan: Node, epoch: int, position: int, saved: SavedState | None) -> tuple[SavedState, Run]:
+def _repeated(
+    path: str, plan: Node, epoch: int, position: int, saved: SavedState | None
+) -> tuple[SavedState, RecordedRun]:
     """The life of an order log that is repeated, and what it began at."""
     if saved is not None:
         epoch, position = saved.epoch, saved.position

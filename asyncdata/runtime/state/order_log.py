@@ -64,7 +64,7 @@ class Life(NamedTuple):
         return {**self.state, "listings": [*known, *self.listings]} if self.listings else self.state
 
 
-class Run(NamedTuple):
+class RecordedRun(NamedTuple):
     """A life to be repeated.
 
     Attributes:
@@ -194,7 +194,7 @@ def check_same_plan(here: Sequence[str], there: Mapping[str, Any], path: str) ->
         raise StateError(f"the order log is of another pipeline: {unlike}", url=path)
 
 
-def find_run(path: str, epoch: int, position: int) -> Run:
+def find_run(path: str, epoch: int, position: int) -> RecordedRun:
     """The life of a log that has begun at this position of an epoch, the last one if there are several.
 
     Raises:
@@ -210,7 +210,7 @@ def find_run(path: str, epoch: int, position: int) -> Run:
         run.append(life)
     for number, life in enumerate(run):
         if life.position == position:
-            return Run(life, run[number + 1].position if number + 1 < len(run) else None)
+            return RecordedRun(life, run[number + 1].position if number + 1 < len(run) else None)
     begun = ", ".join(str(life.position) for life in run) or "none"
     raise StateError(
         f"the order log has no run of epoch {epoch} that begins behind {position} elements, but behind these: {begun}",
