@@ -31,7 +31,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALONE = {"README.md", "docs/howto/read-from-s3-and-azure.md", "docs/contributing.md"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*$")
 OPT_OUT = re.compile(r"<!-- not executed: \S.* -->")
-NEEDS = re.compile(r"<!-- needs: (\w+) -->")
+NEEDS = re.compile(r"^<!-- needs: (\w+) -->$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -123,10 +123,10 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         return self
 
     def __next__(self) -> Element:
-        if self._is_taken_over():
-            self.close()
-            self._take_over()
         try:
+            if self._is_taken_over():
+                self.close()
+                self._take_over()
             element = self._take()
             while element is _NOTHING and not self._ended:
                 running = self._usable()
