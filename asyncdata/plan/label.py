@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from asyncdata.options import AUTOTUNE
 from asyncdata.plan.node import Node
 from asyncdata.redaction import redact
 
@@ -27,7 +28,8 @@ def label_of(node: Node, fields: tuple[str, ...] = _TELLING) -> str:
     for field in fields:
         value = getattr(node, field, None)
         if value is not None:
-            return redact(f"{node.label}({_shown(value)})")
+            is_found = field == "buffer_size" and value == AUTOTUNE
+            return redact(f"{node.label}({'AUTOTUNE' if is_found else _shown(value)})")
     return node.label
 
 

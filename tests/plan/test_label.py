@@ -12,6 +12,12 @@ def test_a_repr_shows_the_steps_from_the_source_on() -> None:
     assert repr(ds) == "<Dataset list_files(gs://b/x-*.rec) → interleave(TFRecordDataset) → shuffle(1000) → batch(64)>"
 
 
+def test_what_is_found_while_it_runs_is_called_so() -> None:
+    """A buffer whose size is left to the library; a count of -1 means all, as in tf.data."""
+    ds = ad.Dataset.range(4).take(-1).prefetch(ad.AUTOTUNE)
+    assert repr(ds) == "<Dataset range(4) → take(-1) → prefetch(AUTOTUNE)>"
+
+
 def test_branches_stand_in_brackets() -> None:
     """A step with several inputs shows what each of them is; the steps behind it follow."""
     numbers = ad.Dataset.range(4)
