@@ -55,7 +55,7 @@ def test_losses_are_equal(tmp_path: Path) -> None:
     most = samples(24, 15)
     for _ in range(samples(4, 30)):
         run(program, torn, draw.randint(1, most))
-    assert run(program, torn) > 0
+    run(program, torn)
     assert losses(torn) == losses(whole)
     assert losses(whole)[-1] < losses(whole)[0] / 2
     assert run(program, torn) == 0, "it was at its end"
