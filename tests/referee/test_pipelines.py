@@ -36,6 +36,10 @@ def check(plan: pipelines.Plan, referee: Referee, *, any_order: bool) -> None:
         # Refused where it was written, for shapes that are known there; here at the first element, if there is one.
         assert found["elements"] == [], context
         return
+    if any_order and len(expected["elements"]) == pipelines.MOST:
+        # Which of more elements come first is chance.
+        assert len(found["elements"]) == pipelines.MOST, context
+        return
     if any_order and expected["error"] is None:
         for elements in (expected["elements"], found["elements"]):
             elements.sort(key=lambda element: json.dumps(element, sort_keys=True))
