@@ -17,18 +17,20 @@ import io
 import signal
 import sys
 import tempfile
+import textwrap
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 import asyncdata as ad
+from asyncdata.observe.progress import open_display
 from asyncdata.options import MIB
 from benchmarks.conditions import SEED, conditions
 from benchmarks.pictures import HEIGHT, WIDTH, make_example
-from benchmarks.progress import Progress
 from benchmarks.servers import Server, fake_gcs
 from benchmarks.table import markdown
 from benchmarks.uploads import Uploader
@@ -40,13 +42,36 @@ BATCH: Final = 64
 MEMORY_LIMIT_BYTES: Final = 512 * MIB
 
 
+class _Shown:
+    """How far the images are, as the library's own programs show it."""
+
+    def __init__(self, title: str, images: int) -> None:
+        self._display = open_display(images, title, sys.stdout)
+        self._began = time.monotonic()
+        self._done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._display.close(f"{self._done:,} {self._text()}")
+
+    def advance(self, images: int) -> None:
+        """So many more are done."""
+        self._done += images
+        self._display.show(self._done, self._text)
+
+    def _text(self) -> str:
+        return f"images, {self._done / max(time.monotonic() - self._began, 1e-9):,.0f}/s"
+
+
 async def write_shards(server: Server, shards: int, images: int) -> int:
     """Makes the pictures in worker processes and uploads them; returns the bytes that were stored."""
     stored = 0
     make = functools.partial(make_example, seed=SEED)
     options = ad.Options(memory_limit_bytes=MEMORY_LIMIT_BYTES, storage=_storage(server))
     ds = ad.Dataset.range(shards * images).map(make, ad.AUTOTUNE).batch(images).with_options(options)
-    with Progress("Writing pictures", shards * images, "images") as progress:
+    with _Shown("Writing pictures", shards * images) as shown:
         async with Uploader(server.url, BUCKET) as uploader, asyncio.TaskGroup() as group, ds.iterator() as batches:
             number = 0
             async for batch in batches:
@@ -54,7 +79,7 @@ async def write_shards(server: Server, shards: int, images: int) -> int:
                 stored += len(shard)
                 group.create_task(uploader.put(f"train-{number:05d}-of-{shards:05d}.tfrecord", shard))
                 number += 1
-                progress.advance(len(batch))
+                shown.advance(len(batch))
     return stored
 
 
@@ -88,12 +113,12 @@ def read_shards(server: Server, images: int, *, deterministic: bool) -> Pass:
     order = "deterministic" if deterministic else "sloppy"
     options = ad.Options(memory_limit_bytes=MEMORY_LIMIT_BYTES, deterministic=deterministic, storage=_storage(server))
     seen: npt.NDArray[np.int64] = np.zeros(images, np.int64)
-    with Progress(f"Reading, {order}", images, "images") as progress:
+    with _Shown(f"Reading, {order}", images) as shown:
 
         def consume(batch: dict[str, npt.NDArray[Any]]) -> None:
             _check(batch["image"])
             np.add.at(seen, batch["label"], 1)
-            progress.advance(len(batch["label"]))
+            shown.advance(len(batch["label"]))
 
         result = watched_pass(pipeline(deterministic=deterministic), options, consume, (server.pid,))
     if not (seen == 1).all():
@@ -125,7 +150,8 @@ def report(readings: Mapping[str, Pass], images: int) -> str:
     ]
     head = ("order", "first batch s", "images/s", "MB/s", "CPU s/GB", "peak memory MB")
     slower = max(readings.values(), key=lambda reading: reading.wall_s)
-    return f"{markdown(head, rows)}\n\n{slower.stats}"
+    steps, _, verdict = str(slower.stats).rpartition("\n\n")
+    return f"{markdown(head, rows)}\n\n{textwrap.indent(steps, '    ')}\n\n{verdict}"
 
 
 def run(shards: int, images: int) -> int:

@@ -52,7 +52,9 @@ def measure(name: str, options: Sequence[str]) -> str:
     lines = done.stdout.splitlines()
     begin = next(number for number, line in enumerate(lines) if "; seed " in line)
     said = [
-        line if line.startswith("|") else textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        line
+        if line.startswith(("|", "    "))
+        else textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
         for line in (f"`python {' '.join(words)}`: {lines[begin]}", *lines[begin + 1 :])
     ]
     if "--plot" in usual:

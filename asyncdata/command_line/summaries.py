@@ -1,7 +1,7 @@
 """What many records have in common: their sizes, and the types, shapes and ranges of what is in them. Pure.
 
-Memory does not grow with the number of records: sizes are counted by their first three digits, and of the fields, only
-so many are told apart.
+Memory does not grow with the number of records: sizes are counted by their first three digits, and only the first
+fields are kept, up to a fixed number.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _SMALL_BYTES: Final = 4096
 _SMALL_AT_ONCE: Final = 256
 """Small records are taken by the batch, which costs a third of the time."""
 _MOST_LISTED: Final = 10_000
-"""So many findings are listed in a document; all of them are printed as text."""
+"""The most findings that a document lists; as text all of them are printed."""
 
 
 class Check:
@@ -39,7 +39,7 @@ class Check:
 
     Args:
         options: Of the storage and the memory.
-        results: Where findings are told.
+        results: Prints the findings.
         display: Where progress is shown.
     """
 

@@ -60,7 +60,7 @@ def vote(even: Even, ready: int, step: int, least: Least, *, failed: bool = Fals
         ready: Batches of its own that this rank has for them, up to `WINDOW`.
         step: Steps it has taken in this epoch.
         least: Asks the other ranks.
-        failed: This rank cannot continue; the others are told, and its own error follows.
+        failed: This rank cannot continue. The others learn it by this vote; the rank's own error follows.
 
     Raises:
         PipelineError: Another rank failed, or ranks are at different steps.

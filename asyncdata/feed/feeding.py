@@ -189,7 +189,8 @@ class Feed(ABC):
             state: Of `state_dict` of the same rank of as many ranks, in this or another process.
 
         Raises:
-            StateError: It is none, or of another rank. What does not fit the dataset is told when the iteration begins.
+            StateError: It is none, or of another rank. What does not fit the dataset is an error when the iteration
+                begins.
         """
         if not all(isinstance(state.get(key), kind) for key, kind in _KEYS.items()):
             raise StateError("this is not the state of a feed; a state of PipelineIterator belongs to ds.iterator()")

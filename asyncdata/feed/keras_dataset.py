@@ -139,7 +139,7 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
 
         Args:
             path: A local file.
-            save_freq: ``"epoch"`` saves after each epoch, a number after so many batches: the same as that of
+            save_freq: ``"epoch"`` saves after each epoch, a number after that many batches. Give the same to
                 ``BackupAndRestore``.
         """
         return _Position(self, Path(path), save_freq)

@@ -89,7 +89,7 @@ class PipelineStats:
         )
 
     def __str__(self) -> str:
-        """The verdict, and a table of the steps in the order of the data."""
+        """A table of the steps in the order of the data, and the verdict."""
         return f"{as_text(HEAD, self._rows())}\n\n{self.verdict}"
 
     def _repr_html_(self) -> str:

@@ -150,8 +150,8 @@ async def test_pieces_are_seen_as_they_come(cluster: Cluster, folder: str) -> No
             await asyncio.sleep(0)
         assert await reading == len(_DATA)
         assert buffer == _DATA
-        filled = {count for count, _ in seen}
-        assert len(filled) > 2
+        # The range is larger than what a socket holds, so it cannot come at once. How many pieces it has is chance.
+        assert any(0 < count < len(_DATA) for count, _ in seen)
         assert {first for count, first in seen if count} == {True}
         # On a busy machine the first look may come when there is something already.
         assert {first for count, first in seen if not count} <= {False}

@@ -11,6 +11,7 @@ import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 from asyncdata.options import Options
+from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.testing import snapshot
 from tests.integration.going import wait_until_gone
 from tests.samples import samples
@@ -85,6 +86,13 @@ def by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if chosen:
         cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def two_workers() -> Iterator[None]:
+    """A Runtime for all pipelines of a test."""
+    with Runtime(Options(num_workers=2)):
+        yield
 
 
 @pytest.fixture

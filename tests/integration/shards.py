@@ -42,6 +42,16 @@ def write_shards(folder: Path, shards: int, count: int, size: int = 0) -> list[s
     return paths
 
 
+def write_numbers(folder: Path, counts: Sequence[int]) -> list[str]:
+    """Local files of so many records each, which contain 0, 1, 2, … as text; their paths in order."""
+    paths, first = [], 0
+    for number, count in enumerate(counts):
+        paths.append(str(folder / f"{number:02d}"))
+        Path(paths[-1]).write_bytes(shard_bytes(b"%d" % n for n in range(first, first + count)))
+        first += count
+    return paths
+
+
 def put_shards(server: FakeGCS, shards: int, count: int, size: int = 0) -> list[str]:
     """Shards in a bucket; their URLs in order."""
     names = [f"shard-{shard:03d}.tfrecord" for shard in range(shards)]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from tests.integration.shards import write_numbers
 from tests.samples import SOAK, samples
+
+pytestmark = pytest.mark.usefixtures("two_workers")
 
 D = ad.Dataset
 Make = Callable[[], ad.Dataset]
@@ -253,21 +256,7 @@ def check(draw: Draw, seed: int) -> None:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Some thousand numbers in files of very different lengths."""
-    folder = tmp_path_factory.mktemp("files")
-    paths, first = [], 0
-    for count in (3, 0, 1200, 1, 30):
-        paths.append(str(folder / f"{first}-{count}"))
-        with ad.TFRecordWriter(paths[-1]) as writer:
-            writer.write_many([b"%d" % n for n in range(first, first + count)])
-        first += count
-    return paths
-
-
-@pytest.fixture(autouse=True)
-def runtime() -> Iterator[None]:
-    """One for all pipelines of a test."""
-    with ad.Runtime(ad.Options(num_workers=2)):
-        yield
+    return write_numbers(tmp_path_factory.mktemp("files"), (3, 0, 1200, 1, 30))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import asyncio
 import json
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,10 @@ from tests.faults.programs import program
 from tests.integration.test_exactly_once import Draw, few_unordered, spin, unordered
 from tests.samples import SOAK, samples
 
+pytestmark = pytest.mark.usefixtures("two_workers")
+
 D = ad.Dataset
 Make = Callable[[], ad.Dataset]
-
-
-@pytest.fixture(autouse=True)
-def runtime() -> Iterator[None]:
-    """One for all recorded runs of a test."""
-    with ad.Runtime(ad.Options(num_workers=2)):
-        yield
 
 
 def recording(make: Make, path: Path) -> ad.Dataset:

@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, records, shard_bytes
 from tests.referee import pipelines
 from tests.samples import SOAK, samples
+
+pytestmark = pytest.mark.usefixtures("two_workers")
 
 D = ad.Dataset
 
@@ -77,13 +78,6 @@ def check(dataset: ad.Dataset, again: ad.Dataset, places: random.Random, most: i
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Files of several formats, some of them empty."""
     return pipelines.write_files(tmp_path_factory.mktemp("files"), (30, 0, 1, 50))
-
-
-@pytest.fixture(autouse=True)
-def runtime() -> Iterator[None]:
-    """One for all pipelines of a test."""
-    with ad.Runtime(ad.Options(num_workers=2)):
-        yield
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
+from tests.integration.shards import write_numbers
 from tests.integration.test_exactly_once import fail_sometimes, few, few_unordered, keep, leaves, spin, spin_async
 from tests.samples import SOAK, samples
+
+pytestmark = pytest.mark.usefixtures("two_workers")
 
 D = ad.Dataset
 
@@ -40,21 +43,7 @@ def of_file(path: Any) -> ad.Dataset:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Numbers in files of very different lengths."""
-    folder = tmp_path_factory.mktemp("files")
-    paths, first = [], 0
-    for number, count in enumerate(FILES):
-        paths.append(str(folder / f"{number:02d}"))
-        with ad.TFRecordWriter(paths[-1]) as writer:
-            writer.write_many([b"%d" % n for n in range(first, first + count)])
-        first += count
-    return paths
-
-
-@pytest.fixture(autouse=True)
-def runtime() -> Iterator[None]:
-    """One for all pipelines of a test."""
-    with ad.Runtime(ad.Options(num_workers=2)):
-        yield
+    return write_numbers(tmp_path_factory.mktemp("files"), FILES)
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def __next__(self) -> Element:
         try:
-            if self._is_taken_over():
+            if self._until is not None and self._is_taken_over():
                 self.close()
                 self._take_over()
             element = self._take()
@@ -146,7 +146,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         raise self._outcome(StopIteration())
 
     async def __anext__(self) -> Element:
-        if self._is_taken_over():
+        if self._until is not None and self._is_taken_over():
             await self.aclose()
             self._take_over()
         while True:
@@ -164,7 +164,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def _is_taken_over(self) -> bool:
         """Whether the run that is repeated was interrupted here, and went on from its state."""
-        return self._until is not None and self.position == self._until and not self._closed
+        return self.position == self._until and not self._closed
 
     def _take_over(self) -> None:
         self._begin(self.epoch, None, self._until or 0)

@@ -83,7 +83,7 @@ def from_json(value: Any, depth: int = 0) -> Any:
         return {key: from_json(item, depth + 1) for key, item in value.items()}
     try:
         return _object(value, depth + 1)
-    except (KeyError, TypeError, ValueError, RecursionError, SyntaxError) as error:  # the last by numpy, of a dtype
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, StateError):
             raise
         raise StateError(f"the state is damaged: {type(error).__name__}: {error}") from error
