@@ -28,6 +28,7 @@ from asyncdata.formats.example.fields import (
     keep_inside,
 )
 from asyncdata.formats.example.keys import KeyOrder, KeyTable
+from asyncdata.formats.example.layouts import LayoutReader
 from asyncdata.formats.example.scalar import TAG_OF_KIND
 from asyncdata.formats.example.varints import (
     ByteArray,
@@ -109,6 +110,9 @@ class ColumnarReader:
         self._first_other = len(numbers)
         self._order: KeyOrder | None = None
         self._unlike = 0
+        # Without a byte string nothing is as long as to make a layout worth while.
+        single = all(item.single for item in wanted) and any(item.kind == "bytes" for item in wanted)
+        self._layouts = LayoutReader(wanted) if single else None
 
     def read(self, array: ByteArray, rows: IntArray) -> tuple[list[Column], Mask] | None:
         """Reads the records at ``rows`` = (offset, length).
@@ -119,6 +123,8 @@ class ColumnarReader:
         count, lists = len(rows), len(self._rows)
         if count < FEWEST_RECORDS or len(array) < SPARE_BYTES:
             return None
+        if self._layouts is not None and (columns := self._layouts.read(array, rows)) is not None:
+            return columns, np.ones(count, np.bool_)
         ends = rows[:, 0] + rows[:, 1]
         good: Mask = ends <= len(array) - SPARE_BYTES
         # A record is one map, and nothing else.
