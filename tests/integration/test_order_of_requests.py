@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 
 import pytest
 
 import asyncdata as ad
-from fake_gcs import FakeGCS, Latency, Profile
+from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
 from tests.integration.shards import BUCKET, records, shard_bytes
-from tests.patience import wait_until
+from tests.patience import LIMIT_S, wait_until
 
 FILES, CYCLE, COUNT = 12, 6, 60
 
@@ -63,3 +65,41 @@ def test_the_next_file_is_opened_ahead_from_what_the_listing_told() -> None:
         ahead = [entry for entry in server.journal if entry.object.startswith("shard-001")]
         assert ahead[0].range
         assert f"generation={generations[1]}" in ahead[0].target
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("read", ["interleave", "flat_map", "list"])
+def test_files_read_one_after_the_other_are_asked_for_together(read: str, deterministic: bool) -> None:
+    """While the answer for the first small file does not come, those behind it are asked for.
+
+    The latency of distant files is hidden without a cycle of them, too, as long as there are requests to spare.
+    """
+    with FakeGCS(buckets=[BUCKET]) as server:
+        for shard in range(FILES):
+            server.put(BUCKET, f"shard-{shard:03d}.tfrecord", shard_bytes(records(shard, COUNT, 100)))
+        held = Fault(kind="stall", seconds=LIMIT_S)
+        server.profile = Profile(rules=(Rule(fault=held, objects="*/shard-000.tfrecord", media_only=True),))
+        options = ad.Options(
+            storage={"gs": {"endpoint_url": server.url, "token": "anon"}},
+            deterministic=deterministic,
+            hedge=ad.HedgeOptions(enabled=False),
+            num_workers=0,
+        )
+        files = ad.Dataset.list_files(f"gs://{BUCKET}/shard-*.tfrecord", shuffle=False)
+        dataset: ad.Dataset = ad.TFRecordDataset(files)
+        if read != "list":
+            once = {"cycle_length": 1} if read == "interleave" else {}
+            dataset = getattr(files, read)(ad.TFRecordDataset, **once)
+        with dataset.with_options(options).iterator() as iterator:
+
+            def read_on() -> None:
+                with contextlib.suppress(ad.PipelineClosedError):
+                    next(iterator)
+
+            reading = threading.Thread(target=read_on)
+            reading.start()
+            try:
+                wait_until(lambda: len({entry.object for entry in server.journal if entry.range}) == FILES)
+            finally:
+                iterator.close()
+                reading.join()

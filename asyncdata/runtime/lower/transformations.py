@@ -42,6 +42,8 @@ limit at the most."""
 _PREFETCHED_USUAL_PART: Final = 8
 """8 elements are made ahead where they are no more than this part of the limit."""
 _MAX_PARALLEL_OPENS: Final = 64
+_LEAST_OPENED_AHEAD: Final = 16
+"""Files that an `interleave` opens ahead, however few it reads in turn, so that small ones fill a distant link."""
 
 # --- which elements, in which order --------------------------------------------------------------------------------
 
@@ -72,7 +74,8 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         make_inner,
         cycle_length=node.cycle_length,
         block_length=node.block_length,
-        ahead=min(node.cycle_length, _MAX_PARALLEL_OPENS),
+        ahead=max(min(node.cycle_length, _MAX_PARALLEL_OPENS), _LEAST_OPENED_AHEAD),
+        spare=lambda: scope.access.io.has_room,
         tracks=None if scope.within is None else scope.services.tracks,
         choices=scope.choices(node, context),
     )

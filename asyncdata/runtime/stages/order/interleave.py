@@ -69,6 +69,13 @@ class _Slot(Input):
         self.taken = 0
         # Its next row is to have a mark of the stage.
         self.is_due = False
+        self._drains = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether all of it has been asked for, if only once."""
+        self._drains = self._drains or self.stage.draining
+        return self._drains
 
     @property
     def has_enough(self) -> bool:
@@ -104,7 +111,8 @@ class InterleaveStage(Stage):
             fourth argument is the state it is brought back to.
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
-        ahead: Inner datasets prepared beyond those that have a slot.
+        ahead: Inner datasets opened beyond those that have a slot.
+        spare: Whether storage has requests to spare, so that more may be asked for than will be needed soon.
         tracks: Told of the elements whose datasets have ended, where elements have no fixed order.
         choices: The order in which a sloppy rotation reads slots, where it is noted or repeated.
     """
@@ -118,10 +126,15 @@ class InterleaveStage(Stage):
         cycle_length: int,
         block_length: int,
         ahead: int,
+        spare: Callable[[], bool] = bool,
         tracks: Tracks | None = None,
         choices: Choices | None = None,
     ) -> None:
         super().__init__(context, (upstream,))
+        self._spare = spare
+        # Of those that wait: the first so many have begun to read, and the first so many have asked for all there is.
+        self._prepared = 0
+        self._asked = 0
         self._tracks = tracks
         self._choices = choices
         self._repeats = choices is not None and choices.repeats
@@ -192,6 +205,8 @@ class InterleaveStage(Stage):
 
     def _give_slot(self, index: int) -> None:
         found = self._waiting.popleft()
+        self._prepared = max(0, self._prepared - 1)
+        self._asked = max(0, self._asked - 1)
         self._given = found.row + 1
         self._slots[index] = self._slot(found.inner, found.row, found.used)
 
@@ -256,11 +271,20 @@ class InterleaveStage(Stage):
     def _prepare_soon(self) -> None:
         """Starts reading what will be needed soon: one waiting dataset per slot that is free, or in its last piece.
 
-        No more than that: what is read for later takes memory from what is read for now.
+        No more than that while anything is left to be asked for in a slot: what is read for later takes memory from
+        what is read for now. Behind that, as many as there are requests to spare.
         """
-        soon = sum(slot is None or slot.stage.draining for slot in self._slots)
-        for waiting in itertools.islice(self._waiting, soon):
-            waiting.inner.prepare()
+        soon = sum(slot is None or slot.is_draining for slot in self._slots)
+        if soon <= self._prepared and not self._spare():
+            return
+        for number in range(self._asked, len(self._waiting)):
+            if number >= soon and not (soon == len(self._slots) and self._spare()):
+                break
+            inner = self._waiting[number].inner
+            inner.prepare()
+            self._prepared = max(self._prepared, number + 1)
+            if number == self._asked and inner.draining:
+                self._asked += 1
 
     def _take_input(self, block: Block) -> None:
         first = self._history.rows
