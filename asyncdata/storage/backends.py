@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import resource
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from asyncdata.storage.urls import scheme_of
 FSSPEC: Final = "asyncdata.storage.fsspec"
 OBSTORE: Final = "asyncdata.storage.obstore"
 _LARGEST_WINDOW: Final = 256
+_PART_OF_LIMIT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +202,17 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
             http=environment.http_proxy, https=environment.https_proxy, exceptions=environment.no_proxy or ""
         ),
         # Second attempts run in addition to the window, because they are needed most when every read in it is silent.
-        max_connections=(
-            _LARGEST_WINDOW if options.max_requests_in_flight == AUTOTUNE else options.max_requests_in_flight
-        )
-        + (options.hedge.max_at_once if options.hedge.enabled else 0),
+        max_connections=most_connections(
+            (_LARGEST_WINDOW if options.max_requests_in_flight == AUTOTUNE else options.max_requests_in_flight)
+            + (options.hedge.max_at_once if options.hedge.enabled else 0)
+        ),
     )
+
+
+def most_connections(wanted: int) -> int:
+    """At most so many, and half of the descriptors that the process may have: loops, workers and functions need some."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if limit == resource.RLIM_INFINITY else max(1, min(wanted, limit // _PART_OF_LIMIT))
 
 
 def _opener_of(url: str, scheme: str, choice: object) -> str | Callable[[ReaderSpec], RangeReader]:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from fake_gcs import FakeGCS, Latency, Profile
 from tests.faults.programs import run
+from tests.integration.shards import BUCKET, records, shard_bytes
 
 _LIMIT = """
 import resource
@@ -130,6 +132,27 @@ for more in range(1, 40, {step}):
         assert error.errno == 24 and error.stage and "ulimit -n" in str(error), error
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 assert len(list(dataset)) == 1
+""")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_few_descriptors_are_enough_for_many_distant_files(workers: int) -> None:
+    """Connections take half of them: what functions open, import and start has the rest."""
+    with FakeGCS(buckets=[BUCKET]) as server:
+        for shard in range(64):
+            server.put(BUCKET, f"shard-{shard:03d}.tfrecord", shard_bytes(records(shard, 20, 1000)))
+        server.profile = Profile(latency=Latency(median_s=0.05))
+        check(f"""
+limit("RLIMIT_NOFILE", 64)
+
+def opens(batch):
+    files = [open("/dev/null") for _ in range(8)]
+    return len(batch) * len(files)
+
+options = ad.Options(storage={{"gs": {{"endpoint_url": "{server.url}", "token": "anon"}}}}, num_workers={workers})
+files = ad.Dataset.list_files("gs://{BUCKET}/*", shuffle=False)
+rows = files.interleave(ad.TFRecordDataset, cycle_length=64, deterministic=False).batch(64)
+assert sum(rows.map(opens, ad.AUTOTUNE).with_options(options)) == 64 * 20 * 8
 """)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -58,8 +60,21 @@ def files() -> Iterator[None]:
         store(url, [{"image": image, "label": number * RECORDS + n} for n, image in enumerate(images)])
     lines = b"\n".join(str(n).encode() * (SIZE // len(str(n))) for n in range(RECORDS))
     filesystem.pipe({"memory://once/lines": lines, "memory://once/fixed": bytes(RECORDS * SIZE)})
+    filesystem.pipe({"memory://once/tar": samples_of_images()})
     yield
     filesystem.rm("memory://once", recursive=True)
+
+
+def samples_of_images() -> bytes:
+    """A tar file: an image and its class for every record."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for number in range(RECORDS):
+            for extension, content in (("jpg", bytes((number,)) * SIZE), ("cls", str(number).encode())):
+                member = tarfile.TarInfo(f"{number:04d}.{extension}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
 
 
 def records() -> ad.Dataset:
@@ -83,6 +98,8 @@ WORKS: Final[dict[str, Callable[[], ad.Dataset]]] = {
     "unbatched": lambda: records().batch(8).map(PARSE, ad.AUTOTUNE).unbatch().batch(5),
     "lines": lambda: ad.TextLineDataset("memory://once/lines").batch(8),
     "fixed lengths": lambda: ad.FixedLengthRecordDataset("memory://once/fixed", 1000).batch(8),
+    "samples of tar files": lambda: ad.TarDataset("memory://once/tar").batch(8),
+    "samples of tar files, shuffled": lambda: ad.TarDataset("memory://once/tar").shuffle(3, seed=1).batch(8),
 }
 
 
@@ -93,7 +110,7 @@ def all_but_one(batch: ad.BytesArray) -> ad.BytesArray:
 
 def strings_of(batch: Any) -> ad.BytesArray:
     """The byte strings of a batch."""
-    found = batch["image"] if isinstance(batch, dict) else batch
+    found = batch.get("image", batch.get("jpg")) if isinstance(batch, dict) else batch
     assert isinstance(found, ad.BytesArray)
     return found
 
