@@ -210,7 +210,7 @@ def spec_for(url: str, options: Options, environment: Environment) -> ReaderSpec
 
 
 def most_connections(wanted: int) -> int:
-    """At most so many, and half of the descriptors that the process may have: loops, workers and functions need some."""
+    """At most so many, and half of the descriptors that the process may have: loops and functions need some, too."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if limit == resource.RLIM_INFINITY else max(1, min(wanted, limit // _PART_OF_LIMIT))
 

@@ -22,7 +22,7 @@ from asyncdata.options import TimeoutOptions
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import FailureCause, read_failed
 from asyncdata.storage.http1.connection import Phase, RangeConnection
-from asyncdata.storage.http1.tls_transport import open_tls
+from asyncdata.storage.http1.tls_transport import TlsTransport, open_tls
 from asyncdata.storage.http1.watchdog import Watchdog
 from asyncdata.storage.urls import Origin
 
@@ -41,11 +41,13 @@ class _Lane:
         idle: Clean connections, the most recently used last.
         open: Connections that exist or are being made.
         waiters: Callers that wait for room.
+        session: Of TLS, for new connections; None until the server has sent one.
     """
 
     idle: list[RangeConnection] = field(default_factory=list)
     open: int = 0
     waiters: deque[asyncio.Future[None]] = field(default_factory=deque)
+    session: ssl.SSLSession | None = None
 
 
 class ConnectionPool:
@@ -121,6 +123,8 @@ class ConnectionPool:
         lane = self._lane_of[connection]
         connection.idle_since = now
         lane.idle.append(connection)
+        if lane.session is None and isinstance(connection.transport, TlsTransport):
+            lane.session = connection.transport.session
         if lane.waiters:
             self._wake_one(lane)
         if self._eviction is None:
@@ -205,7 +209,9 @@ class ConnectionPool:
                 sock = await dial(origin.host, origin.port)
                 # From here on the socket is the transport's: closed by anybody else it would be another's number soon.
                 if tls is not None:
-                    await open_tls(connection, sock, tls, origin.host)
+                    transport = await open_tls(connection, sock, tls, origin.host, lane.session)
+                    if not transport.resumed:
+                        lane.session = None  # too old, or of a server that knows none
                 else:
                     await loop.create_connection(lambda: connection, sock=sock)
         except BaseException as error:

@@ -71,6 +71,17 @@ class TlsTransport(asyncio.Transport):
         """Stops at once; ``connection_lost`` follows in a later turn of the loop."""
         self._close(None)
 
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        """What a further connection to the server can go on with, once the server has sent it."""
+        session = None if self.closing else self._socket.session
+        return session if session is not None and session.has_ticket else None
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the server went on with the session of an earlier connection."""
+        return bool(self._socket.session_reused)
+
     def pending(self) -> int:
         """Bytes that are decrypted and not yet delivered."""
         return 0 if self.closing else int(self._tls.pending())
@@ -214,9 +225,15 @@ class TlsTransport(asyncio.Transport):
 
 
 async def open_tls(
-    protocol: asyncio.BufferedProtocol, sock: socket.socket, context: ssl.SSLContext, hostname: str
+    protocol: asyncio.BufferedProtocol,
+    sock: socket.socket,
+    context: ssl.SSLContext,
+    hostname: str,
+    session: ssl.SSLSession | None = None,
 ) -> TlsTransport:
     """Shakes hands on a connected socket, which is the transport's from now on; cancelled, it leaves no socket.
+
+    With the session of an earlier connection to the same server, no certificate is sent and verified again.
 
     Raises:
         ssl.SSLCertVerificationError: The server's certificate is not to be trusted.
@@ -226,7 +243,7 @@ async def open_tls(
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        secured = context.wrap_socket(sock, server_hostname=hostname, do_handshake_on_connect=False)
+        secured = context.wrap_socket(sock, server_hostname=hostname, do_handshake_on_connect=False, session=session)
     except BaseException:
         sock.close()
         raise

@@ -12,12 +12,15 @@ import pytest
 from asyncdata.errors import PipelineClosedError, StorageError
 from asyncdata.options import TimeoutOptions
 from asyncdata.storage.failures import FailureCause, ReadFailedError
+from asyncdata.storage.http1.client import build_get
 from asyncdata.storage.http1.connection_pool import ConnectionPool
 from asyncdata.storage.http1.tls import make_tls_context
+from asyncdata.storage.http1.tls_transport import TlsTransport
 from asyncdata.storage.urls import Origin
 from tests.patience import LIMIT_S, until
 from tests.storage.certificate import make_certificate
-from tests.storage.raw_server import RawServer, honest
+from tests.storage.http1.tls_clients import accept_all
+from tests.storage.raw_server import DATA, RawServer, honest
 
 
 @asynccontextmanager
@@ -163,6 +166,27 @@ async def test_an_untrusted_certificate_is_refused_for_good(tmp_path: Path) -> N
                     await pool.acquire(origin)
                 assert not isinstance(caught.value, ReadFailedError)
             await pool.aclose()
+
+
+async def test_later_connections_go_on_with_the_session_of_the_first(tmp_path: Path) -> None:
+    """The server's certificate is sent and verified once, however often connections to it are opened."""
+    certificate, context = make_certificate(tmp_path)
+    tls_context = make_tls_context(verify=True, ca_file=str(certificate))
+    async with RawServer(honest, tls=context) as server:
+        origin = Origin("127.0.0.1", server.port, True)
+        pool = ConnectionPool(limits=TimeoutOptions(), max_per_origin=2, tls_context=tls_context)
+        resumed = []
+        for _ in range(3):
+            connection = await pool.acquire(origin)
+            assert isinstance(connection.transport, TlsTransport)
+            resumed.append(connection.transport.resumed)
+            buffer = memoryview(bytearray(10))
+            answer = await connection.ask(build_get(origin, "/o", (), 0, 10), 0, buffer, accept_all, None)
+            assert (answer.filled, bytes(buffer)) == (10, DATA[:10])
+            pool.release(connection)
+            connection.close()
+        assert resumed == [False, True, True]
+        await pool.aclose()
 
 
 async def test_close_ends_everything_at_once() -> None:
