@@ -57,6 +57,7 @@ def _filter(node: transformations.Filter, scope: Scope, context: StageContext) -
 def _interleave(node: transformations.Interleave, scope: Scope, context: StageContext) -> Stage:
     function = UserFunction(node.function, context)
     around = around_inner(node, scope)
+    io = scope.access.io
     any_order = scope.any_order or not context.ordered
 
     def make_inner(element: Element, origin: Rows, used: Rows, state: State | None = None) -> Stage:
@@ -75,7 +76,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         cycle_length=node.cycle_length,
         block_length=node.block_length,
         ahead=max(min(node.cycle_length, _MAX_PARALLEL_OPENS), _LEAST_OPENED_AHEAD),
-        spare=lambda: scope.access.io.has_room,
+        spare=lambda: io.has_room,
         tracks=None if scope.within is None else scope.services.tracks,
         choices=scope.choices(node, context),
     )
