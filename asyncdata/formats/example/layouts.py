@@ -82,6 +82,7 @@ class LayoutReader:
             return None
         left = np.arange(len(rows))
         columns: list[Any] | None = None
+        counts: list[int] = []
         for tried in range(_MOST_LAYOUTS):
             if tried == len(self._layouts):
                 at, size = rows[left[0]].tolist()
@@ -100,10 +101,12 @@ class LayoutReader:
             kept = slice(None) if right is None else right
             for column, value in zip(columns, values, strict=True):
                 _places(column)[left[kept]] = _places(value)[kept]
+            counts.append(len(left))
             left = left[:0] if right is None else left[~right]
+            counts[-1] -= len(left)
             if not len(left):
-                # The one that most records had is asked first.
-                self._layouts.insert(0, self._layouts.pop(tried))
+                # The one that most records had is tried first.
+                self._layouts.insert(0, self._layouts.pop(counts.index(max(counts))))
                 return columns
         self._layouts.clear()
         self._pause = _PAUSE
@@ -175,7 +178,7 @@ class _Layout:
         self._columns, self._weights, self._bias = _varints(numbers)
 
     def read(self, array: ByteArray, rows: IntArray) -> tuple[list[Any], Mask | None] | None:
-        """Reads records: a column per list, and which of them have this layout, None for all; None where none does."""
+        """A column per list, and which records have this layout, None for all; None near the end of the memory."""
         width = self._width
         places = rows.copy()
         places[:, 1] += rows[:, 0] - width
@@ -193,8 +196,6 @@ class _Layout:
         wrong = numbers[: self._lengths] != stretch
         if odd.any() or wrong.any():
             right = ~(odd.any(axis=1) | wrong.any(axis=0))
-            if not right.any():
-                return None
         found: dict[int, Any] = dict(zip(self._integers, numbers[self._lengths :], strict=True))
         for slot, column in self._floats:
             found[slot] = np.ndarray((len(rows),), "<f4", words, column, (2 * width,)).astype(np.float32)

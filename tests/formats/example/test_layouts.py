@@ -72,6 +72,16 @@ def test_a_few_layouts_may_be_mixed() -> None:
     assert [values(columns, row) for row in range(200)] == [alone(record, WANTED) for record in records]
 
 
+def test_blocks_may_have_one_layout_after_another() -> None:
+    """No record of a block needs to be laid out like those of the block before."""
+    reader = LayoutReader(WANTED)
+    for label in (3, 300, 3, 70_000, 300):
+        records = [example(label + i, bytes(300)) for i in range(20)]
+        columns = reader.read(*laid_out(records))
+        assert columns is not None
+        assert [values(columns, row) for row in range(20)] == [alone(record, WANTED) for record in records]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
