@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "demo": ("demo",),
     "elements": ("elements",),
     "remote": ("remote",),
+    "parsed": ("remote", "--work", "blobs", "tiny", "--only", "clear"),
     "resume": ("resume",),
     "window": ("window", "--plot", "docs/explanation/window.png"),
     "stragglers": ("stragglers",),
