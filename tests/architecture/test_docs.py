@@ -32,6 +32,7 @@ ALONE = {
     "README.md",
     "docs/contributing.md",
     "docs/howto/feed-hugging-face.md",
+    "docs/howto/feed-keras.md",
     "docs/howto/feed-lightning.md",
     "docs/howto/feed-tensorflow.md",
     "docs/howto/read-from-s3-and-azure.md",

@@ -34,7 +34,7 @@ def seen(trainer: str, kind: Kind, folder: Path, mode: str) -> Any:
     outcome = subprocess.run(
         [sys.executable, "-m", "tests.feed.trainers.run", trainer, kind, str(folder), mode],
         cwd=ROOT,
-        env={**os.environ, **QUIET, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")},
+        env={**os.environ, **QUIET},
         capture_output=True,
         text=True,
         check=False,
