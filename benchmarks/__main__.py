@@ -15,6 +15,7 @@ from benchmarks.servers import REPOSITORY, here
 BENCHMARKS: Final = (
     "formats_cost",
     "elements",
+    "feed",
     "memory",
     "range_read",
     "window",

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "listing": ("listing",),
     "demo": ("demo",),
     "elements": ("elements",),
+    "feed": ("feed",),
     "remote": ("remote",),
     "resume": ("resume",),
     "window": ("window", "--plot", "docs/explanation/window.png"),
