@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Rows, State
+from asyncdata.memory.advance import Rows, State
+from asyncdata.memory.used import NO_PAIRS
 from asyncdata.runtime.state.tracks import (
     WHOLE,
     Begun,
@@ -190,7 +191,7 @@ class Delivered:
                         self._tracks[number].total = total
                         self._ended.append(number)
                 case Closed(used):
-                    number, position = used[-1, :2].tolist()
+                    number, position = used[-1].tolist()
                     if number in self._tracks:
                         self._tracks[number].closed[position] = used
                         self._closed.append((number, position))
@@ -242,7 +243,7 @@ class Delivered:
         touched, self._ended = self._ended, []
         pending, self._pending, self._pending_rows = self._pending, [], 0
         closed, self._closed = self._closed, []
-        touched += self._add(np.concatenate([NO_ORIGINS, *pending]))
+        touched += self._add(np.concatenate([NO_PAIRS, *pending]))
         for number, position in closed:
             self._close(number, position)
         for number in touched:

@@ -240,7 +240,7 @@ WITH_KIND = [
 
 @pytest.mark.parametrize(("make", "kind"), WITH_KIND)
 def test_cutting_the_input_changes_nothing(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
-    """Any blocking: elements, provenance, used rows and states do not depend on how blocks are cut."""
+    """Any blocking: elements, provenance, what is used up and states do not depend on how blocks are cut."""
     check_any_blocking(lambda bench: make(bench, kind), seeds=range(samples(4, 300)))
 
 

@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
+from asyncdata.memory.used import NO_PAIRS
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
 from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import RotationPlan, Turn, next_turn, plan_rows, recorded_rows, runs_of
@@ -140,7 +141,7 @@ class InterleaveStage(Stage):
         self._inner_marks = 0
         self._revived: dict[int, tuple[int, State]] = {}
         self._marker = Marker()
-        self._tail = NO_ORIGINS
+        self._tail = EMPTY
         self._arrived = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -266,9 +267,9 @@ class InterleaveStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         try:
-            used: Iterable[Rows] = itertools.repeat(NO_ORIGINS)
-            if self._tracks is not None:
-                used, rest = block.advance.used_by_row()
+            used: Iterable[Rows] = itertools.repeat(NO_PAIRS)
+            if self._tracks is not None and block.advance.used is not None:
+                used, rest = block.advance.used.by_row()
                 self._tracks.drop(rest)
             self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
         finally:
@@ -304,8 +305,8 @@ class InterleaveStage(Stage):
                 return block
 
     def _last_news(self) -> Block | None:
-        tail, self._tail = self._tail, NO_ORIGINS
-        return Block.empty(Advance(0, tail)) if len(tail) else None
+        tail, self._tail = self._tail, EMPTY
+        return Block.empty(tail) if tail.has_news else None
 
     async def _fill_ordered(self) -> bool:
         """Makes sure that the slot whose turn it is has rows; False at the end."""
@@ -356,7 +357,7 @@ class InterleaveStage(Stage):
         slot = self._slots[index]
         assert slot is not None
         await slot.stage.aclose()
-        self._tail = np.concatenate((self._tail, slot.left_over()))
+        self._tail = Advance.concat([self._tail, slot.left_over()])
         if self._tracks is not None:
             self._tracks.close(slot.used)
         self._slots[index] = None
@@ -471,10 +472,10 @@ class InterleaveStage(Stage):
             narrow = order.astype(np.uint16) if len(slots) <= _SHORT else order
             back[np.argsort(narrow, kind="stable")] = np.arange(len(order))
             joined = joined.reorder(back, joined.advance.reorder(back, marks))
-        if len(self._tail):
+        if self._tail.has_news:
             # What inner datasets used up behind their last element goes with the element that comes next.
-            joined.advance = Advance.concat([Advance(0, self._tail), joined.advance])
-            self._tail = NO_ORIGINS
+            joined.advance = Advance.concat([self._tail, joined.advance])
+            self._tail = EMPTY
         return joined
 
     def _plan(self, available: Sequence[int], vacant: Sequence[bool], turn: Turn, limit: int) -> RotationPlan:

@@ -83,7 +83,7 @@ class CacheStage(Stage):
                 self._ended = True
                 return None
             block = await self._store.load(self._next)
-            block.advance = source_advance(block.origin, self._marker)
+            block.advance = source_advance(len(block), self._marker)
             self._next += 1
             self._rest = block if len(block) else None
         block, self._rest = self._rest, None
