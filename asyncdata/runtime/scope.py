@@ -78,7 +78,7 @@ class Services:
         runtime: The owner of everything lent here.
         budget: The part of its memory that is this pipeline's.
         settings: The options in force for the pipeline.
-        seed: Stands in for seeds that were not given.
+        seed: Of the pipeline.
         spawn: Starts a task of the pipeline.
         tracks: Of what is delivered in no fixed order.
         start: What the pipeline begins at.
@@ -287,6 +287,7 @@ class Scope:
         services: Of the pipeline.
         place: The node's place, as child numbers from the last node on.
         element: Provenance of the elements that made the inner datasets around this node.
+        seed: Stands in for seeds that were not given: the pipeline's, but in front of a cache that another run filled.
         epoch: Path of repeat counters, the outermost first.
         rank: Distance from the consumer.
         rows_account: Charged with slabs whose rows are collected downstream.
@@ -311,6 +312,7 @@ class Scope:
     services: Services
     place: str
     element: tuple[int, ...]
+    seed: int
     epoch: tuple[int, ...]
     rank: int
     rows_account: Account

@@ -34,6 +34,7 @@ from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.consumer.waits import Waits
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
+from asyncdata.runtime.state.filling import bring_back, fillings_of
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
@@ -74,6 +75,8 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
         """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
+        if saved is not None:
+            bring_back(self._plan, saved.caches)
         running = prepare(self._plan, epoch, saved, position)
         saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
@@ -322,6 +325,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 causes=self._readers.part.causes,
                 news=news,
                 division=self._readers.division(made.options.seed, refused),
+                caches=fillings_of(self._plan),
             ),
             self._plan,
         )

@@ -185,6 +185,7 @@ class Pipeline:
             services=services,
             place="plan",
             element=(),
+            seed=services.seed,
             epoch=(self._epoch,),
             rank=1,
             rows_account=consumer,

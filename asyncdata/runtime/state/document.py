@@ -14,6 +14,7 @@ from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.planner.sharing import shard_name, shards_of
 from asyncdata.runtime.state import listings, skipped
 from asyncdata.runtime.state.choices import Recorded
+from asyncdata.runtime.state.filling import Filling
 from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
@@ -51,6 +52,7 @@ class SavedState:
         causes: The steps that pass elements on as they are ready.
         news: What else has happened in the epoch.
         division: How it can be divided among other readers, see `Readers.division`.
+        caches: In which run each cache in memory was filled.
     """
 
     epoch: int
@@ -61,6 +63,7 @@ class SavedState:
     causes: tuple[str, ...] = ()
     news: News = NOTHING
     division: Mapping[str, Any] = field(default_factory=dict)
+    caches: tuple[Filling | None, ...] = ()
 
     @property
     def start(self) -> Start:
@@ -85,6 +88,8 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         document["tracks"] = tracks_to_json(saved.state.tracks)
     if document["shards"]:
         document["division"] = dict(saved.division)
+    if any(saved.caches):
+        document["caches"] = [filling and filling.to_mark() for filling in saved.caches]
     if saved.news.listings:
         document["listings"] = [listing.to_json() for listing in saved.news.listings]
     if saved.news.skipped:
@@ -153,6 +158,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         causes = tuple([str(label) for label in document["unordered"]])
         tracks = tracks_from_json(document)
         division = dict(document.get("division", {}))
+        caches = tuple(value and Filling.from_mark(value) for value in document.get("caches", ()))
         news = News(
             tuple(map(listings.from_json, document.get("listings", ()))),
             skipped.from_json(document.get("skipped", {})),
@@ -173,6 +179,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         causes=causes,
         news=news,
         division=division,
+        caches=caches,
     )
 
 
