@@ -403,7 +403,7 @@ def test_a_resume_reads_what_is_left(part: float, deterministic: bool) -> None:
             rest = sum(len(batch) for batch in dataset.iterator(state=state))
         sent = sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
     assert rest == shards * count - int(part * shards * count) // 4 * 4
-    assert sent <= rest * record + 2 * (5 * (1 << 20) + 2 * record)
+    assert sent <= rest * record + 2 * (3 * (1 << 20) + 2 * record)
 
 
 @pytest.mark.parametrize("delivered", [2, 3, 40])

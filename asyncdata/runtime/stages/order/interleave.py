@@ -41,10 +41,6 @@ _AT_HAND_BYTES: Final = 16 << 20
 by the row, and what has arrived need not be waited for."""
 
 
-_INNER_MARKS: Final = 4
-"""Marks of each inner dataset, 4 MiB of a file of large records, for one of the stage, which costs much more."""
-
-
 class _Waiting(NamedTuple):
     """An input element whose inner dataset has no slot yet; the number of its row in the input, and what it uses up."""
 
@@ -490,9 +486,9 @@ class InterleaveStage(Stage):
         return plan
 
     def _marked(self, order: Rows) -> list[int]:
-        """Rows where marks belong: after some marks of each inner dataset, or at fixed rows where they have none.
+        """Rows where marks belong: one for each time around the inner datasets' marks, because it costs as much as theirs.
 
-        And behind the first row of each inner dataset: from then on its state tells the version of its file.
+        Or at fixed rows where they have none. And behind the first row of each inner dataset: from then on its state tells the version of its file.
         """
         found: list[int] = []
         places: set[int] = set()
@@ -509,7 +505,7 @@ class InterleaveStage(Stage):
                 slot.is_due = len(rows) == 1
                 places.update(rows[1:2].tolist())
         found.sort()
-        begun, every = self._inner_marks, _INNER_MARKS * len(self._slots)
+        begun, every = self._inner_marks, len(self._slots)
         self._inner_marks += len(found)
         if not begun:
             places.update(row for row in self._marker.places(len(order)) if not found or row <= found[0])
