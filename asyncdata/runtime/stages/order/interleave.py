@@ -486,9 +486,10 @@ class InterleaveStage(Stage):
         return plan
 
     def _marked(self, order: Rows) -> list[int]:
-        """Rows where marks belong: one for each time around the inner datasets' marks, because it costs as much as theirs.
+        """Rows where marks belong: one for as many marks of inner datasets as there are slots, whose states it has.
 
-        Or at fixed rows where they have none. And behind the first row of each inner dataset: from then on its state tells the version of its file.
+        Or at fixed rows where they have none. And behind the first row of each inner dataset: from then on its state
+        tells the version of its file.
         """
         found: list[int] = []
         places: set[int] = set()
