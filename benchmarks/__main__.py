@@ -23,6 +23,7 @@ BENCHMARKS: Final = (
     "end_to_end",
     "remote",
     "resume",
+    "resume_peers",
     "noisy_trainer",
     "hdfs_read",
     "fake_gcs_server",

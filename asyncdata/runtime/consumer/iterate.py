@@ -34,7 +34,7 @@ from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.consumer.waits import Waits
 from asyncdata.runtime.life.running import Running, prepare
 from asyncdata.runtime.state.document import SavedState, from_document, to_document
-from asyncdata.runtime.state.filling import bring_back, fillings_of
+from asyncdata.runtime.state.filling import bring_back, memory_cells
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
@@ -75,8 +75,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
         """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
+        self._cells = memory_cells(self._plan)
         if saved is not None:
-            bring_back(self._plan, saved.caches)
+            bring_back(self._cells, saved.caches)
         running = prepare(self._plan, epoch, saved, position)
         saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
@@ -325,7 +326,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 causes=self._readers.part.causes,
                 news=news,
                 division=self._readers.division(made.options.seed, refused),
-                caches=fillings_of(self._plan),
+                caches=tuple(cell.filling for cell in self._cells),
             ),
             self._plan,
         )

@@ -46,17 +46,13 @@ class Filling(NamedTuple):
         return cls(seed, tuple(epoch), tuple(element))
 
 
-def fillings_of(plan: Node) -> tuple[Filling | None, ...]:
-    """Of each cache in memory, if it has been filled, or is to be filled in that run."""
-    return tuple(cell.filling for cell in _cells(plan))
+def memory_cells(plan: Node) -> list[Any]:
+    """What caches in memory keep; each knows the run that has filled it, or must fill it."""
+    return [node.cell for node in walk(plan) if isinstance(node, Cache) and node.filename is None]
 
 
-def bring_back(plan: Node, fillings: Sequence[Filling | None]) -> None:
-    """Caches that are empty will be filled as they were; the others stay as they are."""
-    for cell, filling in zip(_cells(plan), fillings, strict=False):
+def bring_back(cells: Sequence[Any], fillings: Sequence[Filling | None]) -> None:
+    """Cells that are empty will be filled as they were; the others stay as they are."""
+    for cell, filling in zip(cells, fillings, strict=False):
         if cell.images is None:
             cell.filling = filling
-
-
-def _cells(plan: Node) -> list[Any]:
-    return [node.cell for node in walk(plan) if isinstance(node, Cache) and node.filename is None]
