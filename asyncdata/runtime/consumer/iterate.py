@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import weakref
@@ -33,7 +34,7 @@ from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.consumer.waits import Waits
 from asyncdata.runtime.life.running import Running, prepare
-from asyncdata.runtime.state.document import SavedState, from_document, to_document
+from asyncdata.runtime.state.document import PlanLines, SavedState, from_document, to_document
 from asyncdata.runtime.state.filling import bring_back, memory_cells
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.order_log import OrderLogWriter
@@ -107,10 +108,11 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
         self._made = running.cargo
+        self._drawn = tuple(drawn_seeds(running.cargo.plan))
         self._log: OrderLogWriter | None = None
         try:
             if (path := running.cargo.options.order_log) is not None:
-                state = self._document(0, UNTOUCHED, NOTHING) if saved is None else to_document(saved, self._plan)
+                state = self._document(0, UNTOUCHED, NOTHING) if saved is None else to_document(saved, self._lines)
                 self._log = OrderLogWriter(os.fspath(path), state)
             running.start()
         except BaseException:
@@ -321,15 +323,19 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 epoch=self.epoch,
                 position=at,
                 seed=made.seed,
-                drawn=tuple(drawn_seeds(made.plan)),
+                drawn=self._drawn,
                 state=state,
                 causes=self._readers.part.causes,
                 news=news,
                 division=self._readers.division(made.options.seed, refused),
                 caches=tuple(cell.filling for cell in self._cells),
             ),
-            self._plan,
+            self._lines,
         )
+
+    @functools.cached_property
+    def _lines(self) -> PlanLines:
+        return PlanLines.of(self._plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state: what is running is closed, and the next element is the one behind the state.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
@@ -71,7 +71,24 @@ class SavedState:
         return Start(state=self.state, before=self.news)
 
 
-def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
+class PlanLines(NamedTuple):
+    """What every state of one plan says about it, and what need not be found for each.
+
+    Attributes:
+        steps: See `fingerprint`.
+        shards: See `shards_of`.
+    """
+
+    steps: list[str]
+    shards: list[list[int]]
+
+    @classmethod
+    def of(cls, plan: Node) -> PlanLines:
+        """Those of a plan."""
+        return cls(fingerprint(plan), shards_of(plan))
+
+
+def to_document(saved: SavedState, lines: PlanLines) -> dict[str, Any]:
     """The state as JSON can hold it."""
     document = {
         VERSION_KEY: VERSION,
@@ -79,10 +96,10 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         "position": saved.position,
         "seed": saved.seed,
         "drawn": list(saved.drawn),
-        "plan": fingerprint(plan),
+        "plan": list(lines.steps),
         "state": to_json(saved.state.state),
         "unordered": list(saved.causes),
-        "shards": shards_of(plan),
+        "shards": list(map(list, lines.shards)),
     }
     if saved.state.tracks:
         document["tracks"] = tracks_to_json(saved.state.tracks)
