@@ -86,8 +86,8 @@ def _section(number: int, pipeline: PipelineProfile, *, is_open: bool) -> str:
         f'<span><i style="background:{COLOURS[part]}"></i>{text}</span>' for part, text in _MEANINGS.items()
     )
     faster = (
-        f"<p>If this step were twice as fast: {verdict.faster_rate:,.4g} elements/s instead of "
-        f"{verdict.rate:,.4g} elements/s.</p>"
+        f"<p>If this step were twice as fast: {verdict.faster_rate:,.3g} elements/s instead of "
+        f"{verdict.rate:,.3g} elements/s.</p>"
         if verdict.step and verdict.faster_rate > verdict.rate
         else ""
     )
