@@ -18,9 +18,12 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from asyncdata import arguments
+from asyncdata.observe.line_table import TABLE_BYTES, LineTable
+from asyncdata.observe.parts import line_stats
 from asyncdata.observe.pipeline_profile import PipelineProfile
 from asyncdata.observe.profile_report import ProfileReport, versions
 from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.observe.stack_sampler import StackSampler
 from asyncdata.observe.stopwatch import clock
 from asyncdata.observe.timeline import Arrivals, MomentSeries, moment_of
 from asyncdata.options import Options
@@ -102,10 +105,17 @@ class Profile:
 
     Args:
         path: Where the report is written when the block ends; None: nowhere.
+        sample_hz: See `profile`.
+
+    Attributes:
+        sample_hz: How often per second stacks are looked at.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, sample_hz: float = 50) -> None:
         self._path = path
+        self.sample_hz = sample_hz
+        self._lines = LineTable(bytearray(TABLE_BYTES))
+        self._consumer = 0
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._recordings: list[_Recording] = []
@@ -122,6 +132,7 @@ class Profile:
             raise RuntimeError("a profile records one `with` block: make another one with ad.profile()")
         self._began_s = clock()
         self._taken_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._consumer = threading.get_ident()
         self._thread = threading.Thread(target=self._watch_all, name="asyncdata-profile", daemon=True)
         try:
             self._thread.start()
@@ -187,8 +198,14 @@ class Profile:
                 self._dropped += 1
 
     def _watch_all(self) -> None:
-        while not self._leave.wait(TICK_S):
-            self._tick()
+        sampler = StackSampler(lambda: {self._consumer: "your loop"}, self._lines)
+        due_s = clock() + TICK_S
+        while not self._leave.wait(min(TICK_S, 1 / self.sample_hz) if self.sample_hz else TICK_S):
+            if self.sample_hz:
+                sampler.look()
+            if clock() >= due_s:
+                due_s += TICK_S * max(1, (clock() - due_s) // TICK_S)
+                self._tick()
 
     def _tick(self) -> None:
         with self._lock:
@@ -205,6 +222,7 @@ class Profile:
                 seconds=clock() - self._began_s,
                 versions=versions(),
                 pipelines=tuple(each.result() for each in self._recordings),
+                lines=line_stats(self._lines.read()),
                 dropped_pipelines=self._dropped,
             )
 
@@ -220,7 +238,7 @@ def active_profile() -> Profile | None:
     return _active.get()
 
 
-def profile(path: str | os.PathLike[str] | None = None) -> Profile:
+def profile(path: str | os.PathLike[str] | None = None, *, sample_hz: float = 50) -> Profile:
     """Records every pipeline that is iterated inside its ``with`` block, and reports what limited it.
 
     Neither the order of elements nor states change. The cost is one reading of the clock for each delivery, and 0.3 %
@@ -233,12 +251,14 @@ def profile(path: str | os.PathLike[str] | None = None) -> Profile:
     Args:
         path: A local file for the report, written when the block ends, also by an error: a page of HTML that needs
             nothing else, or JSON if the name ends in ``.json``. None: no file.
+        sample_hz: How often per second to look at which line of user code is running: in worker processes, threads, on
+            the stage loop, and in the thread that entered the block. 0: never. At most 1000.
 
     Returns:
         A context manager; its ``report()`` returns a frozen `ProfileReport`.
 
     Raises:
-        ValueError: `path` has another ending.
+        ValueError: `path` has another ending, or `sample_hz` is out of range.
         FileNotFoundError: The directory of `path` does not exist.
 
     Example:
@@ -257,4 +277,5 @@ def profile(path: str | os.PathLike[str] | None = None) -> Profile:
         raise ValueError(f"path must end in .html or .json, not {arguments.shown(path)}")
     if path is not None and not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"path={os.fspath(path)!r}: the directory {folder} does not exist")
-    return Profile(path)
+    arguments.number("sample_hz", sample_hz, least=0, most=1000)
+    return Profile(path, sample_hz)

@@ -12,8 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from asyncdata.observe.parts import LineStats
 from asyncdata.observe.pipeline_profile import PipelineProfile
-from asyncdata.observe.plain import finite
+from asyncdata.observe.plain import finite, plain
 from asyncdata.observe.report_page import page
 from asyncdata.replacing import replacing
 
@@ -41,6 +42,7 @@ class ProfileReport:
         versions: Of Python, the system and the packages that matter.
         pipelines: The pipelines, in the order in which they were started.
         dropped_pipelines: Earlier ones that are not kept, because there were too many.
+        lines: The lines in which the thread that entered the block spent its time, when it did not wait for elements.
     """
 
     taken_at: str
@@ -49,6 +51,7 @@ class ProfileReport:
     versions: Mapping[str, str]
     pipelines: tuple[PipelineProfile, ...]
     dropped_pipelines: int = 0
+    lines: tuple[LineStats, ...] = ()
 
     def __str__(self) -> str:
         """Each pipeline's table and verdict."""
@@ -65,6 +68,7 @@ class ProfileReport:
             "seconds": self.seconds,
             "versions": dict(self.versions),
             "dropped_pipelines": self.dropped_pipelines,
+            "lines": plain(self.lines),
             "pipelines": [{"began_s": each.began_s - self.began_s, **each.document()} for each in self.pipelines],
         }
 
@@ -91,7 +95,7 @@ class ProfileReport:
             True
         """
         about = {"recorded": f"{self.taken_at}, {self.seconds:.1f} s", **self.versions}
-        return page(self.to_json(), self.pipelines, self.dropped_pipelines, about)
+        return page(self.to_json(), self.pipelines, self.lines, self.dropped_pipelines, about)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report to a local file, JSON if its name ends in ``.json`` and else HTML; all of it or nothing.

@@ -11,6 +11,7 @@ from html import escape
 from importlib import resources
 from typing import Final, NamedTuple
 
+from asyncdata.observe.parts import LineStats
 from asyncdata.observe.pipeline_profile import PipelineProfile
 from asyncdata.observe.plan_drawing import COLOURS, draw
 from asyncdata.observe.table import HEAD, consumer_row, step_row
@@ -23,6 +24,7 @@ _CHARTS: Final = (
     ("requests", "Reads", "Reads under way, those that wait for their turn, and the most that may be under way."),
     ("processors", "Processors", "Processors in use: by the stage loop, by other threads, and by worker processes."),
 )
+_MOST_LINES: Final = 15
 _MEANINGS: Final = {
     "working": "working on the stage loop",
     "input": "waiting for the step above, or for storage",
@@ -41,12 +43,19 @@ class _Figure(NamedTuple):
     shown: str
 
 
-def page(document: str, pipelines: Sequence[PipelineProfile], dropped: int, about: Mapping[str, str]) -> str:
+def page(
+    document: str,
+    pipelines: Sequence[PipelineProfile],
+    lines: Sequence[LineStats],
+    dropped: int,
+    about: Mapping[str, str],
+) -> str:
     """The whole page.
 
     Args:
         document: The report as JSON, from which the charts are drawn.
         pipelines: What is shown.
+        lines: Of the consumer.
         dropped: How many pipelines were not kept.
         about: When and where it was recorded.
     """
@@ -66,6 +75,7 @@ def page(document: str, pipelines: Sequence[PipelineProfile], dropped: int, abou
             '<h1>What limits the pipeline</h1><p id="failure"></p>',
             nothing + missing,
             *sections,
+            _lines("Lines of your own loop", lines),
             "<h2>Where it was recorded</h2>",
             _table(("", ""), about.items()),
             "</main>",
@@ -110,6 +120,7 @@ def _section(number: int, pipeline: PipelineProfile, *, is_open: bool) -> str:
             f'<div class="figures">{figures}</div>',
             f'<h2>Where the time goes</h2><p class="legend">{legend}</p><div class="wide">{plan}</div>',
             _table(HEAD, rows),
+            _lines("Lines of your functions", stats.lines),
             f"<h2>Over time</h2>{charts}",
             f"<h2>Memory at its peak</h2>{_table(('held by', 'MB then', 'MB at most'), held)}" if held else "",
             "<h2>Reads from storage</h2>" + _table(("", ""), _reads(pipeline)) if stats.fetch.get("requests") else "",
@@ -153,6 +164,24 @@ def _reads(pipeline: PipelineProfile) -> list[tuple[str, str]]:
         ("second attempts, of which came first", f"{fetch.get('hedges', 0):,}, {fetch.get('hedges_won', 0):,}"),
         ("received in vain", f"{fetch.get('wasted_bytes', 0) / 1e6:,.1f} MB"),
     ]
+
+
+def _lines(heading: str, lines: Sequence[LineStats]) -> str:
+    """Where time was spent in code, by line."""
+    if not lines:
+        return ""
+    total_s = max(sum(each.seconds for each in lines), 1e-9)
+    rows = [
+        (
+            f"{each.file}:{each.line}" if each.file else "",
+            each.function,
+            each.place,
+            f"{each.seconds:,.2f}",
+            f"{100 * each.seconds / total_s:.0f} %",
+        )
+        for each in lines[:_MOST_LINES]
+    ]
+    return f"<h2>{heading}</h2>" + _table(("line", "function", "in", "seconds", "share"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

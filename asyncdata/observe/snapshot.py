@@ -13,6 +13,7 @@ from asyncdata.observe.bottleneck import Verdict, judge
 from asyncdata.observe.parts import (
     ConsumerStats,
     CpuStats,
+    LineStats,
     ReadStats,
     SkippedStats,
     StageStats,
@@ -54,6 +55,7 @@ class PipelineStats:
         consumer: How long the consumer waited, and how long it worked.
         reads: Reads from storage.
         cpu: Processors.
+        lines: The lines of user functions where time was spent, the most first; empty unless `profile` samples them.
     """
 
     elements: int = 0
@@ -74,6 +76,7 @@ class PipelineStats:
     consumer: ConsumerStats = field(default_factory=ConsumerStats)
     reads: ReadStats = field(default_factory=ReadStats)
     cpu: CpuStats = field(default_factory=CpuStats)
+    lines: tuple[LineStats, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

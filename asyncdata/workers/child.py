@@ -2,7 +2,7 @@
 
     main thread                                  watchdog thread
     ───────────                                  ───────────────
-    tasks channel: PROGRAM TASK … → handler      control channel: WITHDRAW, CLOSE
+    tasks channel: PROGRAM TASK … → handler      control channel: WITHDRAW, SAMPLE, CLOSE
     NEED → wait for GRANT → go on                EOF → the parent is gone: exit at once, even inside a task
     REPLY or FAILED
 
@@ -28,7 +28,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict
 
 from asyncdata.errors import FunctionTransferError
 from asyncdata.workers import messages
@@ -36,6 +36,9 @@ from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.messages import Message
 from asyncdata.workers.whereabouts import Mark
+
+if TYPE_CHECKING:
+    from asyncdata.observe.stack_sampler import SamplerThread
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -132,6 +135,7 @@ class WorkerLoops:
         self._newest_begun = 0  # guarded by the lock, as are the next two
         self._withdrawn: set[int] = set()
         self._closing = False
+        self._sampler: SamplerThread | None = None
 
     # --- main thread
 
@@ -221,9 +225,29 @@ class WorkerLoops:
             for message in received:
                 if message.kind == messages.WITHDRAW:
                     self._withdraw(message.ticket)
+                elif message.kind == messages.SAMPLE:
+                    with contextlib.suppress(OSError, RuntimeError):  # no memory, no thread: nothing is sampled
+                        self._sample(message)
                 elif message.kind == messages.CLOSE:
                     with self._lock:
                         self._closing = True
+
+    def _sample(self, message: Message) -> None:
+        """Has a thread look at the main thread's stack, or no longer."""
+        if self._sampler is None:
+            # What every start of a worker would otherwise load.
+            from asyncdata.observe.line_table import TABLE_BYTES, LineTable  # noqa: PLC0415 -- see above
+            from asyncdata.observe.stack_sampler import SamplerThread, StackSampler  # noqa: PLC0415 -- see above
+
+            if message.fd < 0:
+                return
+            table = LineTable(memoryview(mmap.mmap(message.fd, TABLE_BYTES)))
+            os.close(message.fd)
+            main_thread = threading.main_thread().ident or 0
+            self._sampler = SamplerThread(
+                StackSampler(lambda: {main_thread: "worker processes"}, table), "asyncdata-sampler"
+            )
+        self._sampler.look_every(message.first / 1e6)
 
     def _withdraw(self, ticket: int) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from asyncdata.observe.bottleneck import Verdict
 from asyncdata.observe.parts import (
     ConsumerStats,
     CpuStats,
+    LineStats,
     ReadStats,
     SkippedStats,
     StageStats,
@@ -44,6 +45,7 @@ RECORDS: list[tuple[Any, str, str]] = [
     (ConsumerStats, "statistics.md", "ConsumerStats"),
     (ReadStats, "statistics.md", "ReadStats"),
     (CpuStats, "statistics.md", "CpuStats"),
+    (LineStats, "statistics.md", "LineStats"),
     (WorkersStats, "statistics.md", "WorkersStats"),
     (SkippedStats, "statistics.md", "SkippedStats"),
     (ProfileReport, "profile.md", "ProfileReport"),

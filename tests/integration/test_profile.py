@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import json
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.observe.parts import LineStats
 from asyncdata.observe.profile import MOST_PIPELINES
 from asyncdata.observe.profile_report import SCHEMA
 from tests.patience import LIMIT_S, wait_until
@@ -252,3 +255,106 @@ def test_an_empty_profile(tmp_path: Path) -> None:
         pass
     assert "No pipeline was iterated" in str(profile.report())
     assert "No pipeline was iterated" in (tmp_path / "report.html").read_text()
+
+
+# --- lines of user code ------------------------------------------------------------------------------------------
+
+
+def rest(number: Any) -> Any:
+    """Is in one line for most of the time."""
+    threading.Event().wait(0.1)
+    return number
+
+
+REST_LINE = rest.__code__.co_firstlineno + 2
+
+
+async def rest_blocking(number: Any) -> Any:
+    """Keeps the stage loop for as long."""
+    return rest(number)
+
+
+def resting() -> Iterator[int]:
+    """A generator that is slow in its own line."""
+    for number in range(6):
+        yield rest(number)
+
+
+def rest_and_die(number: Any) -> Any:
+    """Ends its own process, without any warning."""
+    rest(number)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+PLACES: dict[str, tuple[Callable[[], ad.Dataset], str]] = {
+    "process": (lambda: ad.Dataset.range(6).map(rest, num_parallel_calls=1), "worker processes"),
+    "thread": (lambda: ad.Dataset.range(6).map(rest, num_parallel_calls=1, executor="thread"), "threads"),
+    "inline": (lambda: ad.Dataset.range(6).map(rest), "stage loop"),
+    "async": (lambda: ad.Dataset.range(6).map(rest_blocking, num_parallel_calls=1), "stage loop"),
+    "generator": (lambda: ad.Dataset.from_generator(resting, output_types=np.int64), "threads"),
+}
+
+
+def seconds_at_rest(lines: Iterable[LineStats]) -> dict[str, float]:
+    """By place."""
+    return {each.place: each.seconds for each in lines if (each.function, each.line) == ("rest", REST_LINE)}
+
+
+@pytest.mark.parametrize(("kind", "isolate"), [*((kind, False) for kind in PLACES), ("process", True)])
+def test_lines_of_user_code(kind: str, *, isolate: bool) -> None:
+    """Wherever a function runs, the line that takes the time is named first, and its seconds are about right."""
+    make, place = PLACES[kind]
+    with ad.profile() as profile:
+        assert len(list(make().with_options(ad.Options(num_workers=1, isolate=isolate)))) == 6
+    (pipeline,) = profile.report().pipelines
+    first = pipeline.stats.lines[0]
+    assert (first.function, first.line, first.place) == ("rest", REST_LINE, place)
+    assert first.file.endswith("test_profile.py")
+    assert 0.2 < sum(seconds_at_rest(pipeline.stats.lines).values()) <= pipeline.stats.window_s
+
+
+def test_lines_of_the_consumer() -> None:
+    """The training loop's own line, without its waiting for elements."""
+    with ad.profile() as profile:
+        for number in ad.Dataset.range(3).map(rest):
+            rest(number)
+    assert seconds_at_rest(profile.report().lines) == {"your loop": pytest.approx(0.3, abs=0.25)}
+
+
+def test_lines_of_a_worker_that_was_killed() -> None:
+    """What it had noted is still there."""
+    ds = ad.Dataset.range(1).map(rest_and_die, num_parallel_calls=1)
+    with ad.profile() as profile, pytest.raises(ad.WorkerDiedError):
+        list(ds.with_options(ad.Options(num_workers=1)))
+    (pipeline,) = profile.report().pipelines
+    assert seconds_at_rest(pipeline.stats.lines)["worker processes"] > 0
+
+
+def test_one_pipeline_after_another() -> None:
+    """On one Runtime each has its own lines, and without a profile nobody looks."""
+
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate()}
+
+    slow = ad.Dataset.range(4).map(rest, num_parallel_calls=1)
+    with ad.Runtime(ad.Options(num_workers=1)):
+        list(slow)
+        assert "asyncdata-sampler" not in threads()
+        with ad.profile() as profile:
+            list(slow)
+            list(ad.Dataset.range(10).map(double, num_parallel_calls=1))
+        assert "asyncdata-profile" not in threads()
+        with ad.profile(sample_hz=0) as blind, slow.iterator() as numbers:
+            assert len(list(numbers)) == 4
+        assert numbers.stats().lines == ()
+    first, second = profile.report().pipelines
+    assert seconds_at_rest(first.stats.lines)["worker processes"] > 0.1
+    assert seconds_at_rest(second.stats.lines) == {}
+    assert (blind.report().lines, blind.report().pipelines[0].stats.lines) == ((), ())
+
+
+@pytest.mark.parametrize("hz", [-1, 1001, float("nan")])
+def test_how_often(hz: float) -> None:
+    """What makes no sense is refused."""
+    with pytest.raises(ValueError, match="sample_hz"):
+        ad.profile(sample_hz=hz)

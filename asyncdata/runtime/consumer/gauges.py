@@ -10,7 +10,8 @@ import time
 
 from asyncdata.memory.accounts import LedgerSnapshot
 from asyncdata.observe.cpu_time import CpuTime, of_thread
-from asyncdata.observe.parts import CpuStats, ReadStats, StageStats, WorkersStats
+from asyncdata.observe.line_table import since
+from asyncdata.observe.parts import CpuStats, ReadStats, StageStats, WorkersStats, line_stats
 from asyncdata.observe.plain import plain
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.stopwatch import clock
@@ -43,6 +44,7 @@ class Gauges:
         self._fetch = self._io.stats()
         self._reading_s = self._io.reading_s
         self._short_s = services.budget.short.seconds()
+        self._lines = runtime.sampling.lines()
 
     def read(self) -> PipelineStats:
         """A snapshot; without what only the consumer's side knows."""
@@ -66,6 +68,7 @@ class Gauges:
             steps=step_stats(self._services.meters, window_s),
             reads=self._reads(fetch, window_s),
             cpu=self._processors.read(pool),
+            lines=line_stats(since(self._runtime.sampling.lines(), self._lines)),
         )
 
     def _reads(self, fetch: FetchStats, window_s: float) -> ReadStats:

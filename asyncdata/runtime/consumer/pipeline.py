@@ -57,6 +57,7 @@ class Pipeline:
         edge: Where deliveries go.
         ended: Called on the stage loop when everything is put back.
         remote: The consumer is another process.
+        sample_hz: How often per second to look at which line user code is in; 0: never.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Pipeline:
         ended: Callable[[], None],
         start: Start | None = None,
         remote: bool = False,
+        sample_hz: float = 0.0,
     ) -> None:
         self._runtime = runtime
         self._plan = rewrite(plan, options)
@@ -83,6 +85,8 @@ class Pipeline:
         self._edge = edge
         self._ended = ended
         self._remote = remote
+        self._sample_hz = sample_hz
+        self._is_sampled = False
         self._gauges: Gauges | None = None
         self._last_stats = PipelineStats()
         self._root: Stage | None = None
@@ -158,6 +162,9 @@ class Pipeline:
                 fine_share_bytes=shares.fine_lease_bytes,
                 remote=self._remote,
             )
+            if self._sample_hz:
+                self._is_sampled = True
+                self._runtime.sampling.begin(self._sample_hz)
             self._gauges = Gauges(self._runtime, services, deliverer)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
@@ -244,6 +251,8 @@ class Pipeline:
 
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
         self._last_stats, self._gauges = self.stats(), None
+        if self._is_sampled:
+            self._runtime.sampling.end(self._sample_hz)
         closed: list[BaseException] = []
         try:
             if self._root is not None:

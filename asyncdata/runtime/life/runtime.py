@@ -32,6 +32,7 @@ from asyncdata.runtime.life.close_wait import wait_for_end
 from asyncdata.runtime.life.exit_hooks import discharge, enlist
 from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.loops import LoopThread, describe_tasks
+from asyncdata.runtime.life.sampling import Sampling
 from asyncdata.runtime.life.threads import Threads, in_thread
 from asyncdata.runtime.memory.budgets import Budgets
 from asyncdata.runtime.reading.io import Io
@@ -99,6 +100,7 @@ class Runtime:
         self._close_error: BaseException | None = None
         self._abandoned = False
         self.idle_options = IdleOptions()
+        self.sampling = Sampling(self._sampled_threads)
         self.loader: Loader | None = None
 
     # --- life --------------------------------------------------------------------------------------------------
@@ -324,6 +326,7 @@ class Runtime:
                 self._close_error = errors[0]
                 for each in errors:
                     _LOGGER.warning("while closing: %s", each)
+            self.sampling.close()
             self.returns.close()
             if self._abandoned:
                 # The thread lives as long as the task that does not end; closing does not wait for it.
@@ -430,7 +433,14 @@ class Runtime:
             self._pool = WorkerPool(
                 arena_fd=arena.fd, arena_bytes=arena.nbytes, num_workers=self.num_workers, close_timeout_s=limit_s
             )
+            self.sampling.include(self._pool)
         return self._pool
+
+    def _sampled_threads(self) -> dict[int, str]:
+        """Threads that may run user code."""
+        threads = self._threads
+        found = {} if threads is None else dict.fromkeys(threads.identifiers(), "threads")
+        return {self._stage.identifier: "stage loop", **found}
 
     def pool_stats(self) -> PoolStats | None:
         """Returns counters of the worker processes; None if there are none yet."""

@@ -1,0 +1,118 @@
+"""Looks now and then at which line of user code a thread is in.
+
+Only lines of the user count, and of the parsers and decoders that users map. A thread that waits in this library, or
+works for it, is in none. Code in C is not seen: its time is that of the line that called it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Final
+
+from asyncdata.observe.line_table import Line, LineTable
+from asyncdata.observe.stopwatch import clock
+
+_LIBRARY: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MAPPED: Final = tuple(f"{_LIBRARY}{folder}{os.sep}" for folder in ("formats", "preprocessing"))
+_STANDARD: Final = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, "<frozen ")
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_MOST_FRAMES: Final = 200
+
+
+def line_of(frame: FrameType | None, place: str) -> Line | None:
+    """The innermost line of user code that a thread is in; of installed packages, the one that this library called.
+
+    Args:
+        frame: The innermost frame.
+        place: What runs it.
+    """
+    found: FrameType | None = None
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        if file.startswith(_LIBRARY):
+            if file.startswith(_MAPPED):
+                found = frame  # the outermost one: the function that was mapped
+                frame = frame.f_back
+                continue
+            break
+        if any(part in file for part in _INSTALLED):
+            found = frame
+        elif not file.startswith(_STANDARD):
+            found = frame
+            break
+        frame = frame.f_back
+    if found is None:
+        return None
+    return Line(place, found.f_code.co_qualname, found.f_code.co_filename, found.f_lineno)
+
+
+class StackSampler:
+    """Looks at threads, each time that it is asked to.
+
+    Args:
+        threads: What each thread that is looked at is for, by its identifier.
+        table: Where it notes what it saw.
+    """
+
+    def __init__(self, threads: Callable[[], Mapping[int, str]], table: LineTable) -> None:
+        self._threads = threads
+        self._table = table
+        self._last_s: float | None = None
+
+    def look(self) -> None:
+        """Notes the lines that are running now; each stands for the time since the last look."""
+        now = clock()
+        seconds = 0.0 if self._last_s is None else now - self._last_s
+        self._last_s = now
+        frames = sys._current_frames()  # noqa: SLF001 -- documented, despite its name
+        for identifier, place in self._threads().items():
+            line = line_of(frames.get(identifier), place)
+            if line is not None:
+                self._table.add(line, seconds)
+
+    def rest(self) -> None:
+        """The next look will be the first one again."""
+        self._last_s = None
+
+
+class SamplerThread:
+    """A thread that looks at a given rate.
+
+    Args:
+        sampler: What looks.
+        name: The thread's name.
+    """
+
+    def __init__(self, sampler: StackSampler, name: str) -> None:
+        self._sampler = sampler
+        self._every_s = 0.0
+        self._changed = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def look_every(self, seconds: float) -> None:
+        """Looks every so many seconds from now on; 0: not any more."""
+        self._every_s = seconds
+        self._changed.set()
+
+    def close(self) -> None:
+        """Ends the thread, which takes no longer than one look."""
+        self._closed = True
+        self._changed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            if self._changed.wait(self._every_s or None):
+                self._changed.clear()
+                self._sampler.rest()
+            if self._every_s and not self._closed:
+                self._sampler.look()
