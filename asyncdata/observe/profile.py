@@ -112,7 +112,7 @@ class Profile:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, sample_hz: float = 50) -> None:
-        self._path = path
+        self._path = None if path is None else Path(path).absolute()
         self.sample_hz = sample_hz
         self._lines = LineTable(bytearray(TABLE_BYTES))
         self._consumer = 0
@@ -153,6 +153,7 @@ class Profile:
             return
         self._thread.join()
         self._report = self._result()
+        self._recordings.clear()  # which lets go of pipelines that are still open
         if self._path is not None:
             try:
                 self._report.save(self._path)

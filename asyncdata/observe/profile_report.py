@@ -108,7 +108,7 @@ class ProfileReport:
         """
         text = self.to_json() if os.fspath(path).endswith(".json") else self.to_html()
         with replacing(Path(path)) as file:
-            file.write(text.encode())
+            file.write(text.encode("utf-8", "xmlcharrefreplace"))  # names of files may be no text
 
 
 def versions() -> dict[str, str]:

@@ -6,11 +6,14 @@ works for it, is in none. Code in C is not seen: its time is that of the line th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain, repeat, starmap
+from operator import attrgetter, itemgetter
+from types import CodeType
 from typing import Final
 
 from asyncdata.observe.line_table import Line, LineTable
@@ -24,33 +27,54 @@ _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{o
 _MOST_FRAMES: Final = 200
 
 
-def line_of(frame: FrameType | None, place: str) -> Line | None:
-    """The innermost line of user code that a thread is in; of installed packages, the one that this library called.
+def stack_of(identifier: int) -> list[tuple[CodeType, int]]:
+    """The code that a thread is in, and its line, the innermost first; empty if there is no such thread.
+
+    A frame keeps what its function refers to. If this thread lost the interpreter lock while it had one, an iterator
+    that its user has dropped would stay open until it got the lock again. So one call into C reaches and leaves all of
+    them, and the lock is not given up in the middle of it.
+    """
+    stack: list[tuple[CodeType, int]] = []
+    with contextlib.suppress(KeyError, AttributeError):  # no such thread; the end of the stack is None
+        stack.extend(
+            map(
+                attrgetter("f_code", "f_lineno"),
+                accumulate(
+                    chain(
+                        # Documented, despite its name.
+                        map(itemgetter(identifier), starmap(sys._current_frames, repeat((), 1))),  # noqa: SLF001 -- above
+                        repeat("f_back", _MOST_FRAMES),
+                    ),
+                    getattr,
+                ),
+            )
+        )
+    return stack
+
+
+def line_of(stack: Sequence[tuple[CodeType, int | None]], place: str) -> Line | None:
+    """The innermost line of user code in a stack; of installed packages, the one that this library called.
 
     Args:
-        frame: The innermost frame.
+        stack: Of `stack_of`.
         place: What runs it.
     """
-    found: FrameType | None = None
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        file = frame.f_code.co_filename
+    found: tuple[CodeType, int | None] | None = None
+    for entry in stack:
+        file = entry[0].co_filename
         if file.startswith(_LIBRARY):
-            if file.startswith(_MAPPED):
-                found = frame  # the outermost one: the function that was mapped
-                frame = frame.f_back
-                continue
-            break
-        if any(part in file for part in _INSTALLED):
-            found = frame
+            if not file.startswith(_MAPPED):
+                break
+            found = entry  # the outermost one: the function that was mapped
+        elif any(part in file for part in _INSTALLED):
+            found = entry
         elif not file.startswith(_STANDARD):
-            found = frame
+            found = entry
             break
-        frame = frame.f_back
     if found is None:
         return None
-    return Line(place, found.f_code.co_qualname, found.f_code.co_filename, found.f_lineno)
+    code, line = found
+    return Line(place, code.co_qualname, code.co_filename, line or 0)
 
 
 class StackSampler:
@@ -71,9 +95,8 @@ class StackSampler:
         now = clock()
         seconds = 0.0 if self._last_s is None else now - self._last_s
         self._last_s = now
-        frames = sys._current_frames()  # noqa: SLF001 -- documented, despite its name
         for identifier, place in self._threads().items():
-            line = line_of(frames.get(identifier), place)
+            line = line_of(stack_of(identifier), place)
             if line is not None:
                 self._table.add(line, seconds)
 

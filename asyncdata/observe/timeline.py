@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from asyncdata.observe.snapshot import PipelineStats
 
 MOST_ARRIVALS: Final = 4096
-MOST_MOMENTS: Final = 1024
+MOST_MOMENTS: Final = 512
 MOST_STAGES: Final = 24
 """Names of parts of the memory limit in one snapshot; the smaller ones are added up."""
 OTHERS: Final = "others"

@@ -19,6 +19,7 @@ from asyncdata.observe.parts import LineStats
 from asyncdata.observe.profile import MOST_PIPELINES
 from asyncdata.observe.profile_report import SCHEMA
 from tests.patience import LIMIT_S, wait_until
+from tests.samples import samples
 
 
 def double(number: Any) -> Any:
@@ -126,6 +127,15 @@ def test_however_it_ends(*, isolate: bool) -> None:
     later.close()
     assert report is profile.report()
     assert "Limited by" in str(report)
+
+
+def test_what_is_dropped_is_over_at_once() -> None:
+    """However often a profile looks: an iterator that nobody refers to counts as an open pipeline no longer."""
+    with ad.Runtime(pipelines=1), ad.profile(sample_hz=1000):
+        for _ in range(samples(30, 1000)):
+            for number in ad.Dataset.range(100):
+                assert number == 0
+                break
 
 
 async def test_in_coroutines() -> None:

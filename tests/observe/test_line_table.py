@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.observe.line_table import OTHER_LINES, TABLE_BYTES, Line, LineTable, Spent, since, together
-from asyncdata.observe.stack_sampler import line_of
+from asyncdata.observe.stack_sampler import line_of, stack_of
 from tests.patience import LIMIT_S
+from tests.samples import samples
 
 LINES = st.builds(
     Line,
@@ -92,7 +94,7 @@ def test_the_line_that_runs() -> None:
     thread.start()
     entered.wait(LIMIT_S)
     while True:
-        line = line_of(sys._current_frames()[thread.ident or 0], "threads")
+        line = line_of(stack_of(thread.ident or 0), "threads")
         assert line is not None
         if line.line == wait_here.__code__.co_firstlineno + 2:
             break
@@ -100,4 +102,38 @@ def test_the_line_that_runs() -> None:
     thread.join()
     assert line.function.endswith("wait_here")
     assert line.file == __file__
-    assert line_of(None, "threads") is None
+    assert stack_of(thread.ident or 0) == []
+    assert line_of([], "threads") is None
+
+
+def test_a_look_keeps_nothing() -> None:
+    """What a function refers to is gone when it has returned, however often others look at its stack meanwhile."""
+    leave = threading.Event()
+    main = threading.get_ident()
+
+    def look() -> None:
+        while not leave.is_set():
+            stack_of(main)
+
+    class Dropped:
+        """Nothing else refers to it."""
+
+    def use() -> weakref.ref[Dropped]:
+        thing = Dropped()
+        for _ in range(20_000):  # long enough to be looked at
+            pass
+        return weakref.ref(thing)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        kept = sum(use()() is not None for _ in range(samples(500, 10_000)))
+    finally:
+        sys.setswitchinterval(interval)
+        leave.set()
+        for thread in threads:
+            thread.join()
+    assert kept == 0

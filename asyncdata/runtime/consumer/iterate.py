@@ -83,7 +83,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._delivery: Delivery | None = None
         self._row = 0
         self._handed = 0
-        self._readings = Readings(running, self)
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
@@ -102,6 +101,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
+        self._readings = Readings(running, self._finalizer)
         self._made = running.cargo
         self._log: OrderLogWriter | None = None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import weakref
+from typing import Any
 
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.timeline import Arrivals
@@ -17,15 +18,16 @@ class Readings:
 
     Args:
         running: The pipeline.
-        consumer: The iterator. A pipeline whose iterator nobody refers to any more is over, too.
+        finalizer: Of the iterator. A pipeline whose iterator nobody refers to any more is over, too; a weak reference
+            would keep it for a moment whenever somebody looks.
 
     Attributes:
         waits: What the consumer did.
     """
 
-    def __init__(self, running: Running, consumer: object) -> None:
+    def __init__(self, running: Running, finalizer: weakref.finalize[..., Any]) -> None:
         self._running: Running | None = running
-        self._consumer = weakref.ref(consumer)
+        self._finalizer = finalizer
         self._pid = os.getpid()
         self._stats = PipelineStats()
         self._elements: int | None = None
@@ -34,7 +36,7 @@ class Readings:
     @property
     def is_over(self) -> bool:
         """Whether the numbers do not change any more."""
-        return self._running is None or self._consumer() is None
+        return self._running is None or not self._finalizer.alive
 
     def record_arrivals(self) -> Arrivals:
         """Has the consumer's steps and waits kept one by one, from now on."""
