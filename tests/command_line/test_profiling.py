@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-OWN = """
-import asyncdata as ad
-
-def dataset():
-    return ad.Dataset.range(1000).map(square, num_parallel_calls=1).batch(10)
-
-def square(x):
-    return x * x
-
-endless = ad.Dataset.counter()
-
-def fails():
-    return ad.Dataset.range(3).map(lambda x: 1 // 0)
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module of the user's in the current directory, which the command adds to the path."""
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    (tmp_path / "own_profiled.py").write_text(OWN)
-    yield "own_profiled"
-    sys.modules.pop("own_profiled", None)
 
 
 def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str, tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.life.close_wait import wait_for_end
 from asyncdata.runtime.life.exit_hooks import discharge, enlist
 from asyncdata.runtime.life.interrupt_safe import Gate
+from asyncdata.runtime.life.line_sampling import LineSampling
 from asyncdata.runtime.life.loops import LoopThread, describe_tasks
-from asyncdata.runtime.life.sampling import Sampling
 from asyncdata.runtime.life.threads import Threads, in_thread
 from asyncdata.runtime.memory.budgets import Budgets
 from asyncdata.runtime.reading.io import Io
@@ -100,7 +100,7 @@ class Runtime:
         self._close_error: BaseException | None = None
         self._abandoned = False
         self.idle_options = IdleOptions()
-        self.sampling = Sampling(self._sampled_threads)
+        self.sampling = LineSampling(self._sampled_threads)
         self.loader: Loader | None = None
 
     # --- life --------------------------------------------------------------------------------------------------

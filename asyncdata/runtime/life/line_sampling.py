@@ -1,4 +1,4 @@
-"""`Sampling`: looks at what user code of a Runtime does, while a pipeline that is profiled runs on it."""
+"""`LineSampling`: looks at what user code of a Runtime does, while a pipeline that is profiled runs on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Workers(Protocol):
         """What they saw."""
 
 
-class Sampling:
+class LineSampling:
     """Looks at threads of this process, and has worker processes look at theirs. Stage loop only, but for `lines`.
 
     Args:
