@@ -17,14 +17,16 @@ from asyncdata.observe.progress import Display
 from asyncdata.options import Options
 
 
-def add_measured_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> None:
+def add_measured_arguments(parser: argparse.ArgumentParser, *, seconds: float, may_be_none: bool = False) -> None:
     """What is iterated, and when that ends.
 
     Args:
         parser: Of the command.
         seconds: The default of ``--seconds``.
+        may_be_none: Whether the command can do something else.
     """
-    add_file_arguments(parser, "URL, glob or range in braces; or module:function, which returns a Dataset")
+    urls = "URL, glob or range in braces; or module:function, which returns a Dataset"
+    add_file_arguments(parser, urls, may_be_none=may_be_none)
     at_most = f"stop after this time (default: {seconds:g})"
     parser.add_argument("--seconds", type=number_above("--seconds"), default=seconds, metavar="S", help=at_most)
     parser.add_argument(

@@ -89,7 +89,8 @@ class _Recording:
             every_s=TICK_S * self._moments.every,
             moments=self._moments.all(),
             peak=self._moments.peak,
-            arrivals=self._arrivals.all(),
+            # Another profile may have begun to keep them before this one.
+            arrivals=tuple(each for each in self._arrivals.all() if each.at_s >= self.began_s),
         )
 
 
@@ -117,7 +118,10 @@ class Profile:
         self._lines = LineTable(bytearray(TABLE_BYTES))
         self._consumer = 0
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # Of the list, which nobody holds for long; and of snapshots, for which a loader process may be asked. A handler
+        # of signals may want a report in the middle of anything.
+        self._lock = threading.RLock()
+        self._ticking = threading.RLock()
         self._recordings: list[_Recording] = []
         self._dropped = 0
         self._began_s = 0.0
@@ -208,21 +212,23 @@ class Profile:
                 due_s += TICK_S * max(1, (clock() - due_s) // TICK_S)
                 self._tick()
 
-    def _tick(self) -> None:
+    def _tick(self) -> list[_Recording]:
         with self._lock:
             recordings = list(self._recordings)
+        with self._ticking:
             for each in recordings:
                 each.tick()
+        return recordings
 
     def _result(self) -> ProfileReport:
-        self._tick()
-        with self._lock:
+        with self._ticking:
+            recordings = self._tick()
             return ProfileReport(
                 taken_at=self._taken_at,
                 began_s=self._began_s,
                 seconds=clock() - self._began_s,
                 versions=versions(),
-                pipelines=tuple(each.result() for each in self._recordings),
+                pipelines=tuple(each.result() for each in recordings),
                 lines=line_stats(self._lines.read()),
                 dropped_pipelines=self._dropped,
             )

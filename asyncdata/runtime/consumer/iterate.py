@@ -109,9 +109,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 state = self._document(0, UNTOUCHED, NOTHING) if saved is None else to_document(saved, self._plan)
                 self._log = OrderLogWriter(os.fspath(path), state)
             running.start()
-            profile = active_profile()
-            if profile is not None:
-                profile.watch(self._readings, steps_of(self._plan), self.epoch, options)
+            for recorder in (active_profile(), running.runtime.profile_socket):
+                if recorder is not None:
+                    recorder.watch(self._readings, steps_of(self._plan), self.epoch, options)
         except BaseException:
             self._finalizer()
             if running.owns_runtime:

@@ -39,9 +39,10 @@ class Readings:
         return self._running is None or not self._finalizer.alive
 
     def record_arrivals(self) -> Arrivals:
-        """Has the consumer's steps and waits kept one by one, from now on."""
-        arrivals = self.waits.arrivals = Arrivals()
-        return arrivals
+        """Has the consumer's steps and waits kept one by one, from now on; by one record for all who want it."""
+        if self.waits.arrivals is None:
+            self.waits.arrivals = Arrivals()
+        return self.waits.arrivals
 
     def stats(self, elements: int | None = None) -> PipelineStats:
         """The numbers now.

@@ -33,6 +33,7 @@ from asyncdata.runtime.life.exit_hooks import discharge, enlist
 from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.line_sampling import LineSampling
 from asyncdata.runtime.life.loops import LoopThread, describe_tasks
+from asyncdata.runtime.life.profile_socket import ProfileSocket
 from asyncdata.runtime.life.threads import Threads, in_thread
 from asyncdata.runtime.memory.budgets import Budgets
 from asyncdata.runtime.reading.io import Io
@@ -102,6 +103,7 @@ class Runtime:
         self.idle_options = IdleOptions()
         self.sampling = LineSampling(self._sampled_threads)
         self.loader: Loader | None = None
+        self.profile_socket: ProfileSocket | None = None
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -155,6 +157,8 @@ class Runtime:
                     self._start_loader()
                 else:
                     self._start_loops()
+                if self.options.profile_socket:
+                    self.profile_socket = ProfileSocket()
                 enlist(self)
                 self._state = "open"
             except BaseException as error:
@@ -165,9 +169,17 @@ class Runtime:
                 raise
 
     def _start_loader(self) -> None:
-        inside = dataclasses.replace(self.options, isolate=False)
-        self.loader = Loader(inside, self._parts, gone=lambda: discharge(self))
+        inside = dataclasses.replace(self.options, isolate=False, profile_socket=False)
+        self.loader = Loader(inside, self._parts, gone=self._loader_gone)
         self.loader.start()
+
+    def _loader_gone(self) -> None:
+        self._end_socket()
+        discharge(self)
+
+    def _end_socket(self) -> None:
+        if self.profile_socket is not None:
+            self.profile_socket.close()
 
     def _start_loops(self) -> None:
         # The I/O loop ends after the stage loop, so ending the stage loop ends both.
@@ -188,6 +200,7 @@ class Runtime:
         self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
 
     def _undo_start(self) -> None:
+        self._end_socket()
         self.abandon()
         discharge(self)
         if self.loader is None:
@@ -365,6 +378,7 @@ class Runtime:
 
     def _gone(self) -> None:
         """Runs as the last step of the last thread, unless the start failed."""
+        self._end_socket()
         if self._state == "starting":
             if hasattr(self, "arena"):
                 self.arena.close()
@@ -483,6 +497,9 @@ class Runtime:
         """
         if self._state not in ("open", "closing"):
             return
+        if self.profile_socket is not None:
+            for descriptor in self.profile_socket.descriptors():
+                os.dup2(nowhere, descriptor, inheritable=False)
         if self.loader is not None:
             self.loader.drop_inherited(nowhere)
             for descriptor in memory_files():
