@@ -88,21 +88,20 @@ class StackSampler:
     def __init__(self, threads: Callable[[], Mapping[int, str]], table: LineTable) -> None:
         self._threads = threads
         self._table = table
-        self._last_s: float | None = None
+        self._last_s = clock()
 
     def look(self) -> None:
         """Notes the lines that are running now; each stands for the time since the last look."""
         now = clock()
-        seconds = 0.0 if self._last_s is None else now - self._last_s
-        self._last_s = now
+        seconds, self._last_s = now - self._last_s, now
         for identifier, place in self._threads().items():
             line = line_of(stack_of(identifier), place)
             if line is not None:
                 self._table.add(line, seconds)
 
-    def rest(self) -> None:
-        """The next look will be the first one again."""
-        self._last_s = None
+    def begin(self) -> None:
+        """The next look stands for the time from now on."""
+        self._last_s = clock()
 
 
 class SamplerThread:
@@ -116,7 +115,9 @@ class SamplerThread:
     def __init__(self, sampler: StackSampler, name: str) -> None:
         self._sampler = sampler
         self._every_s = 0.0
-        self._changed = threading.Event()
+        # Held unless something has changed: the cheapest thing to wait for.
+        self._changed = threading.Lock()
+        self._changed.acquire()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -124,18 +125,21 @@ class SamplerThread:
     def look_every(self, seconds: float) -> None:
         """Looks every so many seconds from now on; 0: not any more."""
         self._every_s = seconds
-        self._changed.set()
+        self._wake()
 
     def close(self) -> None:
         """Ends the thread, which takes no longer than one look."""
         self._closed = True
-        self._changed.set()
+        self._wake()
         self._thread.join()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was woken and has not run since
+            self._changed.release()
 
     def _run(self) -> None:
         while not self._closed:
-            if self._changed.wait(self._every_s or None):
-                self._changed.clear()
-                self._sampler.rest()
+            if self._changed.acquire(timeout=self._every_s or -1):
+                self._sampler.begin()
             if self._every_s and not self._closed:
                 self._sampler.look()

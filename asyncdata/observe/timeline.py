@@ -1,7 +1,8 @@
 """What happened over time, in bounded memory: the whole iteration is kept, more coarsely the longer it is.
 
 Nothing is dropped at either end. When `Arrivals` is full, neighbours are added up in pairs; when `MomentSeries` is
-full, every second snapshot goes, which loses nothing else, because all of its numbers are sums or states.
+full, every second snapshot goes, which loses nothing else, because all of its numbers are sums or states; from then on
+half as many are taken.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from asyncdata.observe.snapshot import PipelineStats
 
 MOST_ARRIVALS: Final = 4096
-MOST_MOMENTS: Final = 512
+MOST_MOMENTS: Final = 256
 MOST_STAGES: Final = 24
 """Names of parts of the memory limit in one snapshot; the smaller ones are added up."""
 OTHERS: Final = "others"
@@ -204,7 +205,7 @@ class MomentSeries:
         most: How many are kept.
 
     Attributes:
-        every: The snapshot of every so many ticks is kept.
+        every: A snapshot is wanted every so many ticks.
         peak: The one with the most memory in use; it is never dropped.
     """
 
@@ -216,17 +217,21 @@ class MomentSeries:
         self.every = 1
         self.peak: Moment | None = None
 
-    def add(self, moment: Moment) -> None:
-        """One more snapshot, a tick after the one before."""
+    def is_wanted(self) -> bool:
+        """One more tick has passed: whether its snapshot is to be kept."""
+        self._ticks += 1
+        return (self._ticks - 1) % self.every == 0
+
+    def add(self, moment: Moment, *, keep: bool) -> None:
+        """One more snapshot; if it is not kept, it is only the last one for now, and perhaps the fullest."""
         if self.peak is None or moment.used_bytes >= self.peak.used_bytes:
             self.peak = moment
         self._last = moment
-        if self._ticks % self.every == 0:
+        if keep:
             self._kept.append(moment)
             if len(self._kept) >= self._most:
                 del self._kept[1::2]
                 self.every *= 2
-        self._ticks += 1
 
     def all(self) -> tuple[Moment, ...]:
         """The snapshots so far, the oldest first; the last one is among them."""

@@ -8,8 +8,8 @@
 
 Invariants: a task runs at most once per time it was sent; a task that was withdrawn before it began never runs (a lock
 decides which came first); no exception of user code can end the loop. The process ignores SIGINT, dies with the thread
-that started it if the kernel supports that, and imports only the standard library, ``asyncdata.errors`` and the
-handler's module until the first program arrives.
+that started it if the kernel supports that, and imports only the standard library, what is imported below and
+the handler's module until the first program arrives.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict
+from typing import Any, Final, NoReturn, TypedDict
 
 from asyncdata.errors import FunctionTransferError
+from asyncdata.observe.line_table import TABLE_BYTES, LineTable
+from asyncdata.observe.stack_sampler import SamplerThread, StackSampler
 from asyncdata.workers import messages
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.messages import Message
 from asyncdata.workers.whereabouts import Mark
-
-if TYPE_CHECKING:
-    from asyncdata.observe.stack_sampler import SamplerThread
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -235,10 +234,6 @@ class WorkerLoops:
     def _sample(self, message: Message) -> None:
         """Has a thread look at the main thread's stack, or no longer."""
         if self._sampler is None:
-            # What every start of a worker would otherwise load.
-            from asyncdata.observe.line_table import TABLE_BYTES, LineTable  # noqa: PLC0415 -- see above
-            from asyncdata.observe.stack_sampler import SamplerThread, StackSampler  # noqa: PLC0415 -- see above
-
             if message.fd < 0:
                 return
             table = LineTable(memoryview(mmap.mmap(message.fd, TABLE_BYTES)))

@@ -314,7 +314,7 @@ def seconds_at_rest(lines: Iterable[LineStats]) -> dict[str, float]:
 def test_lines_of_user_code(kind: str, *, isolate: bool) -> None:
     """Wherever a function runs, the line that takes the time is named, with where it ran and for how long."""
     make, place = PLACES[kind]
-    with ad.profile() as profile:
+    with ad.profile(sample_hz=100) as profile:
         assert len(list(make().with_options(ad.Options(num_workers=1, isolate=isolate)))) == 6
     (pipeline,) = profile.report().pipelines
     seconds = seconds_at_rest(pipeline.stats.lines)
@@ -325,7 +325,7 @@ def test_lines_of_user_code(kind: str, *, isolate: bool) -> None:
 
 def test_lines_of_the_consumer() -> None:
     """The training loop's own line, without its waiting for elements."""
-    with ad.profile() as profile:
+    with ad.profile(sample_hz=100) as profile:
         for number in ad.Dataset.range(3).map(rest):
             rest(number)
     assert list(seconds_at_rest(profile.report().lines)) == ["your loop"]
@@ -334,7 +334,7 @@ def test_lines_of_the_consumer() -> None:
 def test_lines_of_a_worker_that_was_killed() -> None:
     """What it had noted is still there."""
     ds = ad.Dataset.range(1).map(rest_and_die, num_parallel_calls=1)
-    with ad.profile() as profile, pytest.raises(ad.WorkerDiedError):
+    with ad.profile(sample_hz=100) as profile, pytest.raises(ad.WorkerDiedError):
         list(ds.with_options(ad.Options(num_workers=1)))
     (pipeline,) = profile.report().pipelines
     assert seconds_at_rest(pipeline.stats.lines)["worker processes"] > 0
@@ -350,7 +350,7 @@ def test_one_pipeline_after_another() -> None:
     with ad.Runtime(ad.Options(num_workers=1)):
         list(slow)
         assert "asyncdata-sampler" not in threads()
-        with ad.profile() as profile:
+        with ad.profile(sample_hz=100) as profile:
             list(slow)
             list(ad.Dataset.range(10).map(double, num_parallel_calls=1))
         assert "asyncdata-profile" not in threads()

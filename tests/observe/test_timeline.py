@@ -39,7 +39,7 @@ def test_moments(used: list[int], most: int) -> None:
     """The first, the last and the fullest are kept, and those between them at equal distances."""
     moments = MomentSeries(most)
     for tick, nbytes in enumerate(used):
-        moments.add(Moment(at_s=float(tick), used_bytes=nbytes))
+        moments.add(Moment(at_s=float(tick), used_bytes=nbytes), keep=moments.is_wanted())
     kept = [int(each.at_s) for each in moments.all()]
     assert len(kept) <= most + 1
     assert (kept[0], kept[-1]) == (0, len(used) - 1)
