@@ -22,6 +22,7 @@ from asyncdata.observe.stopwatch import clock
 _LIBRARY: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MAPPED: Final = tuple(f"{_LIBRARY}{folder}{os.sep}" for folder in ("formats", "preprocessing"))
 _STANDARD: Final = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, "<frozen ")
+_NUMPY: Final = f"{os.sep}numpy{os.sep}"
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _MOST_FRAMES: Final = 200
@@ -66,6 +67,8 @@ def line_of(stack: Sequence[tuple[CodeType, int | None]], place: str) -> Line | 
             if not file.startswith(_MAPPED):
                 break
             found = entry  # the outermost one: the function that was mapped
+        elif _NUMPY in file:
+            continue  # this library calls it for itself, and users' lines are further out
         elif any(part in file for part in _INSTALLED):
             found = entry
         elif not file.startswith(_STANDARD):
