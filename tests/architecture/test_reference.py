@@ -15,6 +15,7 @@ from asyncdata.observe.bottleneck import Verdict
 from asyncdata.observe.parts import (
     ConsumerStats,
     CpuStats,
+    KnobStats,
     ReadStats,
     SkippedStats,
     StageStats,
@@ -36,6 +37,7 @@ RECORDS: list[tuple[Any, str, str]] = [
     (StageStats, "statistics.md", "StageStats"),
     (StepStats, "statistics.md", "StepStats"),
     (Verdict, "statistics.md", "Verdict"),
+    (KnobStats, "statistics.md", "KnobStats"),
     (ConsumerStats, "statistics.md", "ConsumerStats"),
     (ReadStats, "statistics.md", "ReadStats"),
     (CpuStats, "statistics.md", "CpuStats"),

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
         pytest.param(("remote", "--work", "blobs", "tiny", "--only", "clear"), 18, marks=pytest.mark.soak),
         (("latency_hiding",), 2),
         (("resume",), 4),
+        pytest.param(("autotune", "--only", "async map, 50 ms"), 1, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "http", "paced"), 16, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "tls"), 14, marks=pytest.mark.soak),
         pytest.param(("end_to_end", "--only", "network", "local"), 6, marks=pytest.mark.soak),

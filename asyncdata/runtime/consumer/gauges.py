@@ -68,6 +68,7 @@ class Gauges:
             steps=step_stats(self._services.meters, window_s),
             reads=self._reads(fetch, window_s),
             cpu=self._processors.read(pool),
+            knobs=self._services.knobs.stats(),
         )
 
     def _reads(self, fetch: FetchStats, window_s: float) -> ReadStats:
