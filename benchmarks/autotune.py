@@ -136,7 +136,7 @@ def _write(folder: Path) -> None:
 
 def _fix(counts: str, value: int) -> None:
     """Leaves nothing to find: every setting of a kind has this value. Called before what uses the ranges is loaded."""
-    fixed = autotune.Range(first=value, most=value)
+    fixed = autotune.KnobRange(first=value, most=value)
     if counts == "calls":
         autotune.CALLS = fixed  # type: ignore[misc]  # for the whole process
     elif counts == "files":

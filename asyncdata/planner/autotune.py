@@ -38,7 +38,7 @@ _CHANGED: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class KnobRange:
     """Where a knob may stand.
 
     Attributes:
@@ -54,17 +54,17 @@ class Range:
     least_s: float = 0.5
 
 
-CALLS: Final = Range(first=16, most=256)
+CALLS: Final = KnobRange(first=16, most=256)
 """Calls of an async function. Services and descriptors bear so many; who has measured more gives a number."""
-FILES: Final = Range(first=0, most=32)
+FILES: Final = KnobRange(first=0, most=32)
 """Inner datasets that begin to read before one that is read now comes to its end."""
-TIMES: Final = Range(first=1, most=16, least_s=2.0)
+TIMES: Final = KnobRange(first=1, most=16, least_s=2.0)
 """How many times the usual number of elements wait in a `prefetch`; bursts are longer than other measurements."""
 
 
-def tasks(workers: int) -> Range:
+def tasks(workers: int) -> KnobRange:
     """Tasks of worker processes or threads: at first two per worker, so that none waits for its next one."""
-    return Range(first=2 * workers, most=8 * workers, factor=2)
+    return KnobRange(first=2 * workers, most=8 * workers, factor=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class _State:
         rest_rate: The rate at which it was found that a larger value brings nothing.
     """
 
-    range: Range
+    bounds: KnobRange
     value: int
     why: str = "the default"
     rest_s: float = 0.0
@@ -196,7 +196,7 @@ class Autotuner:
         self._knobs: dict[str, _State] = {}
         self._trial: _Trial | None = None
 
-    def add(self, name: str, bounds: Range, value: int | None = None) -> int:
+    def add(self, name: str, bounds: KnobRange, value: int | None = None) -> int:
         """One more knob; returns its value.
 
         Args:
@@ -247,7 +247,7 @@ class Autotuner:
 
     def _has_measured(self, name: str) -> bool:
         state = self._knobs[name]
-        return state.measure.is_enough(state.value, state.range.least_s)
+        return state.measure.is_enough(state.value, state.bounds.least_s)
 
     def _measure_anew(self) -> None:
         for state in self._knobs.values():
@@ -270,15 +270,15 @@ class Autotuner:
         if state.rest_s or measure.busy >= _BUSY:
             return None
         room = interval.room_bytes / max(interval.uses[name].bytes_each, 1.0)
-        value = min(max(1, state.value) * state.range.factor, state.range.most, state.value + int(room))
+        value = min(max(1, state.value) * state.bounds.factor, state.bounds.most, state.value + int(room))
         return value if value > state.value else None
 
     def _smaller(self, name: str, _interval: Interval) -> int | None:
         """The value to be tried, if the knob is above its default for nothing."""
         state = self._knobs[name]
-        if state.calm_s < state.patience_s or state.value <= state.range.first:
+        if state.calm_s < state.patience_s or state.value <= state.bounds.first:
             return None
-        return max(state.range.first, int(state.value * _BACK))
+        return max(state.bounds.first, int(state.value * _BACK))
 
     def _turn(self, name: str, value: int) -> dict[str, int]:
         state = self._knobs[name]

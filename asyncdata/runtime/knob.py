@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from asyncdata.observe.parts import KnobStats
 from asyncdata.observe.stopwatch import Stopwatch, clock
-from asyncdata.planner.autotune import Autotuner, Interval, Range, Use
+from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.meter import Meter
 from asyncdata.runtime.stage import Spawn
@@ -62,14 +62,14 @@ class _Place(NamedTuple):
     Attributes:
         knob: For all stages at this place of the plan.
         counted: What it counts.
-        range: Where it may stand.
+        bounds: Where it may stand.
         meter: Of the step.
         held: Runs while the knob keeps a stage from doing more.
     """
 
     knob: Knob
     counted: Counted
-    range: Range
+    bounds: KnobRange
     meter: Meter
     held: Stopwatch
 
@@ -114,7 +114,7 @@ class Knobs:
         self._places: dict[str, _Place] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def open(self, place: str, counted: Counted, bounds: Range, meter: Meter, held: Stopwatch) -> Knob:
+    def open(self, place: str, counted: Counted, bounds: KnobRange, meter: Meter, held: Stopwatch) -> Knob:
         """The knob at a place of the plan, the same one for every epoch and every inner dataset.
 
         Args:
@@ -147,7 +147,7 @@ class Knobs:
                 step=place.meter.label,
                 counts=place.counted,
                 value=place.knob.value,
-                default=place.range.first,
+                default=place.bounds.first,
                 because=self._tuner.why(name),
             )
             for name, place in list(self._places.items())
@@ -196,7 +196,7 @@ class Knobs:
     def _room_bytes(self) -> int:
         """Read-ahead takes what is free, and gives it back; so what knobs may take does not depend on it."""
         places = self._places.values()
-        taken = sum((place.knob.value - place.range.first) * place.knob.bytes_each for place in places)
+        taken = sum((place.knob.value - place.bounds.first) * place.knob.bytes_each for place in places)
         return max(0, self._budget.limit // _MEMORY_PART - int(taken))
 
     def _turn(self, name: str, value: int) -> None:

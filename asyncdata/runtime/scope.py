@@ -17,7 +17,7 @@ from asyncdata.observe.parts import SkippedStats
 from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.options import ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.plan.node import Node
-from asyncdata.planner.autotune import Range
+from asyncdata.planner.autotune import KnobRange
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.planner.unordered import UnorderedPart
 from asyncdata.runtime.error_policy import Skips, sum_up
@@ -384,7 +384,7 @@ class Scope:
             return None
         return known.begin((self.epoch, self.element, node.depth), is_needed=is_needed)
 
-    def knob(self, context: StageContext, counted: Counted, bounds: Range, held: Stopwatch) -> Knob:
+    def knob(self, context: StageContext, counted: Counted, bounds: KnobRange, held: Stopwatch) -> Knob:
         """The setting that is found for the stage of this node while it runs.
 
         Args:

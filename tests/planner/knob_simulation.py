@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from asyncdata.planner.autotune import Autotuner, Interval, Range, Use
+from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use
 
 STEP_S: Final = 0.05
 TICK_S: Final = 0.25
@@ -26,7 +26,7 @@ class Step:
     """One step.
 
     Attributes:
-        range: Of its knob; None: it has none.
+        bounds: Of its knob; None: it has none.
         latency_s: Of a call.
         beside: What it does at a time whatever the knob says.
         most: Rows per second that its server or its link lets through.
@@ -37,7 +37,7 @@ class Step:
         bursts: Whether what waits behind it is what the knob is about.
     """
 
-    range: Range | None = None
+    bounds: KnobRange | None = None
     latency_s: float = 0.001
     beside: int = 0
     most: float = math.inf
@@ -98,7 +98,7 @@ class _Seen:
 def run(workload: Workload, seconds: float, seed: int, fixed: Mapping[int, int] | None = None) -> Outcome:
     """Runs a workload with the tuner, or with fixed values by step (defaults for those not named)."""
     rng = Random(seed)
-    knobs = {number: step.range for number, step in enumerate(workload.steps) if step.range is not None}
+    knobs = {number: step.bounds for number, step in enumerate(workload.steps) if step.bounds is not None}
     values = {number: bounds.first for number, bounds in knobs.items()} | dict(fixed or {})
     tuner = Autotuner()
     for number, bounds in knobs.items():

@@ -6,51 +6,50 @@ import itertools
 
 import pytest
 
-from asyncdata.planner.autotune import Range
+from asyncdata.planner.autotune import CALLS, FILES, TIMES, KnobRange, tasks
 from tests.planner.knob_simulation import Step, Workload, run
 from tests.samples import samples
 
 SECONDS = 40.0
-CALLS = Range(first=16, most=1024)
-TASKS = Range(first=4, most=16, factor=2)
-FILES = Range(first=0, most=64)
-DEPTH = Range(first=1, most=16, least_s=2.0)
+MORE = KnobRange(first=16, most=1024)
+TASKS = tasks(2)
 
 WORKLOADS = {
-    "link-bound": Workload(steps=[Step(range=FILES, beside=16, latency_s=0.05, most=200), Step(range=CALLS)]),
-    "distant small files": Workload(steps=[Step(range=FILES, beside=1, latency_s=0.08), Step(latency_s=0.0001)]),
-    "decode-bound": Workload(steps=[Step(range=TASKS, latency_s=0.004, cpu_s=0.004)]),
-    "consumer-bound": Workload(steps=[Step(range=CALLS, latency_s=0.01)], consumer_s=0.002),
-    "tiny records": Workload(steps=[Step(range=FILES, beside=16, latency_s=0.0002, loop_s=2e-5)]),
+    "link-bound": Workload(steps=[Step(bounds=FILES, beside=16, latency_s=0.05, most=200), Step(bounds=CALLS)]),
+    "distant small files": Workload(steps=[Step(bounds=FILES, beside=1, latency_s=0.08), Step(latency_s=0.0001)]),
+    "decode-bound": Workload(steps=[Step(bounds=TASKS, latency_s=0.004, cpu_s=0.004)]),
+    "consumer-bound": Workload(steps=[Step(bounds=CALLS, latency_s=0.01)], consumer_s=0.002),
+    "tiny records": Workload(steps=[Step(bounds=FILES, beside=16, latency_s=0.0002, loop_s=2e-5)]),
     "huge records": Workload(
-        steps=[Step(range=CALLS, latency_s=0.5, nbytes=20 << 20)], consumer_s=0.005, room_bytes=4 << 30
+        steps=[Step(bounds=CALLS, latency_s=0.5, nbytes=20 << 20)], consumer_s=0.005, room_bytes=4 << 30
     ),
     "huge records, little memory": Workload(
-        steps=[Step(range=CALLS, latency_s=0.5, nbytes=20 << 20)], room_bytes=500 << 20
+        steps=[Step(bounds=CALLS, latency_s=0.5, nbytes=20 << 20)], room_bytes=500 << 20
     ),
-    "sleeping async map": Workload(steps=[Step(range=CALLS, latency_s=0.1, loop_s=1e-4)]),
-    "slow sleeping async map": Workload(steps=[Step(range=CALLS, latency_s=0.7, loop_s=1e-3)]),
-    "a server with a limit": Workload(steps=[Step(range=CALLS, latency_s=0.1, most=400)]),
-    "a server that is full": Workload(steps=[Step(range=CALLS, latency_s=0.1, most=160)]),
+    "sleeping async map": Workload(steps=[Step(bounds=CALLS, latency_s=0.1, loop_s=1e-4)]),
+    "slow sleeping async map": Workload(steps=[Step(bounds=MORE, latency_s=0.7, loop_s=1e-3)]),
+    "sleeping async map with wide bounds": Workload(steps=[Step(bounds=MORE, latency_s=0.4, loop_s=5e-4)]),
+    "a server with a limit": Workload(steps=[Step(bounds=CALLS, latency_s=0.1, most=400)]),
+    "a server that is full": Workload(steps=[Step(bounds=CALLS, latency_s=0.1, most=160)]),
     "two maps that compete": Workload(
-        steps=[Step(range=CALLS, latency_s=0.1, loop_s=5e-4), Step(range=CALLS, latency_s=0.05, loop_s=5e-4)]
+        steps=[Step(bounds=CALLS, latency_s=0.1, loop_s=5e-4), Step(bounds=CALLS, latency_s=0.05, loop_s=5e-4)]
     ),
     "two maps on workers": Workload(
-        steps=[Step(range=TASKS, latency_s=0.01, cpu_s=0.002), Step(range=TASKS, latency_s=0.02, cpu_s=0.003)]
+        steps=[Step(bounds=TASKS, latency_s=0.01, cpu_s=0.002), Step(bounds=TASKS, latency_s=0.02, cpu_s=0.003)]
     ),
     "bursts": Workload(
-        steps=[Step(range=DEPTH, latency_s=0.01, beside=5, queue=lambda value: 50.0 * value, bursts=True)],
+        steps=[Step(bounds=TIMES, latency_s=0.01, beside=5, queue=lambda value: 50.0 * value, bursts=True)],
         consumer_s=0.001,
         pause=(1.0, 0.5),
     ),
     "slower half-way": Workload(
-        steps=[Step(range=CALLS, latency_s=0.01, loop_s=5e-4)],
-        later=[Step(range=CALLS, latency_s=0.2, loop_s=5e-4)],
+        steps=[Step(bounds=CALLS, latency_s=0.01, loop_s=5e-4)],
+        later=[Step(bounds=CALLS, latency_s=0.2, loop_s=5e-4)],
         consumer_s=0.001,
     ),
     "faster half-way": Workload(
-        steps=[Step(range=CALLS, latency_s=0.2, loop_s=5e-4)],
-        later=[Step(range=CALLS, latency_s=0.01, loop_s=5e-4)],
+        steps=[Step(bounds=CALLS, latency_s=0.2, loop_s=5e-4)],
+        later=[Step(bounds=CALLS, latency_s=0.01, loop_s=5e-4)],
         consumer_s=0.001,
     ),
 }
@@ -59,9 +58,9 @@ WORKLOADS = {
 def sweep(workload: Workload) -> list[dict[int, int]]:
     """Fixed settings to compare with."""
     ranges = [
-        (number, sorted({*(min(4**power, step.range.most) for power in range(6)), step.range.first}))
+        (number, sorted({*(min(4**power, step.bounds.most) for power in range(6)), step.bounds.first}))
         for number, step in enumerate(workload.steps)
-        if step.range is not None
+        if step.bounds is not None
     ]
     return [
         {number: value for (number, _), value in zip(ranges, chosen, strict=True)}
