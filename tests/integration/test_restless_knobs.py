@@ -13,6 +13,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.runtime import knob
+from tests.integration.test_exactly_once import Draw, check
 from tests.runtime.stages.restless import Restless
 from tests.samples import samples
 
@@ -86,7 +87,7 @@ def pipeline(rnd: random.Random, folder: Path) -> ad.Dataset:
     return ds.map(_arrays, num_parallel_calls=rnd.choice([None, ad.AUTOTUNE]))
 
 
-STATES = (1, 8, 31)
+STATES = (8, 31)
 
 
 def drained(ds: ad.Dataset) -> tuple[list[Any], dict[int, Any]]:
@@ -100,7 +101,7 @@ def drained(ds: ad.Dataset) -> tuple[list[Any], dict[int, Any]]:
     return elements, states
 
 
-@pytest.mark.parametrize("seed", range(samples(5, 300)))
+@pytest.mark.parametrize("seed", range(samples(4, 300)))
 def test_elements_order_and_states_stay_the_same(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is turned, and when: the same elements in the same order, and states that go on at the same place."""
     ds = pipeline(random.Random(seed), folder)
@@ -116,3 +117,10 @@ def test_elements_order_and_states_stay_the_same(seed: int, folder: Path, monkey
     for at, state in states.items():
         with ds.iterator(state=state) as it:
             assert [(numbers.tolist(), text) for numbers, text in it] == elements[at:]
+
+
+@pytest.mark.parametrize("seed", range(3, samples(7, 300)))
+def test_without_an_order_every_element_comes_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through states of pipelines that pass elements on as they are ready."""
+    monkeypatch.setattr(knob, "Knob", Restless)
+    check(Draw(seed, []), seed)

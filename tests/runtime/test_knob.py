@@ -88,7 +88,7 @@ def test_an_isolated_loader_tells_its_settings() -> None:
 def test_files_whose_beginnings_are_waited_for_begin_early() -> None:
     """One distant file after the other: the next ones are read before they are needed, and come in the same order."""
     with FakeGCS(buckets=["bucket"], profile=Profile(latency=Latency(kind="fixed", median_s=0.03))) as server:
-        for number in range(400):
+        for number in range(200):
             server.put("bucket", f"{number:03d}.bin", bytes([number % 256]))
         options = ad.Options(storage={"gs": {"endpoint_url": server.url, "token": "anon"}})
         names = ad.Dataset.list_files("gs://bucket/*.bin", shuffle=False)
@@ -97,9 +97,9 @@ def test_files_whose_beginnings_are_waited_for_begin_early() -> None:
         with ds.with_options(options).iterator() as it:
             for element in it:
                 seen.append(element)
-                if it.stats().knobs[0].value > 4:
+                if it.stats().knobs[0].value:
                     break
+            seen += it
         (knob,) = it.stats().knobs
-    assert seen == [bytes([number % 256]) for number in range(len(seen))]
-    assert (knob.counts, knob.default) == ("files", 0)
-    assert "times the rate with 4 instead of 0" in knob.because
+    assert seen == [bytes([number % 256]) for number in range(200)]
+    assert (knob.counts, knob.value >= 4, knob.default) == ("files", True, 0)

@@ -234,7 +234,7 @@ class InterleaveStage(Stage):
     async def _open_ahead(self, *, wait: bool) -> None:
         """Prepares inner datasets, of the input that is at hand; waits for some only where there is none."""
         try:
-            while self._missing and self._failure is None:
+            while (missing := self._missing) and self._failure is None:
                 await self._pause()
                 if self._elements:
                     element, origin, row, used = self._elements.popleft()
@@ -244,11 +244,11 @@ class InterleaveStage(Stage):
                     wait = False
                 elif self._input_ended:
                     return
-                elif (block := self._upstream.pull_ready(max(self._missing, self._ahead))) is not None:
+                elif (block := self._upstream.pull_ready(max(missing, self._ahead))) is not None:
                     # Elements that are at hand cost less together; their datasets are made one by one.
                     self._take_input(block)
                 elif wait:
-                    block = await self._upstream.pull(self._missing)
+                    block = await self._upstream.pull(missing)
                     if block is None:
                         self._input_ended = True
                     else:
