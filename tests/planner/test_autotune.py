@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 
-from asyncdata.planner.autotune import CALLS, FILES, TIMES, KnobRange, tasks
+from asyncdata.planner.autotune import CALLS, FILES, TIMES, Autotuner, Interval, KnobRange, Use, tasks
 from tests.planner.knob_simulation import Step, Workload, run
 from tests.samples import samples
 
@@ -91,3 +92,31 @@ def test_it_loses_nothing_to_the_defaults(name: str) -> None:
     for seed in range(samples(5, 100)):
         default = run(workload, SECONDS, seed, {}).rate(0, SECONDS)
         assert run(workload, SECONDS, seed).rate(0, SECONDS) >= 0.97 * default, seed
+
+
+@pytest.mark.parametrize("seed", range(samples(20, 500)))
+def test_whatever_is_seen_knobs_stay_where_they_may_stand(seed: int) -> None:
+    """One knob at a time, within its bounds and the memory that there is, and none while requests ramp up."""
+    rng = Random(seed)
+    knobs = {"a": CALLS, "b": FILES, "c": tasks(rng.randint(1, 4)), "d": TIMES}
+    tuner = Autotuner()
+    values = {name: tuner.add(name, bounds, rng.choice([None, 1000, 3])) for name, bounds in knobs.items()}
+    done = dict.fromkeys(knobs, 0)
+    for _ in range(400):
+        room, each = rng.choice([0, 1 << 20, 1 << 40]), rng.choice([1, 1 << 16])
+        done = {name: count + rng.choice([0, 1, 20, 5000]) for name, count in done.items()}
+        uses = {
+            name: Use(done=done[name], awaited=rng.random(), held=rng.random(), busy=rng.random(), bytes_each=each)
+            for name in knobs
+            if rng.random() < 0.99
+        }
+        is_ramping = rng.random() < 0.05
+        turned = tuner.decide(
+            Interval(seconds=0.25, waiting=rng.random(), uses=uses, room_bytes=room, is_ramping=is_ramping)
+        )
+        assert len(turned) <= (0 if is_ramping else 1)
+        for name, value in turned.items():
+            assert knobs[name].first <= value <= knobs[name].most
+            assert (value - values[name]) * each <= room or tuner.why(name).endswith("too few")
+            assert tuner.why(name)
+        values.update(turned)
