@@ -1115,7 +1115,7 @@ class Dataset:
 
         Example:
             >>> import asyncdata as ad
-            >>> plan = ad.Dataset.range(100).map(abs, num_parallel_calls=ad.AUTOTUNE).batch(10).explain()
+            >>> plan = ad.Dataset.range(100).map(abs, num_parallel_calls=2).batch(10).explain()
             >>> [step.name for step in plan.steps]
             ['range', 'map(abs).batch(10)']
             >>> print(plan.steps[1].runs, "because", plan.steps[1].because)
