@@ -153,8 +153,8 @@ class Tokens:
             self._retrieve(self._fetching)
 
     async def _fetched(self) -> Token:
-        # One caller's cancellation must not take the token from the others. Unlike a shield, this reports nothing to the
-        # loop when the fetch fails after every caller was cancelled.
+        # One caller's cancellation must not take the token from the others. Unlike a shield, this reports nothing to
+        # the loop when the fetch fails after every caller was cancelled.
         fetching = self._start()
         await asyncio.wait((fetching,))
         return fetching.result()
