@@ -177,7 +177,7 @@ cases = st.builds(
 
 @given(case=cases)
 @settings(
-    max_examples=samples(3, 150),
+    max_examples=samples(2, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
