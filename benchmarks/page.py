@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "elements": ("elements",),
     "remote": ("remote",),
     "resume": ("resume",),
+    "autotune": ("autotune",),
     "window": ("window", "--plot", "docs/explanation/window.png"),
     "stragglers": ("stragglers",),
     "latency_hiding": ("latency_hiding", "--plot", "docs/explanation/latency-hiding.png"),

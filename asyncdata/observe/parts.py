@@ -94,6 +94,30 @@ class StepStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnobStats:
+    """A setting that AUTOTUNE finds while the pipeline runs.
+
+    Attributes:
+        step: The step, as errors name it.
+        counts: What is counted: ``calls`` at a time, ``files`` that are begun early, or how many ``times`` the usual
+            number of elements wait in a `prefetch`.
+        value: What was found so far.
+        default: What it began with, and the least.
+        because: The last finding about it.
+    """
+
+    step: str
+    counts: str
+    value: int
+    default: int
+    because: str
+
+    def __str__(self) -> str:
+        what = {"calls": "calls at a time", "files": "files begun early"}.get(self.counts, "times the usual elements")
+        return f"{self.step}: {self.value} {what}, default {self.default} ({self.because})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStats:
     """The program that takes the elements.
 

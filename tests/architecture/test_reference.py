@@ -17,6 +17,7 @@ from asyncdata.observe.bottleneck import Verdict
 from asyncdata.observe.parts import (
     ConsumerStats,
     CpuStats,
+    KnobStats,
     LineStats,
     ReadStats,
     SkippedStats,
@@ -42,6 +43,7 @@ RECORDS: list[tuple[Any, str, str]] = [
     (StageStats, "statistics.md", "StageStats"),
     (StepStats, "statistics.md", "StepStats"),
     (Verdict, "statistics.md", "Verdict"),
+    (KnobStats, "statistics.md", "KnobStats"),
     (ConsumerStats, "statistics.md", "ConsumerStats"),
     (ReadStats, "statistics.md", "ReadStats"),
     (CpuStats, "statistics.md", "CpuStats"),

@@ -69,6 +69,7 @@ class Gauges:
             reads=self._reads(fetch, window_s),
             cpu=self._processors.read(pool),
             lines=line_stats(since(self._runtime.sampling.lines(), self._lines)),
+            knobs=self._services.knobs.stats(),
         )
 
     def _reads(self, fetch: FetchStats, window_s: float) -> ReadStats:

@@ -23,12 +23,14 @@ from asyncdata.memory.structure import LEAF
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
+from asyncdata.planner.fingerprint import fingerprint
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sharing import readers_of
 from asyncdata.planner.sizes import divide, worker_stages
 from asyncdata.runtime.consumer.delivery import Deliverer, Delivery
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
+from asyncdata.runtime.knob import Knobs
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
@@ -75,6 +77,7 @@ class Pipeline:
         sample_hz: float = 0.0,
     ) -> None:
         self._runtime = runtime
+        self._written = plan
         self._plan = rewrite(plan, options)
         self._options = options
         self._seed = seed
@@ -92,6 +95,7 @@ class Pipeline:
         self._root: Stage | None = None
         self._root_ended = False
         self._budget: Budget | None = None
+        self._knobs: Knobs | None = None
 
     async def run(self) -> None:
         """Runs to the end, or until the edge is closed, or until cancelled, which the Runtime does when it closes."""
@@ -129,6 +133,7 @@ class Pipeline:
                         tasks.spawn,
                         self._tracks,
                         self._start,
+                        self._runtime.found(fingerprint(self._written)),
                     )
                 )
                 error = await self._work(services[0])
@@ -153,6 +158,7 @@ class Pipeline:
             # A consumer that leaves does not wait for what its pipeline waits for: slow reads, slow functions.
             services.budget.activity.enter()
             services.budget.activity.consume(True)
+            self._knobs = services.knobs
             self._edge.attach(asyncio.get_running_loop(), self._hear, left=task.cancel)
             deliverer = Deliverer(
                 services.budget,
@@ -243,6 +249,8 @@ class Pipeline:
         """Whether the consumer waits for the next element; a pipeline that has ended does not care."""
         if self._budget is not None:
             self._budget.activity.consume(not starving)
+        if self._knobs is not None:
+            self._knobs.consume(waits=starving)
 
     def stats(self) -> PipelineStats:
         """How it stands, or stood when it was put back; from any thread."""

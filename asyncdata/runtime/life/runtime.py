@@ -18,7 +18,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -50,6 +50,8 @@ T = TypeVar("T")
 _LOGGER: Final = logging.getLogger(__name__)
 _SPACE_FACTOR: Final = 16
 _LEAST_SPACE: Final = 1 << 34
+_MOST_FOUND: Final = 64
+"""Plans whose settings are kept for their next iteration."""
 
 _active: contextvars.ContextVar[Runtime | None] = contextvars.ContextVar("asyncdata_runtime", default=None)
 
@@ -100,6 +102,7 @@ class Runtime:
         self._pipelines: set[asyncio.Task[None]] = set()
         self._close_error: BaseException | None = None
         self._abandoned = False
+        self._found: dict[tuple[str, ...], dict[str, int]] = {}
         self.idle_options = IdleOptions()
         self.sampling = LineSampling(self._sampled_threads)
         self.loader: Loader | None = None
@@ -428,6 +431,17 @@ class Runtime:
     def spawn_on_stage(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task that belongs to the Runtime. Call it on the stage loop."""
         return self._stage.spawn(coroutine)
+
+    def found(self, fingerprint: Sequence[str]) -> dict[str, int]:
+        """The settings that iterations of a plan have found, to be read and changed. Call it on the stage loop.
+
+        Args:
+            fingerprint: Of the plan.
+        """
+        found = self._found.setdefault(tuple(fingerprint), {})
+        if len(self._found) > _MOST_FOUND:
+            del self._found[next(iter(self._found))]
+        return found
 
     @property
     def num_workers(self) -> int:
