@@ -18,6 +18,7 @@ BENCHMARKS: Final = (
     "memory",
     "range_read",
     "window",
+    "autotune",
     "stragglers",
     "latency_hiding",
     "end_to_end",

@@ -22,7 +22,7 @@ from asyncdata.feed.own_batches import END
 from asyncdata.feed.ranks import Division
 from asyncdata.feed.run import Conversion, Hand
 from asyncdata.options import read_environment
-from asyncdata.storage.local.replacing import replacing
+from asyncdata.replacing import replacing
 
 SaveFreq: TypeAlias = "Literal['epoch'] | int"
 

@@ -86,7 +86,7 @@ def test_random_pipelines_are_resumed_at_every_step(files: dict[str, list[str]])
     """Of the whole vocabulary, with functions in workers and without; the Dataset is written anew for it."""
 
     @settings(
-        max_examples=samples(60, 2000),
+        max_examples=samples(30, 2000),
         derandomize=not SOAK,
         deadline=None,
         database=None,
@@ -350,7 +350,7 @@ def changed(value: Any, places: random.Random) -> Any:
     return places.choice([None, 0, 1, -1, 7, 1 << 40, "x", [], [1], {}, {"~": "tuple", "items": []}, 0.5, True])
 
 
-@pytest.mark.parametrize("seed", range(samples(40, 2000)))
+@pytest.mark.parametrize("seed", range(samples(20, 2000)))
 def test_a_state_that_was_changed_is_read_or_refused(seed: int, files: dict[str, list[str]]) -> None:
     """With an error of asyncdata's own; nothing hangs."""
     places = random.Random(seed)

@@ -13,6 +13,7 @@ and an error in opening it is raised when it would have got it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ import numpy as np
 from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.used import NO_PAIRS
+from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
 from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import RotationPlan, Turn, next_turn, plan_rows, recorded_rows, runs_of
@@ -101,7 +103,8 @@ class InterleaveStage(Stage):
             fourth argument is the state it is brought back to.
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
-        ahead: Inner datasets prepared beyond those that have a slot.
+        ahead: Inner datasets made beyond those that have a slot.
+        early: How many of these begin to read before one that has a slot comes to its end.
         tracks: Told of the elements whose datasets have ended, where elements have no fixed order.
         choices: The order in which a sloppy rotation reads slots, where it is noted or repeated.
     """
@@ -115,6 +118,7 @@ class InterleaveStage(Stage):
         cycle_length: int,
         block_length: int,
         ahead: int,
+        early: int | Knob = 0,
         tracks: Tracks | None = None,
         choices: Choices | None = None,
     ) -> None:
@@ -126,6 +130,8 @@ class InterleaveStage(Stage):
         self._make_inner = make_inner
         self._block_length = block_length
         self._ahead = ahead
+        self._early = as_knob(early)
+        self._begins = context.meter.begins
         self._ordered = self._in_order = context.ordered
         self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = Turn(0, 0)
@@ -190,6 +196,7 @@ class InterleaveStage(Stage):
     def _give_slot(self, index: int) -> None:
         found = self._waiting.popleft()
         self._given = found.row + 1
+        self._early.done += 1
         self._slots[index] = self._slot(found.inner, found.row, found.used)
 
     def _slot(self, inner: Stage, row: int, used: Rows) -> _Slot:
@@ -203,7 +210,7 @@ class InterleaveStage(Stage):
     @property
     def _missing(self) -> int:
         """How many inner datasets are to be opened: for the free slots, and ahead."""
-        return max(0, self._slots.count(None) + self._ahead - len(self._waiting))
+        return max(0, self._slots.count(None) + self._ahead + self._early.value - len(self._waiting))
 
     async def _open_more(self) -> None:
         """Opens what input is at hand, and what is not in the background: slots that have rows wait for no input."""
@@ -224,7 +231,7 @@ class InterleaveStage(Stage):
     async def _open_ahead(self, *, wait: bool) -> None:
         """Prepares inner datasets, of the input that is at hand; waits for some only where there is none."""
         try:
-            while self._missing and self._failure is None:
+            while (missing := self._missing) and self._failure is None:
                 await self._pause()
                 if self._elements:
                     element, origin, row, used = self._elements.popleft()
@@ -234,11 +241,11 @@ class InterleaveStage(Stage):
                     wait = False
                 elif self._input_ended:
                     return
-                elif (block := self._upstream.pull_ready(max(self._missing, self._ahead))) is not None:
+                elif (block := self._upstream.pull_ready(max(missing, self._ahead))) is not None:
                     # Elements that are at hand cost less together; their datasets are made one by one.
                     self._take_input(block)
                 elif wait:
-                    block = await self._upstream.pull(self._missing)
+                    block = await self._upstream.pull(missing)
                     if block is None:
                         self._input_ended = True
                     else:
@@ -253,9 +260,10 @@ class InterleaveStage(Stage):
     def _prepare_soon(self) -> None:
         """Starts reading what will be needed soon: one waiting dataset per slot that is free, or in its last piece.
 
-        No more than that: what is read for later takes memory from what is read for now.
+        And some more where their beginnings were waited for. No more than that: what is read for later takes memory
+        from what is read for now.
         """
-        soon = sum(slot is None or slot.stage.draining for slot in self._slots)
+        soon = self._early.value + sum(slot is None or slot.stage.draining for slot in self._slots)
         for waiting in itertools.islice(self._waiting, soon):
             waiting.inner.prepare()
 
@@ -317,7 +325,8 @@ class InterleaveStage(Stage):
             slot = self._slots[index]
             assert slot is not None
             passed = 0
-            await slot.more(BLOCK_ROWS, self._pause)
+            with contextlib.nullcontext() if slot.taken else self._begins:
+                await slot.more(BLOCK_ROWS, self._pause)
             if slot.rows:
                 await self._fill_at_hand()
                 return True
@@ -380,7 +389,9 @@ class InterleaveStage(Stage):
                 raise self._failure
             if not slots and self._input_ended and not self._elements:
                 return False
-            await self._arrived.wait()
+            begun = sum(slot.taken > 0 for slot in slots)
+            with contextlib.nullcontext() if 2 * begun > len(self._slots) else self._begins:
+                await self._arrived.wait()
 
     def _has_wanted(self, slots: Sequence[_Slot]) -> bool:
         """Whether there are rows of the dataset that comes next in the recorded order; raises if there never will be.
