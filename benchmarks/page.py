@@ -33,6 +33,8 @@ COMMANDS: Final = {
     "feed": ("feed",),
     "remote": ("remote",),
     "resume": ("resume",),
+    "resume_peers": ("resume_peers", "--plot", "docs/explanation/resume-peers.png"),
+    "autotune": ("autotune",),
     "window": ("window", "--plot", "docs/explanation/window.png"),
     "stragglers": ("stragglers",),
     "latency_hiding": ("latency_hiding", "--plot", "docs/explanation/latency-hiding.png"),

@@ -23,7 +23,7 @@ from asyncdata.feed.own_batches import END
 from asyncdata.feed.ranks import Division
 from asyncdata.feed.run import Conversion, Hand
 from asyncdata.options import read_environment
-from asyncdata.storage.local.replacing import replacing
+from asyncdata.replacing import replacing
 
 _LOOKED_AT: Final = 2
 """Batches that Keras takes outside of epochs on TensorFlow's backend, to learn their types."""

@@ -37,6 +37,7 @@ class Meter:
         storage: Runs while a stage waits for a read.
         memory: Runs while a stage waits for memory.
         calls: Runs while a stage waits for its calls.
+        begins: Runs while a stage waits for the first elements of an inner dataset.
         calls_s: Seconds of calls that have ended.
         late_s: See `StepStats`.
         startup_s: See `StepStats`.
@@ -57,6 +58,7 @@ class Meter:
         self.storage = Stopwatch()
         self.memory = Stopwatch()
         self.calls = Stopwatch()
+        self.begins = Stopwatch()
         self.calls_s = 0.0
         self.late_s = 0.0
         self.startup_s = 0.0

@@ -13,6 +13,7 @@ and an error in opening it is raised when it would have got it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +21,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
+from asyncdata.memory.used import NO_PAIRS
+from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
 from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import RotationPlan, Turn, next_turn, plan_rows, recorded_rows, runs_of
@@ -38,10 +41,6 @@ _SHORT: Final = 1 << 16
 _AT_HAND_BYTES: Final = 16 << 20
 """Payload that is collected from all slots together, where it is at hand, before rows leave: longer blocks are cheaper
 by the row, and what has arrived need not be waited for."""
-
-
-_INNER_MARKS: Final = 4
-"""Marks of each inner dataset, 4 MiB of a file of large records, for one of the stage, which costs much more."""
 
 
 class _Waiting(NamedTuple):
@@ -104,7 +103,8 @@ class InterleaveStage(Stage):
             fourth argument is the state it is brought back to.
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
-        ahead: Inner datasets prepared beyond those that have a slot.
+        ahead: Inner datasets made beyond those that have a slot.
+        early: How many of these begin to read before one that has a slot comes to its end.
         tracks: Told of the elements whose datasets have ended, where elements have no fixed order.
         choices: The order in which a sloppy rotation reads slots, where it is noted or repeated.
     """
@@ -118,6 +118,7 @@ class InterleaveStage(Stage):
         cycle_length: int,
         block_length: int,
         ahead: int,
+        early: int | Knob = 0,
         tracks: Tracks | None = None,
         choices: Choices | None = None,
     ) -> None:
@@ -129,6 +130,8 @@ class InterleaveStage(Stage):
         self._make_inner = make_inner
         self._block_length = block_length
         self._ahead = ahead
+        self._early = as_knob(early)
+        self._begins = context.meter.begins
         self._ordered = self._in_order = context.ordered
         self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = Turn(0, 0)
@@ -140,7 +143,7 @@ class InterleaveStage(Stage):
         self._inner_marks = 0
         self._revived: dict[int, tuple[int, State]] = {}
         self._marker = Marker()
-        self._tail = NO_ORIGINS
+        self._tail = EMPTY
         self._arrived = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -193,6 +196,7 @@ class InterleaveStage(Stage):
     def _give_slot(self, index: int) -> None:
         found = self._waiting.popleft()
         self._given = found.row + 1
+        self._early.done += 1
         self._slots[index] = self._slot(found.inner, found.row, found.used)
 
     def _slot(self, inner: Stage, row: int, used: Rows) -> _Slot:
@@ -206,7 +210,7 @@ class InterleaveStage(Stage):
     @property
     def _missing(self) -> int:
         """How many inner datasets are to be opened: for the free slots, and ahead."""
-        return max(0, self._slots.count(None) + self._ahead - len(self._waiting))
+        return max(0, self._slots.count(None) + self._ahead + self._early.value - len(self._waiting))
 
     async def _open_more(self) -> None:
         """Opens what input is at hand, and what is not in the background: slots that have rows wait for no input."""
@@ -227,7 +231,7 @@ class InterleaveStage(Stage):
     async def _open_ahead(self, *, wait: bool) -> None:
         """Prepares inner datasets, of the input that is at hand; waits for some only where there is none."""
         try:
-            while self._missing and self._failure is None:
+            while (missing := self._missing) and self._failure is None:
                 await self._pause()
                 if self._elements:
                     element, origin, row, used = self._elements.popleft()
@@ -237,11 +241,11 @@ class InterleaveStage(Stage):
                     wait = False
                 elif self._input_ended:
                     return
-                elif (block := self._upstream.pull_ready(max(self._missing, self._ahead))) is not None:
+                elif (block := self._upstream.pull_ready(max(missing, self._ahead))) is not None:
                     # Elements that are at hand cost less together; their datasets are made one by one.
                     self._take_input(block)
                 elif wait:
-                    block = await self._upstream.pull(self._missing)
+                    block = await self._upstream.pull(missing)
                     if block is None:
                         self._input_ended = True
                     else:
@@ -256,9 +260,10 @@ class InterleaveStage(Stage):
     def _prepare_soon(self) -> None:
         """Starts reading what will be needed soon: one waiting dataset per slot that is free, or in its last piece.
 
-        No more than that: what is read for later takes memory from what is read for now.
+        And some more where their beginnings were waited for. No more than that: what is read for later takes memory
+        from what is read for now.
         """
-        soon = sum(slot is None or slot.stage.draining for slot in self._slots)
+        soon = self._early.value + sum(slot is None or slot.stage.draining for slot in self._slots)
         for waiting in itertools.islice(self._waiting, soon):
             waiting.inner.prepare()
 
@@ -266,9 +271,9 @@ class InterleaveStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         try:
-            used: Iterable[Rows] = itertools.repeat(NO_ORIGINS)
-            if self._tracks is not None:
-                used, rest = block.advance.used_by_row()
+            used: Iterable[Rows] = itertools.repeat(NO_PAIRS)
+            if self._tracks is not None and block.advance.used is not None:
+                used, rest = block.advance.used.by_row()
                 self._tracks.drop(rest)
             self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
         finally:
@@ -304,8 +309,8 @@ class InterleaveStage(Stage):
                 return block
 
     def _last_news(self) -> Block | None:
-        tail, self._tail = self._tail, NO_ORIGINS
-        return Block.empty(Advance(0, tail)) if len(tail) else None
+        tail, self._tail = self._tail, EMPTY
+        return Block.empty(tail) if tail.has_news else None
 
     async def _fill_ordered(self) -> bool:
         """Makes sure that the slot whose turn it is has rows; False at the end."""
@@ -320,7 +325,8 @@ class InterleaveStage(Stage):
             slot = self._slots[index]
             assert slot is not None
             passed = 0
-            await slot.more(BLOCK_ROWS, self._pause)
+            with contextlib.nullcontext() if slot.taken else self._begins:
+                await slot.more(BLOCK_ROWS, self._pause)
             if slot.rows:
                 await self._fill_at_hand()
                 return True
@@ -356,7 +362,7 @@ class InterleaveStage(Stage):
         slot = self._slots[index]
         assert slot is not None
         await slot.stage.aclose()
-        self._tail = np.concatenate((self._tail, slot.left_over()))
+        self._tail = Advance.concat([self._tail, slot.left_over()])
         if self._tracks is not None:
             self._tracks.close(slot.used)
         self._slots[index] = None
@@ -383,7 +389,9 @@ class InterleaveStage(Stage):
                 raise self._failure
             if not slots and self._input_ended and not self._elements:
                 return False
-            await self._arrived.wait()
+            begun = sum(slot.taken > 0 for slot in slots)
+            with contextlib.nullcontext() if 2 * begun > len(self._slots) else self._begins:
+                await self._arrived.wait()
 
     def _has_wanted(self, slots: Sequence[_Slot]) -> bool:
         """Whether there are rows of the dataset that comes next in the recorded order; raises if there never will be.
@@ -471,10 +479,10 @@ class InterleaveStage(Stage):
             narrow = order.astype(np.uint16) if len(slots) <= _SHORT else order
             back[np.argsort(narrow, kind="stable")] = np.arange(len(order))
             joined = joined.reorder(back, joined.advance.reorder(back, marks))
-        if len(self._tail):
+        if self._tail.has_news:
             # What inner datasets used up behind their last element goes with the element that comes next.
-            joined.advance = Advance.concat([Advance(0, self._tail), joined.advance])
-            self._tail = NO_ORIGINS
+            joined.advance = Advance.concat([self._tail, joined.advance])
+            self._tail = EMPTY
         return joined
 
     def _plan(self, available: Sequence[int], vacant: Sequence[bool], turn: Turn, limit: int) -> RotationPlan:
@@ -489,9 +497,10 @@ class InterleaveStage(Stage):
         return plan
 
     def _marked(self, order: Rows) -> list[int]:
-        """Rows where marks belong: after some marks of each inner dataset, or at fixed rows where they have none.
+        """Rows where marks belong: one for as many marks of inner datasets as there are slots, whose states it has.
 
-        And behind the first row of each inner dataset: from then on its state tells the version of its file.
+        Or at fixed rows where they have none. And behind the first row of each inner dataset: from then on its state
+        tells the version of its file.
         """
         found: list[int] = []
         places: set[int] = set()
@@ -508,7 +517,7 @@ class InterleaveStage(Stage):
                 slot.is_due = len(rows) == 1
                 places.update(rows[1:2].tolist())
         found.sort()
-        begun, every = self._inner_marks, _INNER_MARKS * len(self._slots)
+        begun, every = self._inner_marks, len(self._slots)
         self._inner_marks += len(found)
         if not begun:
             places.update(row for row in self._marker.places(len(order)) if not found or row <= found[0])
