@@ -16,6 +16,7 @@ RUN := $(VENV)/bin/python
 # An environment of its own: its packages must not decide about those of the tests.
 TENSORFLOW := .cache/tensorflow
 FEEDS := .cache/feeds
+TRAINERS := .cache/trainers
 # Pinned, because nothing may replace a build for CPUs alone (named by PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL) by one for
 # GPUs, which has 4.5 GB.
 TORCH := torch==2.13.0
@@ -28,7 +29,7 @@ PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4
 # Where interpreters differ: processes and their ends, threads, signals, memory, what user code returns.
 QUICK := tests/dataset tests/faults tests/memory tests/runtime tests/testing tests/workers $(wildcard tests/test_*.py)
 
-.PHONY: help test quick hdfs tensorflow feeds feedtests demo check soak bench referee clean
+.PHONY: help test quick hdfs tensorflow feeds feedtests trainers trainertests demo check soak bench referee clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -49,6 +50,11 @@ feeds: $(FEEDS)/.installed ## install PyTorch, JAX and Keras beside, for the tes
 feedtests: $(FEEDS)/.installed ## run the tests of asyncdata.feed, and the pages about it, with these
 	$(MAKE) VENV=$(FEEDS) test ARGS='tests/feed tests/architecture/test_docs.py -k feed'
 
+trainers: $(TRAINERS)/.installed ## install Lightning, Transformers, Accelerate, Orbax, flax and TensorFlow, too
+
+trainertests: $(TRAINERS)/.installed ## run the tests of asyncdata.feed, and the pages about it, with all of them
+	$(MAKE) VENV=$(TRAINERS) test ARGS='tests/feed tests/architecture/test_docs.py -k feed'
+
 demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
 	$(RUN) -m benchmarks.demo $(ARGS)
 
@@ -64,8 +70,9 @@ soak: $(VENV)/.dev ## the tests with full sample counts and the long scenarios
 bench: $(VENV)/.bench ## every benchmark; one Markdown table each
 	$(RUN) -m benchmarks $(ARGS)
 
-referee: $(VENV)/.referee ## foreign clients' own test suites against fake_gcs
+referee: $(VENV)/.referee ## foreign clients' own test suites against fake_gcs; real trainers with feeds
 	$(RUN) -m benchmarks.referee $(ARGS)
+	$(MAKE) trainertests
 
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -91,6 +98,13 @@ $(FEEDS)/.installed: pyproject.toml
 	$(MAKE) VENV=$(FEEDS) $(FEEDS)/.python
 	$(FEEDS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras
 	$(MAKE) VENV=$(FEEDS) $(FEEDS)/.dev
+	@touch $@
+
+$(TRAINERS)/.installed: pyproject.toml
+	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.python
+	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras \
+		accelerate flax lightning optax orbax-checkpoint tensorflow-cpu transformers
+	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.dev
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.python

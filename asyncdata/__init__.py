@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     from asyncdata.memory.ragged import RaggedArray as RaggedArray
     from asyncdata.memory.structure import register_dataclass as register_dataclass
     from asyncdata.observe.openmetrics import PipelineMetrics as PipelineMetrics
+    from asyncdata.observe.profile import Profile as Profile
+    from asyncdata.observe.profile import profile as profile
+    from asyncdata.observe.profile_report import ProfileReport as ProfileReport
     from asyncdata.observe.progress import progress as progress
     from asyncdata.observe.snapshot import PipelineStats as PipelineStats
     from asyncdata.options import AUTOTUNE as AUTOTUNE
@@ -176,6 +179,8 @@ _HOMES = {
     "asyncdata.spec": ("ArraySpec", "BytesSpec", "DatasetSpec", "RaggedSpec", "StrSpec"),
     "asyncdata.plan.node": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
     "asyncdata.observe.openmetrics": ("PipelineMetrics",),
+    "asyncdata.observe.profile": ("Profile", "profile"),
+    "asyncdata.observe.profile_report": ("ProfileReport",),
     "asyncdata.observe.progress": ("progress",),
     "asyncdata.observe.snapshot": ("PipelineStats",),
     "asyncdata.options": ("AUTOTUNE", "ErrorPolicy", "HedgeOptions", "Options", "RetryOptions", "TimeoutOptions"),

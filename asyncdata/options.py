@@ -296,6 +296,8 @@ class Options(OptionRecord):
         hedge: See ``HedgeOptions``.
         isolate: Run the whole loader (loops, reads, memory, workers) in one child process, so that Python code of the
             consumer and of the loader does not compete for one interpreter. Everything in the plan must be picklable.
+        profile_socket: Let ``asyncdata profile --pid`` of the same user ask for a profile and for the stacks of all
+            threads, through a socket in a directory that only this user can enter.
         storage: Options of the backend by URL scheme, like fsspec's ``storage_options``. ``gs``: ``endpoint_url``,
             ``token`` (``"anon"``, ``"google_default"``, or a path to a credentials file), ``user_project``,
             ``project``, ``verify_tls``, ``ca_file``, ``proxy``, ``backend``. ``s3``: ``endpoint_url``, ``region``,
@@ -329,6 +331,7 @@ class Options(OptionRecord):
     timeouts: TimeoutOptions = field(default_factory=TimeoutOptions)
     hedge: HedgeOptions = field(default_factory=HedgeOptions)
     isolate: bool = False
+    profile_socket: bool = False
     storage: Storage = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -338,7 +341,7 @@ class Options(OptionRecord):
         arguments.integer("chunk_bytes", self.chunk_bytes, least=4 * KIB, autotune=True)
         arguments.integer("max_requests_in_flight", self.max_requests_in_flight, least=1, autotune=True)
         arguments.integer("max_bytes_in_flight", self.max_bytes_in_flight, least=1, autotune=True)
-        for name in ("deterministic", "check_crc", "check_object_crc", "isolate"):
+        for name in ("deterministic", "check_crc", "check_object_crc", "isolate", "profile_socket"):
             arguments.flag(name, getattr(self, name), strict=True)
         arguments.choice("on_change", self.on_change, ("raise", "restart"))
         arguments.seed("seed", self.seed)

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from asyncdata import arguments
 from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
 from asyncdata.options import Options, read_environment
+from asyncdata.replacing import replacing
 from asyncdata.runtime.state.description import FileCursor, StateDescription, describe, diff
 from asyncdata.runtime.state.division import split
 from asyncdata.runtime.state.document import check_version
@@ -28,7 +29,6 @@ from asyncdata.runtime.state.listings import digest_of, unpack
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.local.reader import path_of
-from asyncdata.storage.local.replacing import replacing
 from asyncdata.storage.urls import scheme_of
 
 __all__ = ["FileCursor", "StateDescription", "describe", "diff", "load", "save", "split"]

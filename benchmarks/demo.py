@@ -5,6 +5,7 @@
 A GCS server with the network of a region (25 ms to the first byte, 75-100 MB/s a stream, now and then a stall or an
 error) runs as a process of its own. TFRecord shards of pictures are written through its API, then read, shuffled,
 decoded in worker processes and batched; once in deterministic order, once sloppy. Every label must come exactly once.
+A page (``--report``) shows what limited both passes.
 """
 
 from __future__ import annotations
@@ -154,8 +155,9 @@ def report(readings: Mapping[str, Pass], images: int) -> str:
     return f"{markdown(head, rows)}\n\n{textwrap.indent(steps, '    ')}\n\n{verdict}"
 
 
-def run(shards: int, images: int) -> int:
+def run(shards: int, images: int, page: Path) -> int:
     """The whole demonstration; returns the exit status."""
+    page.parent.mkdir(parents=True, exist_ok=True)
     print(f"{shards} shards of {images} pictures, {WIDTH} x {HEIGHT}, decoded and resized to {SIZE} x {SIZE}")
     with (
         tempfile.TemporaryDirectory(prefix="asyncdata-demo-") as home,
@@ -165,12 +167,14 @@ def run(shards: int, images: int) -> int:
         print(
             f"{stored / 1e6:.0f} MB are in gs://{BUCKET}, {stored / shards / images / 1e3:.0f} KB a record", flush=True
         )
-        readings = {
-            "deterministic": read_shards(server, shards * images, deterministic=True),
-            "sloppy": read_shards(server, shards * images, deterministic=False),
-        }
+        with ad.profile(page):
+            readings = {
+                "deterministic": read_shards(server, shards * images, deterministic=True),
+                "sloppy": read_shards(server, shards * images, deterministic=False),
+            }
     print(f"Every one of the {shards * images:,} labels came exactly once, in both orders.\n")
     print(f"{conditions()}\n\n{report(readings, shards * images)}")
+    print(f"\nWhat limited both passes, as a page: {page.absolute()}")
     return 0
 
 
@@ -194,13 +198,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, default=24, help="TFRecord files (default: 24)")
     parser.add_argument("--images", type=int, default=256, help="pictures in each (default: 256)")
     parser.add_argument("--quick", action="store_true", help="4 shards of 64 pictures")
+    page = Path(".cache/demo.html")
+    parser.add_argument("--report", type=Path, default=page, help=f"the page about both passes (default: {page})")
     options = parser.parse_args(arguments)
     shards, images = (4, 64) if options.quick else (options.shards, options.images)
     if shards < 1 or images < 1:
         parser.error("there must be at least one shard and one picture")
     try:
         with _end_by_signal():
-            return run(shards, images)
+            return run(shards, images, options.report)
     except KeyboardInterrupt:
         print("\ninterrupted; server, workers and files are gone", file=sys.stderr)
         return 130

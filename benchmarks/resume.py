@@ -5,7 +5,8 @@
 Examples of 4 KB as batches of 64 from shards that are read in turn, over a store with 20 ms to the first byte. A state
 is taken at a part of the epoch, and a new Runtime begins there; beside it another one begins at the beginning, which
 with a shuffle fills its buffer first. Requests and bytes are the server's count up to the end of the epoch, and are
-compared with the bytes that were left to read. Server and client share one process, so that times are ratios at best.
+compared with the bytes that were left to read. Behind `shard` the order is fixed, and a state also says which elements
+were delivered. Server and client share one process, so that times are ratios at best.
 """
 
 from __future__ import annotations
@@ -95,14 +96,16 @@ def measure(sizes: Sizes, folder: Path, note: Callable[[str], None]) -> dict[str
         server.profile = Profile(name="resume", latency=Latency(median_s=0.02))
         runs = {
             json.dumps([order, buffer, part]): functools.partial(_run, sizes, server, order, buffer, part)
-            for order, buffer, part in itertools.product(("fixed", "any"), sizes.buffers, sizes.parts)
+            for order, buffer, part in itertools.product(("fixed", "any", "sharded"), sizes.buffers, sizes.parts)
         }
         return in_turn(sizes.rounds, runs, note, 1800.0)
 
 
 def _run(sizes: Sizes, server: FakeGCS, order: str, buffer: int, part: float) -> Resumed:
     files = ad.Dataset.list_files(f"gs://{BUCKET}/shard-*.tfrecord", shuffle=False)
-    dataset = files.interleave(ad.TFRecordDataset, 16, num_parallel_calls=16, deterministic=order == "fixed")
+    if order == "sharded":
+        files = files.shard(1, 0)
+    dataset = files.interleave(ad.TFRecordDataset, 16, num_parallel_calls=16, deterministic=order != "any")
     if buffer:
         dataset = dataset.shuffle(buffer, seed=1)
     dataset = dataset.batch(BATCH)

@@ -180,7 +180,9 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[ProcessSnapshot]:
     after = snapshot(started_with=_RUN)
     if not check(before, after):
         stash[_AFTER] = after
-    elif leaks := settle(before, settle_s=_SETTLE_S):
+        return
+    del after  # holds the tasks that a garbage collection may free now
+    if leaks := settle(before, settle_s=_SETTLE_S):
         raise LeakError(leaks)
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import dataclasses
-import importlib
-import os
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from asyncdata import arguments as checks
-from asyncdata.command_line.located_files import add_file_arguments, locate
-from asyncdata.command_line.result_printer import OK, ResultPrinter, UsageError, counted, size
+from asyncdata.command_line.measured_datasets import add_measured_arguments, measured_dataset
+from asyncdata.command_line.result_printer import OK, ResultPrinter, counted, size
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.observe.progress import Display
 from asyncdata.observe.snapshot import PipelineStats
@@ -27,27 +22,7 @@ HELP: Final = "measure how fast files or a pipeline are read"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that only this command has."""
-    add_file_arguments(parser, "URL, glob or range in braces; or module:function, which returns a Dataset")
-    parser.add_argument(
-        "--seconds", type=_seconds, default=10.0, metavar="S", help="stop after this time (default: 10)"
-    )
-    parser.add_argument(
-        "--epochs", type=_epochs, default=1, metavar="N", help="stop after this many epochs (default: 1)"
-    )
-
-
-def _seconds(text: str) -> float:
-    try:
-        return checks.number("--seconds", float(text), above=0)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _epochs(text: str) -> int:
-    try:
-        return checks.integer("--epochs", int(text), least=1)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    add_measured_arguments(parser, seconds=10)
 
 
 @dataclass(slots=True)
@@ -94,59 +69,13 @@ class Measured:
 
 def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
     """Iterates and measures."""
-    dataset = _dataset(arguments, options, results, display)
+    dataset = measured_dataset(arguments, options, results, display)
     measured = _measure(dataset, options, arguments.seconds, arguments.epochs, display)
     display.close()
     for line in _lines(measured):
         results.say(line)
     results.document(source=arguments.url, **measured.figures(), limits=_what_limits(measured.stats))
     return OK
-
-
-def _dataset(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> Dataset:
-    """What is measured.
-
-    Raises:
-        UsageError: That is not one thing.
-        StorageError: Some of it cannot be read.
-    """
-    if len(arguments.url) == 1 and names_dataset(arguments.url[0]):
-        return named_dataset(arguments.url[0])
-    located = asyncio.run(locate(arguments.url, options, display, arguments.format))
-    if located.unreadable:
-        for error in located.unreadable[1:]:
-            results.complain(str(error))
-        raise located.unreadable[0]
-    kinds = located.by_kind()
-    if len(kinds) > 1:
-        raise UsageError(f"the files are of different kinds: {'; '.join(map(str, kinds))}. Measure one kind at a time")
-    ((kind, files),) = kinds.items()
-    return kind.records([each.info.url for each in files], in_order=False)
-
-
-def names_dataset(word: str) -> bool:
-    """Whether a word is ``module:function`` rather than a URL."""
-    module, colon, name = word.partition(":")
-    return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
-
-
-def named_dataset(word: str) -> Dataset:
-    """The dataset that ``module:function`` returns, or is. The module may lie in the current directory.
-
-    Raises:
-        UsageError: It cannot be imported, or is no dataset.
-    """
-    module, _, name = word.partition(":")
-    # For the whole program: worker processes import the functions of the module by its name.
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{word} cannot be imported: {error}") from None
-    dataset = found() if callable(found) else found
-    if not isinstance(dataset, Dataset):
-        raise UsageError(f"{word} is {checks.shown(dataset)}, which is neither a Dataset nor returns one")
-    return dataset
 
 
 def _measure(dataset: Dataset, options: Options, seconds: float, epochs: int, display: Display) -> Measured:

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import asyncdata
-from asyncdata.command_line import bench, doctor, inspect, saved_states, verify
+from asyncdata.command_line import bench, doctor, inspect, profiling, saved_states, verify
 from asyncdata.command_line.result_printer import (
     CLOSED_PIPE,
     FAILED,
@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, ModuleType]] = {
     "inspect": inspect,
     "verify": verify,
     "bench": bench,
+    "profile": profiling,
     "state": saved_states,
     "doctor": doctor,
 }

@@ -17,14 +17,17 @@ from asyncdata.types import ObjectInfo
 _AT_ONCE = 64
 
 
-def add_file_arguments(parser: argparse.ArgumentParser, urls: str = "URL, glob or range in braces") -> None:
+def add_file_arguments(
+    parser: argparse.ArgumentParser, urls: str = "URL, glob or range in braces", *, may_be_none: bool = False
+) -> None:
     """The arguments that name files.
 
     Args:
         parser: Of the command.
         urls: Explains the URLs.
+        may_be_none: Whether the command can do something else.
     """
-    parser.add_argument("url", nargs="+", metavar="URL", help=urls)
+    parser.add_argument("url", nargs="*" if may_be_none else "+", metavar="URL", help=urls)
     parser.add_argument("--format", choices=FORMATS, help="the format of all files (default: recognised)")
 
 

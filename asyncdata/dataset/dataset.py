@@ -292,7 +292,8 @@ class Dataset:
 
         Args:
             map_func: A plain function, or an ``async def`` function, which is awaited on the pipeline's loop.
-            num_parallel_calls: Calls that run at a time, or `AUTOTUNE`. None: one after the other.
+            num_parallel_calls: Calls that run at a time. `AUTOTUNE` finds the number while the pipeline runs: of async
+                functions 16 to 256. None: one after the other.
             deterministic: False delivers results as they are ready; None uses `Options.deterministic`.
             executor: Where a plain function runs: ``"process"`` (the default for parallel calls), ``"thread"`` for
                 functions that release the GIL, ``"inline"`` on the pipeline's loop (the default for `parse_example`
@@ -434,7 +435,7 @@ class Dataset:
         return Dataset(Skip(input=self._node, count=arguments.integer("count", count)))
 
     def prefetch(self, buffer_size: int) -> Dataset:
-        """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` lets asyncdata choose.
+        """Makes up to `buffer_size` elements ahead of the consumer; `AUTOTUNE` finds how many.
 
         Example:
             >>> import asyncdata as ad
@@ -1114,7 +1115,7 @@ class Dataset:
 
         Example:
             >>> import asyncdata as ad
-            >>> plan = ad.Dataset.range(100).map(abs, num_parallel_calls=ad.AUTOTUNE).batch(10).explain()
+            >>> plan = ad.Dataset.range(100).map(abs, num_parallel_calls=2).batch(10).explain()
             >>> [step.name for step in plan.steps]
             ['range', 'map(abs).batch(10)']
             >>> print(plan.steps[1].runs, "because", plan.steps[1].because)

@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from asyncdata.feed.frameworks import jax, keras, torch
+from asyncdata.feed.frameworks import (
+    jax,
+    keras,
+    lightning_callback,
+    orbax_restore,
+    orbax_save,
+    tensorflow,
+    torch,
+    transformers_callback,
+)
 
-__all__ = ["jax", "keras", "torch"]
+__all__ = [
+    "jax",
+    "keras",
+    "lightning_callback",
+    "orbax_restore",
+    "orbax_save",
+    "tensorflow",
+    "torch",
+    "transformers_callback",
+]

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from asyncdata import arguments
 from asyncdata.dataset.answers import length
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.handles import is_dataset, node_of
-from asyncdata.errors import StateError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.feed.even import Least, known_steps
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
+from asyncdata.feed.rank_states import VERSION, state_of
 from asyncdata.feed.ranks import Division, Rank
 from asyncdata.feed.run import Hand, Run
 from asyncdata.options import read_environment
 from asyncdata.plan.node import INFINITE_CARDINALITY
-
-VERSION: Final = 1
-
-_KEYS: Final = {"version": int, "epoch": int, "steps": int, "turn": int, "rank": int, "world": int}
 
 
 class Feed(ABC):
@@ -47,6 +44,7 @@ class Feed(ABC):
         self._next = EpochPlace(0)
         self._run: Run | None = None
         self._part: tuple[Rank, Dataset] | None = None
+        self._kept = False
 
     # --- what the framework's file knows ---------------------------------------------------------------------------
 
@@ -131,13 +129,15 @@ class Feed(ABC):
         """Starts the next epoch."""
         self._check_process()
         place, even = self._next, self._division.even
-        steps = self._known_steps()
+        steps, part = self._known_steps(), self.dataset
+        if place.divided:
+            steps, part = None, self._division.part(self._whole, self._rank(), divided=True)
         votes = even is not None and steps is None and self._processes() > 1
         if steps == INFINITE_CARDINALITY:
             steps = None
         least = self._least() if votes else None
-        own = OwnBatches(self.dataset, self._whole, place, even)
-        self._run = Run(own, place, steps=steps, even=even, least=least, hand=self._hand())
+        own = OwnBatches(part, self._whole, place, even)
+        self._run = Run(own, place, steps=steps, even=even, least=least, hand=self._hand(), kept=self._kept)
         self._next = EpochPlace(place.epoch + 1)
         return self._run
 
@@ -160,6 +160,15 @@ class Feed(ABC):
             raise ValueError("nothing can be committed: no batch was handed out")
         self._run.commit(step)
 
+    def look_ahead(self) -> None:
+        """Reads up to the next batch: if there is none, the epoch is over, as if the loop had asked for it.
+
+        Then a state that is taken inside the loop behind the last batch means the beginning of the next epoch. An
+        error is raised when the batch is asked for.
+        """
+        if self._run is not None:
+            self._run.look_ahead()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the training is: behind the batches that were handed out, or those that were committed.
 
@@ -179,11 +188,14 @@ class Feed(ABC):
             "turn": place.turn,
             "rank": mine.rank,
             "world": mine.world,
+            "divided": place.divided,
             "pipeline": place.pipeline,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration gives the batches that the state has left of its epoch, later ones the epochs behind it.
+
+        Does nothing if a callback keeps the feed's position, because then the callback loads it.
 
         Args:
             state: Of `state_dict` of the same rank of as many ranks, in this or another process.
@@ -192,18 +204,30 @@ class Feed(ABC):
             StateError: It is none, or of another rank. What does not fit the dataset is an error when the iteration
                 begins.
         """
-        if not all(isinstance(state.get(key), kind) for key, kind in _KEYS.items()):
-            raise StateError("this is not the state of a feed; a state of PipelineIterator belongs to ds.iterator()")
-        if state["version"] > VERSION:
-            raise StateError(f"the state is of version {state['version']}, and this library knows {VERSION}")
-        mine = self._rank()
-        if (state["rank"], state["world"]) != mine:
-            raise StateError(
-                f"the state is that of rank {state['rank']} of {state['world']}, and this is rank {mine.rank} of "
-                f"{mine.world}: each rank loads its own state, and there must be as many ranks as before"
-            )
+        if not self._kept:
+            self._load([state])
+
+    def _load(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Begins where this rank's state is, or with this rank's part of what all ranks have left."""
+        state = state_of(states, self._rank())
         self._run = None
-        self._next = EpochPlace(state["epoch"], state["steps"], state["turn"], state.get("pipeline"))
+        place = EpochPlace(state["epoch"], state["steps"], state["turn"], state.get("pipeline"), state["divided"])
+        self._next = place
+
+    def all_ranks(self) -> AllRanks:
+        """The position of all ranks together, for checkpoints of which one rank writes all.
+
+        Its ``state_dict()`` contains the states of all ranks, and must be called by all of them. Its
+        ``load_state_dict(state)`` loads this rank's own; if there is another number of ranks than before, the rest of
+        the epoch is divided among them, see `asyncdata.state.split`.
+        """
+        return AllRanks(self)
+
+    def _gather(self, state: dict[str, Any]) -> list[dict[str, Any]]:
+        """The states of all ranks; every rank calls it."""
+        raise PipelineError(
+            f"rank {state['rank']} cannot ask the others for their states with {type(self).__name__}: save one of each"
+        )
 
     def close(self) -> None:
         """Ends the iteration that runs, and waits for it; the state stays. A loop that is left ends by itself."""
@@ -239,3 +263,58 @@ class FeedIterator(Iterator[Any]):
         if batch is END:
             raise StopIteration
         return batch
+
+
+class AllRanks:
+    """See `Feed.all_ranks`."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all ranks; JSON can hold them. Every rank must call it."""
+        feed = self._feed
+        own = feed.state_dict()
+        return {"version": VERSION, "ranks": feed._gather(own) if feed._processes() > 1 else [own]}  # noqa: SLF001 -- a view of it
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the ranks were.
+
+        Args:
+            state: Of `state_dict`, of any number of ranks.
+
+        Raises:
+            StateError: It is none, or the pipeline does not allow another number of ranks.
+        """
+        ranks = state.get("ranks")
+        if not isinstance(ranks, list):
+            raise StateError("this is not a state of all ranks; one of a single rank belongs to the feed itself")
+        self._feed._load(ranks)  # noqa: SLF001 -- a view of it
+
+
+class UsedBatches(AllRanks):
+    """The position of a feed as a callback keeps it: behind the batches of whole optimizer steps.
+
+    From now on the feed's state means what is committed here, and the callback is who loads it.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(feed)
+        feed._kept = True  # noqa: SLF001 -- a part of it
+        self._unused = 0
+
+    def begin_epoch(self) -> None:
+        """Gradients of an optimizer step that was not taken are forgotten."""
+        self._unused = 0
+
+    def trained(self, *, stepped: bool) -> None:
+        """A batch was trained on.
+
+        Args:
+            stepped: The optimizer has used its gradients, and those of the batches before.
+        """
+        self._unused += 1
+        if stepped:
+            for _ in range(self._unused):
+                self._feed.commit()
+            self._unused = 0

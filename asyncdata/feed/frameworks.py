@@ -12,7 +12,11 @@ from asyncdata.feed.ranks import Division, Even
 if TYPE_CHECKING:
     from asyncdata.feed.jax_arrays import Dtypes, JaxFeed
     from asyncdata.feed.keras_dataset import KerasFeed
+    from asyncdata.feed.lightning_position import LightningCallback
+    from asyncdata.feed.orbax_items import HasState, PositionRestore, PositionSave
     from asyncdata.feed.pytorch import TorchFeed
+    from asyncdata.feed.tensorflow_dataset import TfDataset
+    from asyncdata.feed.transformers_position import TransformersCallback
 
 
 def torch(
@@ -175,6 +179,153 @@ def keras(
     return made
 
 
+def tensorflow(
+    dataset: Dataset,
+    *,
+    output_signature: Any = None,
+    even: Even | None = "drop",
+    rank: int | None = None,
+    world: int | None = None,
+    shard: bool = True,
+) -> TfDataset:
+    """Feeds TensorFlow: a ``tf.data.Dataset``, each iteration of which is the next epoch of the dataset.
+
+    TensorFlow takes the memory of a batch over where its leaves begin on 64-byte boundaries, as those do that workers
+    write. A `BytesArray` becomes a tensor of strings, a `RaggedArray` a ``tf.RaggedTensor``. The cardinality is set if
+    it is known. TensorFlow does not shard it once more (``AutoShardPolicy.OFF``): a strategy in one process divides
+    each batch among its replicas.
+
+    TensorFlow asks ahead, and such a dataset has no state. To resume inside an epoch, train with `keras`, which also
+    works on TensorFlow's backend.
+
+    Args:
+        dataset: Gives whole batches.
+        output_signature: ``tf.TypeSpec`` of the batches. None: as `Dataset.element_spec` says; if that does not know
+            the types, as behind `map`, one batch is read to learn them, of which only the number of rows may differ.
+        even: See `torch`; here the numbers of batches must be known in advance.
+        rank: Number of this process; None: ``RANK`` in the environment, else 0.
+        world: How many processes there are; None: ``WORLD_SIZE``, else 1.
+        shard: See `torch`.
+
+    Raises:
+        ModuleNotFoundError: TensorFlow is not installed.
+        PipelineError: A type is not one of TensorFlow's.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> batches = feed.tensorflow(ad.Dataset.range(1000).batch(100))  # doctest: +SKIP
+        >>> batches.element_spec  # doctest: +SKIP
+        TensorSpec(shape=(None,), dtype=tf.int64, name=None)
+    """
+    division = Division(rank=rank, world=world, shard=shard, even=even)
+    return _module("tensorflow", "tensorflow_dataset").as_tf_dataset(dataset, division, output_signature)
+
+
+def lightning_callback(batches: TorchFeed) -> LightningCallback:
+    """A ``lightning.pytorch.Callback`` that keeps the position of a feed in Lightning's checkpoints.
+
+    The position is behind the batches of whole optimizer steps, whatever Lightning has asked for ahead or accumulates,
+    and a checkpoint has those of all ranks. Pass the feed itself to ``fit``. From now on the callback alone says what
+    was used, and loads the feed's state.
+
+    With ``automatic_optimization = False`` every batch counts as used when its training step is done.
+
+    Args:
+        batches: The feed that is trained on.
+
+    Raises:
+        ModuleNotFoundError: Lightning is not installed.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> batches = feed.torch(ad.Dataset.range(1000).batch(100))  # doctest: +SKIP
+        >>> trainer = lightning.Trainer(callbacks=[feed.lightning_callback(batches)])  # doctest: +SKIP
+        >>> trainer.fit(module, batches, ckpt_path="last")  # doctest: +SKIP
+    """
+    made: LightningCallback = _module("lightning", "lightning_position").LightningCallback(batches)
+    return made
+
+
+def transformers_callback(batches: TorchFeed) -> TransformersCallback:
+    """A ``transformers.TrainerCallback`` that keeps the position of a feed in the checkpoints of ``Trainer``.
+
+    The position is behind the batches of whole optimizer steps, and a checkpoint has those of all ranks, in
+    ``trainer_state.json``. Return ``batches.dataloader()`` from ``get_train_dataloader``, set
+    ``ignore_data_skip=True``, and put this callback behind all others. From now on it alone says what was used, and
+    loads the feed's state.
+
+    Args:
+        batches: The feed that is trained on.
+
+    Raises:
+        ModuleNotFoundError: transformers is not installed.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> batches = feed.torch(ad.Dataset.range(1000).batch(100))  # doctest: +SKIP
+        >>> class FedTrainer(Trainer):  # doctest: +SKIP
+        ...     def get_train_dataloader(self):
+        ...         return batches.dataloader()
+        >>> trainer = FedTrainer(model, arguments, callbacks=[feed.transformers_callback(batches)])  # doctest: +SKIP
+        >>> trainer.train(resume_from_checkpoint=True)  # doctest: +SKIP
+    """
+    made: TransformersCallback = _module("transformers", "transformers_position").TransformersCallback(batches)
+    return made
+
+
+def orbax_save(batches: HasState) -> PositionSave:
+    """The position of a feed as an item of an Orbax checkpoint.
+
+    It is the position at this call, also if Orbax saves in the background. Each process writes a file of its own.
+
+    Args:
+        batches: A feed, or an iterator of a dataset.
+
+    Raises:
+        ModuleNotFoundError: Orbax is not installed.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> batches = feed.jax(ad.Dataset.range(1000, output_type="int32").batch(100))  # doctest: +SKIP
+        >>> manager.save(  # doctest: +SKIP
+        ...     step,
+        ...     args=ocp.args.Composite(model=ocp.args.StandardSave(model), data=feed.orbax_save(batches)),
+        ... )
+    """
+    made: PositionSave = _module("orbax", "orbax_items").PositionSave(batches.state_dict())
+    return made
+
+
+def orbax_restore(batches: HasState) -> PositionRestore:
+    """Restores a position that `orbax_save` has saved, also by another number of processes.
+
+    The processes that saved it have each read a part of an epoch. If there are as many again, each goes on with its
+    own. If not, `asyncdata.state.split` divides what is left of the epoch.
+
+    Args:
+        batches: The feed that goes on, or an iterator of a dataset with ``shard(processes, process)``.
+
+    Raises:
+        ModuleNotFoundError: Orbax is not installed.
+        StateError: During the restore: files are missing, or the pipeline does not allow another number of processes.
+
+    Example:
+        >>> import asyncdata as ad
+        >>> from asyncdata import feed
+        >>> batches = feed.jax(ad.Dataset.range(1000, output_type="int32").batch(100))  # doctest: +SKIP
+        >>> manager.restore(  # doctest: +SKIP
+        ...     step,
+        ...     args=ocp.args.Composite(model=ocp.args.StandardRestore(model), data=feed.orbax_restore(batches)),
+        ... )
+    """
+    made: PositionRestore = _module("orbax", "orbax_items").PositionRestore(batches)
+    return made
+
+
 def _module(package: str, name: str) -> Any:
     """The file of a framework.
 
@@ -186,4 +337,4 @@ def _module(package: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise ModuleNotFoundError(f"feed.{package} needs {package}: pip install 'asyncdata[{package}]'") from error
+        raise ModuleNotFoundError(f"{package} is not installed: pip install 'asyncdata[{package}]'") from error

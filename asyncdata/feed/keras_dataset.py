@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import keras
 
@@ -22,7 +23,10 @@ from asyncdata.feed.own_batches import END
 from asyncdata.feed.ranks import Division
 from asyncdata.feed.run import Conversion, Hand
 from asyncdata.options import read_environment
-from asyncdata.storage.local.replacing import replacing
+from asyncdata.replacing import replacing
+
+_LOOKED_AT: Final = 2
+"""Batches that Keras takes outside of epochs on TensorFlow's backend, to learn their types."""
 
 SaveFreq: TypeAlias = "Literal['epoch'] | int"
 
@@ -61,11 +65,10 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
         self._steps = steps
         self._feed = _Endless(dataset.repeat(), division)
         self._batches = iter(self._feed)
-        self._begun = False
-        self._handed = self._before = 0
-        self._taken = 0
-        self._first: Any = END
-        self._again: Any = END
+        self._begun = self._inside = False
+        self._handed = self._taken = 0
+        self._looked_at: list[Any] = []
+        self._again: deque[Any] = deque()
 
     @property
     def num_batches(self) -> int:
@@ -75,27 +78,37 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
     def __getitem__(self, index: int) -> Any:
         """The next batch, whatever the index: the order belongs to the dataset."""
         self._taken += 1
-        batch, self._again = self._again, END
-        if batch is END:
-            self._before = self._handed
+        if self._again:
+            batch = self._again.popleft()
+        else:
             batch = next(self._batches, END)
             self._handed += 1
         if batch is END:
             raise PipelineError("the dataset has no batch")
-        if not self._begun and self._taken == 1:
-            self._first = batch
+        if self._taken <= (1 if self._inside else _LOOKED_AT) and not (self._inside and self._begun):
+            self._looked_at.append(batch)
         return batch
 
     def on_epoch_begin(self) -> None:
         """Keras calls it before each epoch, and before it builds a model."""
+        if not self._inside:
+            self._give_again(_LOOKED_AT)
+        self._inside = True
         self._taken = 0
 
     def on_epoch_end(self) -> None:
         """Keras calls it after each epoch, and before the first one."""
-        if not self._begun and self._taken == 1:
-            self._again = self._first  # the model was built on it
-        self._begun = True
-        self._first = END
+        # The first time inside, the model was built on it.
+        self._give_again(1 if self._inside else _LOOKED_AT)
+        self._begun = self._begun or self._inside
+        self._inside = False
+
+    def _give_again(self, most: int) -> None:
+        """What Keras has looked at so far, unless it took more: then it was an epoch."""
+        if self._taken <= most:
+            self._again.extendleft(reversed(self._looked_at))
+        self._looked_at = []
+        self._taken = 0
 
     @property
     def position(self) -> int:
@@ -112,8 +125,10 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
 
     def state_dict(self) -> dict[str, Any]:
         """Behind the batches that were handed out or, if any were committed, behind those; JSON can hold it."""
-        if self._again is not END:
-            self._feed.commit(self._before)
+        if not self._inside:
+            self._give_again(_LOOKED_AT)
+        if self._again:
+            self._feed.commit(self._handed - len(self._again))
         return self._feed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -125,7 +140,8 @@ class KerasFeed(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not th
         self._feed.load_state_dict(state)
         self._batches = iter(self._feed)
         self._handed = self._feed.state_dict()["steps"]
-        self._again = END
+        self._again.clear()
+        self._looked_at = []
 
     def close(self) -> None:
         """Ends the pipeline, and waits for it. Without it the pipeline ends when nobody refers to the feed any more."""

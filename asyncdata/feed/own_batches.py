@@ -37,12 +37,14 @@ class EpochPlace(NamedTuple):
         steps: Batches of it that were used.
         turn: How often this rank's part was read to its end before: 0 but for ``even="repeat"``.
         pipeline: The state of the pipeline, or None at its beginning.
+        divided: Whether the epoch was begun by another number of ranks, so that its number of steps is not known.
     """
 
     epoch: int
     steps: int = 0
     turn: int = 0
     pipeline: Mapping[str, Any] | None = None
+    divided: bool = False
 
 
 class _Pass(NamedTuple):
@@ -76,6 +78,7 @@ class OwnBatches:
         self._whole = whole
         self._even = even
         self._epoch = place.epoch
+        self._divided = place.divided
         self._passes: deque[_Pass] = deque(maxlen=_KEPT_PASSES)
         self._given = place.steps
         self._own_ended = place.turn > 0
@@ -128,7 +131,8 @@ class OwnBatches:
     def place(self, steps: int) -> EpochPlace:
         """Where the epoch is behind so many steps."""
         found = self._of(steps)
-        return EpochPlace(self._epoch, steps, found.turn, found.iterator.state_dict(at=_position(found, steps)))
+        pipeline = found.iterator.state_dict(at=_position(found, steps))
+        return EpochPlace(self._epoch, steps, found.turn, pipeline, self._divided)
 
     def commit(self, steps: int) -> None:
         """So many steps were used: the state behind them stays known."""

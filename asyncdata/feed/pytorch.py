@@ -7,6 +7,7 @@ slab. What torch has no type for stays what it is: byte strings, texts, `RaggedA
 from __future__ import annotations
 
 import datetime
+import json
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -51,8 +52,8 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
     def dataloader(self) -> Any:
         """A ``torch.utils.data.DataLoader`` that passes the feed's batches on, for trainers that insist on one.
 
-        It adds no process and no copy. For Accelerate set ``dispatch_batches=False``, because each process reads its
-        own part.
+        It adds no process and no copy. Accelerate must not prepare it if there are several processes, because it would
+        shard the batches once more.
         """
         return DataLoader(self, batch_size=None, num_workers=0, collate_fn=_same)
 
@@ -75,9 +76,15 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
                 f"even={self._division.even!r}: the ranks must agree on the number of steps, because it is not known "
                 "in advance. Call torch.distributed.init_process_group() first, or give even=None"
             )
+        return self._agreement()
+
+    def _agreement(self) -> _Votes:
         if self._votes is None:
             self._votes = _Votes(self._deadline_s)
         return self._votes
+
+    def _gather(self, state: dict[str, Any]) -> list[dict[str, Any]]:
+        return self._agreement().gather(state)
 
     def _hand(self) -> Hand:
         if self._device is None or self._device.type == "cpu":
@@ -135,6 +142,18 @@ class _Votes:
             ) from error
         found: list[int] = least.tolist()
         return found
+
+    def gather(self, state: dict[str, Any]) -> list[dict[str, Any]]:
+        """The states of all ranks. They travel as JSON, because what torch would pickle is executed when it is read."""
+        text = json.dumps(state, allow_nan=False).encode()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(sizes, torch.tensor([len(text)]), group=self._group)
+        longest = max(int(size) for size in sizes)
+        mine = torch.zeros(longest, dtype=torch.uint8)
+        mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        texts = [torch.zeros_like(mine) for _ in sizes]
+        torch.distributed.all_gather(texts, mine, group=self._group)
+        return [json.loads(bytes(each[: int(size)].tolist())) for each, size in zip(texts, sizes, strict=True)]
 
 
 class _DeviceCopies:

@@ -78,13 +78,18 @@ class Division:
             raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world!r} in the environment must be numbers")
         return _checked(int(rank), int(world), "the environment (RANK, WORLD_SIZE)")
 
-    def part(self, dataset: Dataset, mine: Rank) -> Dataset:
+    def part(self, dataset: Dataset, mine: Rank, *, divided: bool = False) -> Dataset:
         """What this process reads.
+
+        Args:
+            dataset: The whole.
+            mine: This process.
+            divided: It goes on with what several processes have left, so it is a part even if it is the only one.
 
         Raises:
             PipelineError: The dataset is sharded already.
         """
-        if not self.shard or mine.world == 1:
+        if not self.shard or (mine.world == 1 and not divided):
             return dataset
         plan = node_of("dataset", dataset)
         if shard := shard_of(plan):

@@ -82,6 +82,7 @@ class Run:
         even: How ranks are made even.
         least: Asks the other ranks; None: nobody is asked.
         hand: The way to the trainer.
+        kept: Whether only those batches count as used that are committed.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Run:
         even: Even | None,
         least: Least | None,
         hand: Hand,
+        kept: bool = False,
     ) -> None:
         self.epoch = place.epoch
         self.begun = self.handed = place.steps
@@ -104,18 +106,18 @@ class Run:
         self._least = least
         self._hand = hand
         self._taken = place.steps
+        self._error: Exception | None = None
         self._window: deque[Element] = deque()
         known = None if steps is None else max(steps - place.steps, 0)
         self._granted = Granted(known, last=True) if least is None else Granted(0, last=False)
+        if kept:
+            self.commit(place.steps)
 
     def next(self) -> Any:
         """The next batch, or `END`."""
-        while self._hand.waiting < self._hand.depth + 1:
-            batch = self._take()
-            if batch is END:
-                break
-            self._hand.send(batch)
-            del batch
+        if self._error is not None:
+            raise self._error
+        self._prepare()
         if self._hand.waiting:
             found = self._hand.receive()
             self.handed += 1
@@ -123,6 +125,30 @@ class Run:
         self.ended = True
         self.close()
         return END
+
+    def look_ahead(self) -> None:
+        """Ends, if no batch is left: then a state behind the last one means the next epoch.
+
+        An error belongs to the next batch, and is kept for it.
+        """
+        if not self.live or self._error is not None:
+            return
+        try:
+            self._prepare()
+        except Exception as error:  # noqa: BLE001 -- `next` raises it
+            self._error = error
+            return
+        if not self._hand.waiting:
+            self.ended = True
+            self.close()
+
+    def _prepare(self) -> None:
+        while self._hand.waiting < self._hand.depth + 1:
+            batch = self._take()
+            if batch is END:
+                break
+            self._hand.send(batch)
+            del batch
 
     def _take(self) -> Element:
         steps, last = self._granted

@@ -1,25 +1,26 @@
 """What consuming the rows of a block means for the state upstream.
 
-Every block has an `Advance` next to its rows. It answers two questions for *any* row boundary of the block:
+Every block has an `Advance` next to its rows. For *any* row boundary of the block, it says how to rebuild the pipeline
+so that it continues there. It is of one of two kinds:
 
-* `state(k)`: how to rebuild the pipeline so that it continues with row k. The answer is *base + skip*: the newest mark
-  at or before row k, and how many outputs to drop after it. A stage writes a mark at fixed positions of its output
-  (every so many rows counted from the epoch's beginning, never at a block's border), so the answer does not depend on
-  how the rows were divided into blocks.
-* `used(k)`: the provenance of every source row that the first k rows have used up, including rows that a filter
-  dropped. This is the whole state of a sloppy pipeline: a cursor per shard and the few ids that came early.
+* *Ordered*: the rows come in the same order in every run, so a position describes what is left. The answer is *base +
+  skip*: the newest mark at or before the row, and how many outputs to drop after it. A stage writes a mark at fixed
+  positions of its output (every so many rows counted from the epoch's beginning, never at a block's border), so the
+  answer does not depend on how the rows were divided into blocks.
+* *Unordered*: rows come as they are ready. There are no marks, because "the row after this one" differs from run to
+  run, and everything made of such rows is unordered too.
 
-Provenance ("origin") is one packed row of four int64, `ORIGIN_WIDTH`:
-
-    shard or source number | record index | sub-index (flat_map, interleave of datasets), 0 without | byte offset
-
-An advance has one of two kinds. *Ordered*: the rows come in the same order in every run, so marks describe positions.
-*Unordered*: rows come as they are ready. There are no marks, because "the row after this one" differs from run to run,
-and everything made of such rows is unordered too.
+Where it is tracked which elements were delivered, rows also carry what they use up of each track (`Used`): always where
+they are unordered, and behind `shard`, where other readers may divide the rest.
 
 Advances can be divided (`split`) and joined (`concat`), and they survive dropped rows (`select`) and grouping
-(`group`). Rows dropped after the last row of a block stay in the advance as its tail, which is used up with the next
-row, in whichever block that is. A block without rows only has a tail.
+(`group`). Marks and used elements behind the last row of a block stay in the advance as its tail, which belongs to the
+next row, in whichever block that is. A block without rows only has a tail.
+
+Next to it lies the provenance of each row ("origin"), which names records in errors and keys random numbers. It is one
+packed row of four int64, `ORIGIN_WIDTH`:
+
+    shard or source number | record index | sub-index (flat_map, interleave of datasets), 0 without | byte offset
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from asyncdata.memory.used import Used
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
@@ -55,153 +58,125 @@ class Advance:
 
     Attributes:
         rows: Number of output rows this advance belongs to.
-        used_rows: ``int64[m, 4]`` origins of the source rows used up, in order.
-        ends: ``int64[rows]``: once output row i is consumed, ``used_rows[:ends[i]]`` are used up. None: one each.
         marks: ``(row, mark)`` pairs in ascending order of row, 0 <= row <= rows.
+        used: What the rows use up of tracks; None where nothing is tracked.
         ordered: Of which kind it is.
     """
 
-    __slots__ = ("ends", "marks", "ordered", "rows", "used_rows")
+    __slots__ = ("marks", "ordered", "rows", "used")
 
-    def __init__(
-        self,
-        rows: int,
-        used_rows: Rows,
-        ends: Rows | None = None,
-        marks: Marks = (),
-        *,
-        ordered: bool = True,
-    ) -> None:
+    def __init__(self, rows: int, marks: Marks = (), used: Used | None = None, *, ordered: bool = True) -> None:
         assert ordered or not marks, "marks say nothing about rows in any order"
-        self.ordered = ordered
         self.rows = rows
-        self.used_rows = used_rows
-        self.ends = ends
         self.marks = marks
+        self.used = used
+        self.ordered = ordered
 
     def __repr__(self) -> str:
         marks = list(self.marks) if self.ordered else "unordered"
-        return f"Advance(rows={self.rows}, used={len(self.used_rows)}, marks={marks})"
+        used = "" if self.used is None else f", used={len(self.used.pairs)}"
+        return f"Advance(rows={self.rows}{used}, marks={marks})"
 
     @property
     def has_news(self) -> bool:
         """Whether anything follows the last row."""
-        return len(self.used_rows) > self.end(self.rows) or (len(self.marks) > 0 and self.marks[-1][0] == self.rows)
-
-    def end(self, row: int) -> int:
-        """How many entries of `used_rows` are used up after `row` rows; the tail never is."""
-        if row == 0:
-            return 0
-        return row if self.ends is None else int(self.ends[row - 1])
-
-    def used(self, row: int) -> Rows:
-        """Origins used up by the first `row` rows."""
-        return self.used_rows[: self.end(row)]
-
-    def used_by_row(self) -> tuple[list[Rows], Rows]:
-        """What each row uses up, and the tail."""
-        *parts, tail = np.split(self.used_rows, self._all_ends())
-        return parts, tail
+        if self.marks and self.marks[-1][0] == self.rows:
+            return True
+        return self.used is not None and len(self.used.pairs) > self.used.end(self.rows)
 
     def split(self, row: int) -> tuple[Advance, Advance]:
         """The advances of the first `row` rows and of the rest; the tail always goes with the rest."""
-        cut = self.end(row)
-        head_ends = tail_ends = None
-        if self.ends is not None:
-            head_ends, tail_ends = self.ends[:row], self.ends[row:] - cut
         head_marks = tail_marks = self.marks
         if self.marks:
             head_marks = tuple(m for m in self.marks if m[0] < row)
             tail_marks = tuple((r - row, mark) for r, mark in self.marks if r >= row)
-        head = self._alike(row, self.used_rows[:cut], head_ends, head_marks)
-        return head, self._alike(self.rows - row, self.used_rows[cut:], tail_ends, tail_marks)
+        head, tail = (None, None) if self.used is None else self.used.split(row)
+        return (
+            Advance(row, head_marks, head, ordered=self.ordered),
+            Advance(self.rows - row, tail_marks, tail, ordered=self.ordered),
+        )
 
     def select(self, kept: Rows) -> Advance:
         """The advance when only the rows `kept` (ascending indices) are passed on; the others stay used up."""
         marks = tuple((int(np.searchsorted(kept, row)), mark) for row, mark in self.marks)
-        return self._alike(len(kept), self.used_rows, self._all_ends()[kept], marks)
+        used = None if self.used is None else self.used.select(kept)
+        return Advance(len(kept), marks, used, ordered=self.ordered)
 
     def expand(self, counts: Rows) -> Advance:
-        """The advance when input row i becomes ``counts[i]`` output rows; it is used up with the last of them.
-
-        Marks stay valid only at the first output of a row, which is where they are put.
-        """
-        ends = self._all_ends()
-        stops = np.cumsum(counts)
-        starts = np.concatenate((np.zeros(1, np.int64), ends))[: self.rows]
-        out = np.repeat(starts, counts)
-        whole = counts > 0
-        out[stops[whole] - 1] = ends[whole]
-        positions = np.concatenate((np.zeros(1, np.int64), stops))
-        marks = tuple((int(positions[row]), mark) for row, mark in self.marks)
-        return self._alike(len(out), self.used_rows, out, marks)
+        """The advance when input row i becomes ``counts[i]`` output rows, of which marks are put at the first."""
+        assert self.used is None, "a row that becomes several cannot be tracked"
+        stops = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+        marks = tuple((int(stops[row]), mark) for row, mark in self.marks)
+        return Advance(int(stops[-1]), marks, ordered=self.ordered)
 
     def reorder(self, order: Rows, marks: Marks) -> Advance:
         """The advance when the rows leave in another order (a permutation); each takes what it uses up along."""
-        if self.ends is None and len(self.used_rows) == self.rows:
-            return self._alike(self.rows, self.used_rows.take(order, axis=0), None, marks)
-        ends = self._all_ends()
-        counts = np.diff(ends, prepend=0)[order]
-        new_ends = np.cumsum(counts)
-        shift = (ends[order] - new_ends).repeat(counts)
-        index = np.arange(len(self.used_rows))
-        index[: len(shift)] += shift
-        return self._alike(self.rows, self.used_rows.take(index, axis=0), new_ends, marks)
+        used = None if self.used is None else self.used.reorder(order)
+        return Advance(self.rows, marks, used, ordered=self.ordered)
 
-    def using(self, rows: Rows) -> Advance:
-        """The advance when each row also uses up one of these, in front of its own source row."""
-        ends = self._all_ends()
-        used = np.insert(self.used_rows, np.maximum(ends - 1, 0), rows, axis=0)
-        return self._alike(self.rows, used, ends + np.arange(1, self.rows + 1), self.marks)
+    def using(self, pairs: Rows) -> Advance:
+        """The advance when each row also uses up one of these, in front of its own."""
+        used = self.used or Used.nothing(self.rows)
+        return Advance(self.rows, self.marks, used.adding(pairs), ordered=self.ordered)
 
     def group(self, stops: Sequence[int], marks: Marks) -> Advance:
         """The advance when rows up to ``stops[j]`` form output j; the stage supplies marks of its own."""
-        ends = np.array([self.end(stop) for stop in stops], np.int64)
-        return self._alike(len(stops), self.used_rows, ends, marks)
+        used = None if self.used is None else self.used.group(stops)
+        return Advance(len(stops), marks, used, ordered=self.ordered)
 
-    def _all_ends(self) -> Rows:
-        return self.ends if self.ends is not None else np.arange(1, self.rows + 1, dtype=np.int64)
+    def dropped(self) -> Advance:
+        """The advance when none of the rows is passed on, and another stage's marks take the place of these."""
+        used = None if self.used is None else Used(self.used.pairs, np.empty(0, np.int64))
+        return Advance(0, (), used, ordered=self.ordered)
 
     def with_marks(self, marks: Marks) -> Advance:
         """The same rows with the marks of another stage, which nest or replace those from upstream."""
-        return self._alike(self.rows, self.used_rows, self.ends, marks)
+        return Advance(self.rows, marks, self.used, ordered=self.ordered)
 
     def unordered(self) -> Advance:
         """The same rows, which came as they were ready; nothing that was noted about their order counts any more."""
-        return Advance(self.rows, self.used_rows, self.ends, ordered=False)
-
-    def _alike(self, rows: int, used_rows: Rows, ends: Rows | None, marks: Marks) -> Advance:
-        return Advance(rows, used_rows, ends, marks, ordered=self.ordered)
+        return Advance(self.rows, (), self.used, ordered=False)
 
     @staticmethod
     def concat(parts: Sequence[Advance]) -> Advance:
-        """One advance for blocks joined end to end; a part's tail is used up with the next row that follows.
+        """One advance for blocks joined end to end; a part's tail belongs to the next row that follows.
 
         Of parts that are not all ordered nothing is.
         """
         if len(parts) == 1:
             return parts[0]
         rows = sum(part.rows for part in parts)
-        used = np.concatenate([part.used_rows for part in parts])
-        ends: Rows | None = None
-        if any(part.ends is not None or len(part.used_rows) != part.rows for part in parts):
-            pieces = []
-            base = 0
-            for part in parts:
-                pieces.append(part._all_ends() + base)  # noqa: SLF001 -- of this class
-                base += len(part.used_rows)
-            ends = np.concatenate(pieces)
+        used = _all_used(parts)
+        joined = None if used is None else Used.concat(used)
         if not all(part.ordered for part in parts):
-            return Advance(rows, used, ends, ordered=False)
+            return Advance(rows, (), joined, ordered=False)
         marks: list[tuple[int, Mark]] = []
         row = 0
         for part in parts:
             marks.extend((row + r, mark) for r, mark in part.marks)
             row += part.rows
-        return Advance(rows, used, ends, tuple(marks))
+        return Advance(rows, tuple(marks), joined)
+
+    @staticmethod
+    def side_by_side(parts: Sequence[Advance], marks: Marks = ()) -> Advance:
+        """The advance when one row of each part makes an output row."""
+        used = _all_used(parts)
+        return Advance(
+            parts[0].rows,
+            marks,
+            None if used is None else Used.side_by_side(used),
+            ordered=all(part.ordered for part in parts),
+        )
 
 
-EMPTY: Final = Advance(0, NO_ORIGINS)
+def _all_used(parts: Sequence[Advance]) -> list[Used] | None:
+    """What each part uses up, None where nothing is tracked in any of them."""
+    if all(part.used is None for part in parts):
+        return None
+    return [part.used or Used.nothing(part.rows) for part in parts]
+
+
+EMPTY: Final = Advance(0)
 """Nothing consumed; what a stage returns to keep its caller going without news."""
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from asyncdata.observe.line_table import Lines
+
 Runs: TypeAlias = Literal["loop", "process", "thread", "coroutine"]
 """Where a step works: on the stage loop, in worker processes, in threads, or in coroutines that it awaits."""
 
@@ -89,6 +91,30 @@ class StepStats:
     def asked_s(self) -> float:
         """Seconds in which the step was to make elements: the window without ``consumer_s``."""
         return self.working_s + self.input_s + self.memory_s + self.workers_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobStats:
+    """A setting that AUTOTUNE finds while the pipeline runs.
+
+    Attributes:
+        step: The step, as errors name it.
+        counts: What is counted: ``calls`` at a time, or how many ``times`` the usual
+            number of elements wait in a `prefetch`.
+        value: What was found so far.
+        default: What it began with, and the least.
+        because: The last finding about it.
+    """
+
+    step: str
+    counts: str
+    value: int
+    default: int
+    because: str
+
+    def __str__(self) -> str:
+        what = "calls at a time" if self.counts == "calls" else "times the usual elements"
+        return f"{self.step}: {self.value} {what}, default {self.default} ({self.because})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +206,43 @@ class WorkersStats:
     waiting: int
     restarts: int
     busy_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineStats:
+    """A line of a user's function, or of a parser or decoder, in which time was spent.
+
+    Attributes:
+        place: What ran it: ``worker processes``, ``stage loop``, ``threads``, or ``your loop``, which consumes.
+        function: The function that the line is in.
+        file: The file; the beginning of a long path is left out.
+        line: The line's number.
+        samples: How often it was running when the sampler looked.
+        seconds: The time that these looks stand for, summed over processes and threads.
+    """
+
+    place: str
+    function: str
+    file: str
+    line: int
+    samples: int
+    seconds: float
+
+
+def line_stats(lines: Lines) -> tuple[LineStats, ...]:
+    """The lines with most of the time first."""
+    found = [
+        LineStats(
+            place=line.place,
+            function=line.function,
+            file=line.file,
+            line=line.line,
+            samples=spent.samples,
+            seconds=spent.seconds,
+        )
+        for line, spent in lines.items()
+    ]
+    return tuple(sorted(found, key=lambda each: each.seconds, reverse=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from asyncdata.observe.bottleneck import Verdict, judge
 from asyncdata.observe.parts import (
     ConsumerStats,
     CpuStats,
+    KnobStats,
+    LineStats,
     ReadStats,
     SkippedStats,
     StageStats,
@@ -54,6 +56,8 @@ class PipelineStats:
         consumer: How long the consumer waited, and how long it worked.
         reads: Reads from storage.
         cpu: Processors.
+        lines: The lines of user functions where time was spent, the most first; empty unless `profile` samples them.
+        knobs: Settings that AUTOTUNE finds.
     """
 
     elements: int = 0
@@ -74,6 +78,8 @@ class PipelineStats:
     consumer: ConsumerStats = field(default_factory=ConsumerStats)
     reads: ReadStats = field(default_factory=ReadStats)
     cpu: CpuStats = field(default_factory=CpuStats)
+    lines: tuple[LineStats, ...] = ()
+    knobs: tuple[KnobStats, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -89,12 +95,16 @@ class PipelineStats:
         )
 
     def __str__(self) -> str:
-        """A table of the steps in the order of the data, and the verdict."""
-        return f"{as_text(HEAD, self._rows())}\n\n{self.verdict}"
+        """A table of the steps in the order of the data, the settings that were changed, and the verdict."""
+        return "\n\n".join([as_text(HEAD, self._rows()), *self._changes(), str(self.verdict)])
 
     def _repr_html_(self) -> str:
         """The same for notebooks."""
-        return as_html(HEAD, self._rows(), str(self.verdict))
+        return as_html(HEAD, self._rows(), " ".join([*self._changes(), str(self.verdict)]))
+
+    def _changes(self) -> list[str]:
+        changed = [str(knob) for knob in self.knobs if knob.value != knob.default]
+        return [f"Found by AUTOTUNE: {'; '.join(changed)}."] if changed else []
 
     def _rows(self) -> list[list[str]]:
         rows = [step_row(step, self.window_s) for step in reversed(self.steps)]

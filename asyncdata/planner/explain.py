@@ -10,11 +10,12 @@ from typing import Final
 
 from asyncdata.arguments import is_async_generator
 from asyncdata.observe.table import as_html
-from asyncdata.options import Options, merged
+from asyncdata.options import AUTOTUNE, Options, merged
 from asyncdata.plan import combining, files, grouping, sequence, sources, transformations
 from asyncdata.plan.label import label_of, steps_of
 from asyncdata.plan.node import Node, numbered, walk
 from asyncdata.plan.transformations import Interleave, Map, MapBatch, Shuffle
+from asyncdata.planner.autotune import CALLS
 from asyncdata.planner.fuse import joined_name
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sizes import current_shards, divide, worker_stages
@@ -187,6 +188,8 @@ def _place(node: Node, written: dict[int, Map], options: Options) -> tuple[str, 
         where = {**_POOLS, "async": "as coroutines on the stage loop", "vectorized": f"{_ON_LOOP}, a block at a time"}
         why = _why(written[id(node.function)], node.executor, options)
         return where.get(str(node.executor), _ON_LOOP), why
+    if isinstance(node, transformations.Prefetch) and node.buffer_size == AUTOTUNE:
+        return _ON_LOOP, "AUTOTUNE finds how many elements"
     if isinstance(node, sources.Generator):
         return ("as a coroutine on the stage loop" if is_async_generator(node.function) else "in a thread"), ""
     if getattr(node, "compression", None):
@@ -198,15 +201,18 @@ def _place(node: Node, written: dict[int, Map], options: Options) -> tuple[str, 
 
 def _why(node: Map, executor: str | None, options: Options) -> str:
     """Why the planner has chosen this executor for a step."""
+    found = node.parallelism == AUTOTUNE
     if executor == "async":
-        return "its function is async"
+        return "its function is async" + f"; AUTOTUNE begins with {CALLS.first} calls at a time" * found
     if executor == "thread" and options.num_workers == 0:
         return "num_workers=0: threads take the place of worker processes"
     if node.executor is not None:
         return f"executor={node.executor!r} is given"
     if executor == "inline" and node.parallelism is not None:
         return "a light parser costs less there than handing its records to workers"
-    return "num_parallel_calls is given" if executor == "process" else "num_parallel_calls is not given"
+    if executor == "process":
+        return "num_parallel_calls is given" + "; AUTOTUNE begins with two tasks per worker" * found
+    return "num_parallel_calls is not given"
 
 
 def _order(plan: Node, options: Options) -> str:

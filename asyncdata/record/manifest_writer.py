@@ -11,10 +11,10 @@ from typing import Final
 
 from asyncdata.errors import ObjectNotFoundError
 from asyncdata.options import Options, read_environment
+from asyncdata.replacing import replacing
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.groups import gather_bounded
-from asyncdata.storage.local.replacing import replacing
 from asyncdata.storage.manifest_files import format_entry
 from asyncdata.types import ObjectInfo
 

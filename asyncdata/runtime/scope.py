@@ -14,11 +14,14 @@ from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import State
 from asyncdata.observe.parts import SkippedStats
-from asyncdata.options import AUTOTUNE, ErrorPolicy, Options, Storage, merged, merged_storage
+from asyncdata.observe.stopwatch import Stopwatch
+from asyncdata.options import ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.plan.node import Node
+from asyncdata.planner.autotune import KnobRange
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.planner.unordered import UnorderedPart
 from asyncdata.runtime.error_policy import Skips, sum_up
+from asyncdata.runtime.knob import Counted, Knob, Knobs
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.life.threads import TimedThreads, in_thread
 from asyncdata.runtime.memory.budget import Budget
@@ -78,10 +81,11 @@ class Services:
         runtime: The owner of everything lent here.
         budget: The part of its memory that is this pipeline's.
         settings: The options in force for the pipeline.
-        seed: Stands in for seeds that were not given.
+        seed: Of the pipeline.
         spawn: Starts a task of the pipeline.
         tracks: Of what is delivered in no fixed order.
         start: What the pipeline begins at.
+        found: The settings that earlier iterations of the plan have found.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Services:
         spawn: Spawn,
         tracks: Tracks,
         start: Start,
+        found: dict[str, int],
     ) -> None:
         self.runtime = runtime
         self.tracks = tracks
@@ -106,6 +111,7 @@ class Services:
         self.budget = budget
         self.io: Io = runtime.io
         self.threads = runtime.threads
+        self.knobs = Knobs(spawn, budget, lambda: runtime.io.fetcher.window, runtime.num_workers, found)
         self.sources = SourceTable()
         self._before = start.before
         self.listings = Listings(start.before.listings)
@@ -251,12 +257,6 @@ class Services:
             self.spawn(process.warm())
         return process
 
-    def parallelism(self, wished: int, kind: str) -> int:
-        """Tasks under way at a time: two per worker, so that none waits for its next one; never more than wished."""
-        workers = self.runtime.num_workers if kind == "process" else max(1, self.runtime.num_workers)
-        most = 2 * max(1, workers)
-        return most if wished == AUTOTUNE else min(wished, max(most, 1)) if kind == "process" else wished
-
     def next_order(self) -> int:
         """A running number for sources, in the order they are opened."""
         self._opened += 1
@@ -287,6 +287,7 @@ class Scope:
         services: Of the pipeline.
         place: The node's place, as child numbers from the last node on.
         element: Provenance of the elements that made the inner datasets around this node.
+        seed: Stands in for seeds that were not given: the pipeline's, but in front of a cache that another run filled.
         epoch: Path of repeat counters, the outermost first.
         rank: Distance from the consumer.
         rows_account: Charged with slabs whose rows are collected downstream.
@@ -311,6 +312,7 @@ class Scope:
     services: Services
     place: str
     element: tuple[int, ...]
+    seed: int
     epoch: tuple[int, ...]
     rank: int
     rows_account: Account
@@ -383,6 +385,17 @@ class Scope:
         if known is None or context.ordered:
             return None
         return known.begin((self.epoch, self.element, node.depth), is_needed=is_needed)
+
+    def knob(self, context: StageContext, counted: Counted, bounds: KnobRange, held: Stopwatch) -> Knob:
+        """The setting that is found for the stage of this node while it runs.
+
+        Args:
+            context: Of the stage.
+            counted: What it counts.
+            bounds: Where it may stand.
+            held: Runs while the setting keeps a stage here from doing more.
+        """
+        return self.services.knobs.open(self.place, counted, bounds, context.meter, held)
 
     def _account(self, label: str, purpose: str) -> Account:
         begins, kind = _ACCOUNTS[purpose]

@@ -28,6 +28,7 @@ OF_THE_RUNTIME: Final = frozenset(
         "hedge",
         "close_timeout_s",
         "isolate",
+        "profile_socket",
         "retry",
         "timeouts",
     }

@@ -61,8 +61,10 @@ class FetchStats:
         waiting: Reads that wait for their turn. Above zero for long: the request limit is the bottleneck.
         limit: The limit of requests in flight.
         window: How that limit was found, and why; None if it was given.
+        first_byte_median_s: Half of the first bytes arrived within this time; 0 before enough were seen.
         first_byte_p90_s: Nine in ten first bytes arrived within this time; 0 before enough were seen. Time limits and
             second attempts follow from it, separately for small and large ranges.
+        first_byte_p99_s: 99 in 100 did. Far above the median: single reads stall.
         restarts: Files that were read again because their object was replaced (``Options.on_change``).
         fallbacks: Bodies that aiohttp received instead of the range client, by reason: ``proxy``, ``unframed``
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
@@ -90,7 +92,9 @@ class FetchStats:
     waiting: int = 0
     limit: int = 0
     window: WindowStats | None = None
+    first_byte_median_s: float = 0.0
     first_byte_p90_s: float = 0.0
+    first_byte_p99_s: float = 0.0
     restarts: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
 

@@ -2,14 +2,14 @@
 
     main thread                                  watchdog thread
     ───────────                                  ───────────────
-    tasks channel: PROGRAM TASK … → handler      control channel: WITHDRAW, CLOSE
+    tasks channel: PROGRAM TASK … → handler      control channel: WITHDRAW, SAMPLE, CLOSE
     NEED → wait for GRANT → go on                EOF → the parent is gone: exit at once, even inside a task
     REPLY or FAILED
 
 Invariants: a task runs at most once per time it was sent; a task that was withdrawn before it began never runs (a lock
 decides which came first); no exception of user code can end the loop. The process ignores SIGINT, dies with the thread
-that started it if the kernel supports that, and imports only the standard library, ``asyncdata.errors`` and the
-handler's module until the first program arrives.
+that started it if the kernel supports that, and imports only the standard library, what is imported below and
+the handler's module until the first program arrives.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypedDict
 
 from asyncdata.errors import FunctionTransferError
+from asyncdata.observe.line_table import TABLE_BYTES, LineTable
+from asyncdata.observe.stack_sampler import SamplerThread, StackSampler
 from asyncdata.workers import messages
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import encode_failure
@@ -132,6 +134,7 @@ class WorkerLoops:
         self._newest_begun = 0  # guarded by the lock, as are the next two
         self._withdrawn: set[int] = set()
         self._closing = False
+        self._sampler: SamplerThread | None = None
 
     # --- main thread
 
@@ -221,9 +224,25 @@ class WorkerLoops:
             for message in received:
                 if message.kind == messages.WITHDRAW:
                     self._withdraw(message.ticket)
+                elif message.kind == messages.SAMPLE:
+                    with contextlib.suppress(OSError, RuntimeError):  # no memory, no thread: nothing is sampled
+                        self._sample(message)
                 elif message.kind == messages.CLOSE:
                     with self._lock:
                         self._closing = True
+
+    def _sample(self, message: Message) -> None:
+        """Has a thread look at the main thread's stack, or no longer."""
+        if self._sampler is None:
+            if message.fd < 0:
+                return
+            table = LineTable(memoryview(mmap.mmap(message.fd, TABLE_BYTES)))
+            os.close(message.fd)
+            main_thread = threading.main_thread().ident or 0
+            self._sampler = SamplerThread(
+                StackSampler(lambda: {main_thread: "worker processes"}, table), "asyncdata-sampler"
+            )
+        self._sampler.look_every(message.first / 1e6)
 
     def _withdraw(self, ticket: int) -> None:
         with self._lock:

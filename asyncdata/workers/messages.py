@@ -2,7 +2,7 @@
 
     parent → worker, tasks:    PROGRAM  TASK  GRANT  DENY  FORGET
     worker → parent, tasks:    READY  NEED  REPLY  FAILED
-    parent → worker, control:  WITHDRAW  CLOSE
+    parent → worker, control:  WITHDRAW  SAMPLE  CLOSE
     worker → parent, control:  WITHDRAWN
 
 A message is never longer than ``MAX_MESSAGE_BYTES``. A body that does not fit is sent in a nameless file, whose
@@ -38,6 +38,7 @@ FORGET: Final = 9
 WITHDRAW: Final = 10
 WITHDRAWN: Final = 11
 CLOSE: Final = 12
+SAMPLE: Final = 13
 
 
 class Message(NamedTuple):
@@ -47,6 +48,8 @@ class Message(NamedTuple):
         kind: One of the constants above.
         ticket: Which execution it concerns; for PROGRAM and FORGET the program's number.
         first: TASK: the program's number. NEED: bytes wanted. GRANT: offset. REPLY, FAILED: nanoseconds spent.
+            SAMPLE: microseconds between two looks at its stack, 0 for none; the first one brings the file to note
+            lines in.
         second: GRANT: size in bytes. NEED: what for, a number of the program's. With a body: its length.
         body: Payload, reply, program or encoded failure.
         fd: A descriptor that was handed over, the receiver's from now on; -1 without one.

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError, refused
 from asyncdata.observe.cpu_time import of_process
+from asyncdata.observe.line_table import Lines, together
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
@@ -120,6 +121,8 @@ class WorkerPool:
         self._busy_ns = 0
         self._deaths = 0
         self._last_death = ""
+        self._sample_s = 0.0
+        self._lines_of_the_gone: Lines = {}
 
     # --- life
 
@@ -439,6 +442,8 @@ class WorkerPool:
         if kind == messages.READY:
             worker.ready = True
             worker.before = of_process(worker.pid)
+            if self._sample_s:
+                worker.sample(self._sample_s)
             self._starts.succeed()
             self._replenish()
             self._dispatcher.supply(worker)
@@ -488,10 +493,22 @@ class WorkerPool:
         self._notify()
 
     def _remove(self, worker: Worker, how: str) -> None:
+        self._lines_of_the_gone = together(self._lines_of_the_gone, worker.lines)
         del self._workers[worker]
         self._overdue.discard(worker)
         self._dispatcher.bury(worker, worker.death(how))
         worker.close()
+
+    def sample(self, every_s: float) -> None:
+        """Has all workers, those to come as well, look at their stacks every so many seconds; 0: not any more."""
+        self._sample_s = every_s
+        for worker in self._workers:
+            if worker.ready:
+                worker.sample(every_s)
+
+    def lines(self) -> Lines:
+        """Where user functions spent their time while workers were sampled. Any thread may ask."""
+        return together(self._lines_of_the_gone, *(worker.lines for worker in list(self._workers)))
 
     def stats(self) -> PoolStats:
         """A snapshot."""

@@ -149,6 +149,10 @@ class ThreadPool:
         running = [self._threads[i] for i in list(self._running)]
         return {thread.name: _format(frames.get(thread.ident or 0)) for thread in running}
 
+    def identifiers(self) -> list[int]:
+        """The identifiers of the threads that run. Any thread may ask."""
+        return [thread.ident for thread in list(self._threads) if thread.ident is not None and thread.is_alive()]
+
     def is_current(self) -> bool:
         """Whether the caller runs in one of the threads."""
         return threading.current_thread() in self._threads

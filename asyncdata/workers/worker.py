@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
+import os
 from collections.abc import Callable
 
 from asyncdata.errors import PipelineError, WorkerDiedError
 from asyncdata.observe.cpu_time import CpuTime, of_process
+from asyncdata.observe.line_table import TABLE_BYTES, Lines, LineTable
 from asyncdata.workers import messages
 from asyncdata.workers.call import Call, Death, Hang
-from asyncdata.workers.channel import Channel
+from asyncdata.workers.channel import Channel, open_nameless_file
 from asyncdata.workers.messages import Message
 from asyncdata.workers.process import describe_exit
 from asyncdata.workers.spawn import Launched
@@ -52,6 +55,7 @@ class Worker:
         self.busy_ns = 0
         self.closing = False
         self.ended_ns = 0  # when it was ended because a call took too long
+        self._lines: LineTable | None = None
         self._launched = launched
         self._tasks = launched.tasks
         self._control = launched.control
@@ -132,6 +136,25 @@ class Worker:
     def withdraw(self, ticket: int) -> None:
         """Asks for a task back; WITHDRAWN comes if it had not begun, else its reply."""
         self._sent(self._control, done=self._control.send(messages.WITHDRAW, ticket))
+
+    def sample(self, every_s: float) -> None:
+        """Has the process look at its own stack every so many seconds; 0: not any more. See `lines`."""
+        every_us = int(every_s * 1e6)
+        if self._lines is not None or not every_s:
+            self._sent(self._control, done=self._control.send(messages.SAMPLE, 0, every_us))
+            return
+        fd = open_nameless_file("asyncdata-lines")
+        try:
+            os.ftruncate(fd, TABLE_BYTES)
+            self._lines = LineTable(memoryview(mmap.mmap(fd, TABLE_BYTES, prot=mmap.PROT_READ)))
+            self._sent(self._control, done=self._control.hand_over(messages.SAMPLE, 0, every_us, fd=fd))
+        finally:
+            os.close(fd)
+
+    @property
+    def lines(self) -> Lines:
+        """Where it spent its time while it was sampled; also of a process that is gone. Any thread may ask."""
+        return {} if self._lines is None else self._lines.read()
 
     def finish(self) -> None:
         """Lets the process end after the task it is in; it begins no other."""

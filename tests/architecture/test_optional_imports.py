@@ -15,6 +15,7 @@ IMPORT_NAMES = {
     "opencv-python-headless": "cv2",
     "backports.zstd": "backports",
     "hdfs-native": "hdfs_native",
+    "orbax-checkpoint": "orbax",
     "google-auth": "google",
 }
 """Where the name of a distribution is not the name that is imported."""

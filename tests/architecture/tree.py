@@ -31,11 +31,15 @@ OPTIONAL_PACKAGES: Final = frozenset(
         "hdfs_native",
         "jax",
         "keras",
+        "lightning",
         "obstore",
+        "orbax",
         "prometheus_client",
         "pyarrow",
+        "tensorflow",
         "tqdm",
         "torch",
+        "transformers",
     }
 )
 """Third-party packages that only an extra installs, by the name under which they are imported."""

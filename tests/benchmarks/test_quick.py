@@ -17,13 +17,15 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [
-        (("range_read", "--only", "paced"), 2),
+        pytest.param(("range_read", "--only", "paced"), 2, marks=pytest.mark.soak),
         (("end_to_end", "--only", "network"), 2),
         pytest.param(("noisy_trainer",), 6, marks=pytest.mark.soak),
         (("remote", "--only", "hang", "--peers", "/nowhere"), 3),
         pytest.param(("remote", "--work", "blobs", "tiny", "--only", "clear"), 18, marks=pytest.mark.soak),
-        (("latency_hiding",), 2),
-        (("resume",), 4),
+        (("resume",), 6),
+        pytest.param(("resume_peers", "--python", "/nowhere"), 1, marks=pytest.mark.soak),
+        pytest.param(("latency_hiding",), 2, marks=pytest.mark.soak),
+        pytest.param(("autotune", "--only", "async map, 50 ms"), 1, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "http", "paced"), 16, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "tls"), 14, marks=pytest.mark.soak),
         pytest.param(("end_to_end", "--only", "network", "local"), 6, marks=pytest.mark.soak),

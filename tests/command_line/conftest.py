@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,22 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.command_line.entry import main
+
+OWN = """
+import asyncdata as ad
+
+def dataset():
+    return ad.Dataset.range(1000).map(square, num_parallel_calls=1).batch(10)
+
+def square(x):
+    return x * x
+
+endless = ad.Dataset.counter()
+number = 3
+
+def fails():
+    return ad.Dataset.range(3).map(lambda x: 1 // 0)
+"""
 
 
 class Ran(NamedTuple):
@@ -49,3 +66,12 @@ def shard(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return write
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of the user's in the current directory, which the command adds to the path."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "own_pipeline.py").write_text(OWN)
+    yield "own_pipeline"
+    sys.modules.pop("own_pipeline", None)

@@ -58,6 +58,8 @@ def started(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         ("bench", "x", "--seconds", "nan"),
         ("bench", "x", "--epochs", "0"),
         ("bench", "no_such_module:dataset"),
+        ("profile", "x", "--out", "report.pdf"),
+        ("profile", "x", "--step-ms", "-1"),
     ],
     ids=" ".join,
 )
@@ -129,7 +131,7 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("command", ["verify", *(["inspect", "bench", "doctor"] if SOAK else [])])
+@pytest.mark.parametrize("command", ["verify", *(["inspect", "bench", "profile", "doctor"] if SOAK else [])])
 def test_ctrl_c(command: str, tmp_path: Path) -> None:
     """Whatever it waits for, it ends with 130, without a traceback; the leak check looks for what it leaves behind."""
     stall = Rule(fault=Fault(kind="stall", after_bytes=100_000), media_only=True)
@@ -192,7 +194,7 @@ def test_the_reference_lists_the_options() -> None:
             if action.option_strings and action.option_strings[0] not in ("-h", "--format")
         ]
         assert sorted(options) == sorted([*of_all, *documented(name, "option")])
-        assert ("--format" in command.format_help()) == (name in ("inspect", "verify", "bench"))
+        assert ("--format" in command.format_help()) == (name in ("inspect", "verify", "bench", "profile"))
 
 
 def keys(found: Any) -> list[str]:
@@ -207,6 +209,7 @@ def test_the_reference_lists_the_fields(run: Callable[..., Any], shard: Callable
     found = {name: run(name, "a.tfrecord", "--json").document for name in ("inspect", "verify", "doctor")}
     shard("a.tfrecord", [b"x"])
     found["bench"] = run("bench", "a.tfrecord", "--json").document
+    found["profile"] = run("profile", "a.tfrecord", "--json").document
     for name, document in found.items():
         assert document["command"] == name
         assert keys(document) == sorted(documented(name, "field"))

@@ -46,7 +46,7 @@ def test_other_ways_to_end(body: str) -> None:
     (3, 12) <= sys.version_info < (3, 12, 2),
     reason="this Python starts no thread once the main thread has ended (CPython issue 113964)",
 )
-@pytest.mark.parametrize("isolate", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["here", "isolated"])
 def test_a_thread_that_outlives_the_main_thread(isolate: bool) -> None:
     """It reads on, begins new pipelines, leaves some half read and keeps others: the program ends when it does."""
     code, out, err = run(f"""
@@ -164,7 +164,7 @@ def test_sys_exit_in_a_map_function_is_an_error_of_the_pipeline() -> None:
     assert (code, err) == (0, "")
 
 
-@pytest.mark.parametrize("group", [False, True], ids=["consumer", "group"])
+@pytest.mark.parametrize("group", [pytest.param(False, marks=pytest.mark.soak), True], ids=["consumer", "group"])
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_ctrl_c(executor: str, group: bool) -> None:
     """One KeyboardInterrupt in the consumer, whoever else got the signal, and then nothing is left.

@@ -216,7 +216,7 @@ def test_real_signals_at_random_moments(executor: str, samples: Callable[[int, i
     imported everything before.
     """
     delays = random.Random(3)
-    for _ in range(samples(3, 100)):
+    for _ in range(samples(3, 40)):
         with program(f"""
             discarded = []
 

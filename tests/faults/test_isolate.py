@@ -44,7 +44,10 @@ keep = next(it)
 @pytest.mark.parametrize(
     "body",
     [
-        "keep = [iter(isolated('process')), iter(isolated('thread'))]; [next(i) for i in keep]; sys.exit(0)",
+        pytest.param(
+            "keep = [iter(isolated('process')), iter(isolated('thread'))]; [next(i) for i in keep]; sys.exit(0)",
+            marks=pytest.mark.soak,
+        ),
         "r = ad.Runtime(ad.Options(isolate=True)); r.__enter__(); it = iter(pipeline('inline')); next(it)",
         "list(isolated('inline', 100)); r = ad.Runtime(ad.Options(isolate=True, close_timeout_s=100)); r.__enter__()",
         # A batch that is freed while the interpreter is being taken apart.

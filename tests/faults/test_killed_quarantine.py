@@ -73,7 +73,7 @@ def test_ids(scheme: str, deterministic: bool, tmp_path: Path) -> None:
         draw = random.Random(scheme)
         assert life(_BODY.format(path=str(tmp_path / "whole"), listed=str(whole), **names), 1 << 30, draw)
         source = _BODY.format(path=str(tmp_path / "torn"), listed=str(torn), **names)
-        for _ in range(samples(1, 40)):
+        for _ in range(samples(1, 20)):
             life(source, draw.randint(1, 8), draw)
         assert life(source, 1 << 30, draw)
     expected = {line["id"]: (line["url"], line["record"]) for line in lines_of(whole)}

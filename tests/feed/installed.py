@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 
 def needed(package: str) -> None:
     """Skips the module that calls it where a package is not installed."""
     pytest.importorskip(package, reason=f"{package} is not installed here: make feeds", exc_type=ImportError)
+
+
+def needed_here(package: str) -> None:
+    """Skips the test that calls it where a package is not installed; nothing is imported."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed here: make trainers")

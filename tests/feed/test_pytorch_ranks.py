@@ -69,6 +69,14 @@ def test_the_environment_and_the_group_say_which_part_is_whose(ranks: list[dict[
     assert len({len(rank["sharded"]) for rank in ranks}) == 1
 
 
+def test_one_checkpoint_has_the_positions_of_all(ranks: list[dict[str, Any]]) -> None:
+    """One rank saves what all have said; each goes on with its own."""
+    for rank in ranks:
+        assert rank["all ranks"]["rest"] == rank["all ranks"]["expected"]
+    both = [rank["all ranks"][part] for rank in ranks for part in ("first", "rest")]
+    assert sorted(chain(*chain(*both))) == list(range(90))
+
+
 def test_a_process_that_fails_takes_the_others_along(ranks: list[dict[str, Any]]) -> None:
     """None waits for it."""
     assert ranks[0]["error"].startswith("ZeroDivisionError")

@@ -52,6 +52,7 @@ def cases(rank: int) -> dict[str, Any]:
         found[f"{even} again"] = given(again)
     whole = ad.Dataset.range(90).shuffle(90, seed=1).filter(lambda _: True).batch(BATCH)
     found["sharded"] = given(feed.torch(whole, even="pad"))
+    found["all ranks"] = through_one_checkpoint(rank, whole)
     found["error"] = raised(feed.torch(own(rank).map(lambda batch: batch if rank else 1 // 0), shard=False))
     torch.distributed.barrier()
     leaving = feed.torch(own(rank).repeat(3), shard=False, deadline_s=SHORT_S)
@@ -61,6 +62,18 @@ def cases(rank: int) -> dict[str, Any]:
         found["left"] = raised(steps)
     torch.distributed.barrier()
     return found
+
+
+def through_one_checkpoint(rank: int, whole: ad.Dataset) -> dict[str, Any]:
+    """Two steps, a state that is saved by one rank for all, and the rest."""
+    batches = feed.torch(whole, even="pad")
+    steps = iter(batches)
+    first = [batch[mask].tolist() for batch, mask in (next(steps), next(steps))]
+    said: list[Any] = [json.dumps(batches.all_ranks().state_dict()) if rank == 0 else batches.all_ranks().state_dict()]
+    torch.distributed.broadcast_object_list(said)
+    again = feed.torch(whole, even="pad")
+    again.all_ranks().load_state_dict(json.loads(said[0]))
+    return {"first": first, "rest": given(again), "expected": given(steps)}
 
 
 def raised(batches: Any) -> str:

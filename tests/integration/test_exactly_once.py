@@ -264,7 +264,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_random_pipelines_deliver_every_element_once(files: list[str]) -> None:
     """Closed at random moments and brought back, until they end."""
     short = [files[0], files[1], files[3], files[4]]
-    for seed in range(samples(40, 2000)):
+    for seed in range(samples(20, 2000)):
         check(Draw(seed, short), seed)
 
 
@@ -362,7 +362,7 @@ def test_damaged_states_are_refused_or_work() -> None:
             next(it)
         text = json.dumps(it.state_dict())
     draw = random.Random(1)
-    for _ in range(samples(40, 2000)):
+    for _ in range(samples(20, 2000)):
         place = draw.randrange(len(text))
         damaged = text[:place] + draw.choice('0123456789-"[]{},~abn') + text[place + 1 :]
         try:

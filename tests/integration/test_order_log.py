@@ -80,7 +80,7 @@ def test_random_pipelines_are_repeated_bit_by_bit(tmp_path: Path) -> None:
     """Two epochs each, the later one first; with fewer, more or no worker processes."""
     others = [ad.Options(num_workers=count, memory_limit_bytes=64 << 20) for count in (0, 1, 3)]
     for options in others:
-        for seed in range(samples(6, 700)):
+        for seed in range(samples(3, 700)):
             draw = Draw(seed, [])
             path = tmp_path / f"{options.num_workers}-{seed}"
             first = [bits(list(recording(draw.make, path).iterator(epoch=epoch))) for epoch in range(2)]
@@ -92,7 +92,7 @@ def test_random_pipelines_are_repeated_bit_by_bit(tmp_path: Path) -> None:
 @pytest.mark.timeout(7200 if SOAK else 600)
 def test_interrupted_runs_are_repeated_as_one(tmp_path: Path) -> None:
     """Closed at random moments and brought back to states, also to earlier ones; replayed without an interruption."""
-    for seed in range(samples(14, 1000)):
+    for seed in range(samples(7, 1000)):
         draw = Draw(seed, [])
         path = tmp_path / str(seed)
         delivered = lives(draw.make, path, random.Random(seed))
@@ -263,7 +263,7 @@ def test_a_log_that_was_cut_off(tmp_path: Path) -> None:
     data = whole.read_bytes()
     draw = random.Random(1)
     lengths = []
-    for _ in range(samples(25, 1000)):
+    for _ in range(samples(12, 1000)):
         cut.write_bytes(data[: draw.randrange(len(data))])
         heard, error = until_it_ends(replaying(make, cut))
         assert bits(heard) == first[: len(heard)]
@@ -283,7 +283,7 @@ def test_a_damaged_log_is_refused_or_repeated(tmp_path: Path) -> None:
     first = bits(list(recording(make, path).iterator(epoch=0)))
     data = path.read_bytes()
     draw = random.Random(1)
-    for _ in range(samples(25, 1000)):
+    for _ in range(samples(12, 1000)):
         place = draw.randrange(len(data))
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :])
         heard, _ = until_it_ends(replaying(make, path))

@@ -489,7 +489,7 @@ def test_readers_of_different_lists_are_refused(files: list[str], tmp_path: Any)
         ad.state.split(states, 3)
 
 
-@pytest.mark.parametrize("seed", range(samples(60, 3000)))
+@pytest.mark.parametrize("seed", range(samples(30, 3000)))
 def test_damaged_states_are_refused_or_work(seed: int) -> None:
     """An error of one kind, or states, which are then refused or iterated."""
     draw = random.Random(seed)

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, State
+from asyncdata.memory.advance import EMPTY, Advance, Fold, State
+from asyncdata.memory.used import Used
 
 Model = list[tuple[list[int], list[str], bool]]
 """Per row what it uses up and the marks in front of it; a last entry without a row is the tail."""
@@ -32,19 +33,20 @@ def models(draw: st.DrawFn, rows: st.SearchStrategy[int] = st.integers(0, 6)) ->
 def build(model: Model) -> Advance:
     """The advance of a model."""
     used = [number for numbers, _, _ in model for number in numbers]
-    origins = np.zeros((len(used), 4), np.int64)
-    origins[:, 1] = used
+    pairs = np.zeros((len(used), 2), np.int64)
+    pairs[:, 1] = used
     sizes = [len(numbers) for numbers, _, is_row in model if is_row]
     ends = np.cumsum(sizes, dtype=np.int64)
     marks = tuple((row, mark) for row, (_, marks, _) in enumerate(model) for mark in marks)
-    plain = all(size == 1 for size in sizes)
-    return Advance(len(sizes), origins, None if plain else ends, marks)
+    is_plain = all(size == 1 for size in sizes) and len(used) == len(sizes)
+    return Advance(len(sizes), marks, Used(pairs, None if is_plain else ends))
 
 
 def read(advance: Advance) -> Model:
     """The model of an advance."""
-    numbers = advance.used_rows[:, 1].tolist()
-    bounds = [advance.end(row) for row in range(advance.rows + 1)]
+    used = advance.used or Used.nothing(advance.rows)
+    numbers = used.pairs[:, 1].tolist()
+    bounds = [used.end(row) for row in range(advance.rows + 1)]
     marks: list[list[str]] = [[] for _ in range(advance.rows + 1)]
     for row, mark in advance.marks:
         marks[row].append(mark)
@@ -68,11 +70,9 @@ def joined(models_: list[Model]) -> Model:
 
 @given(models())
 def test_building_and_reading_agree(model: Model) -> None:
-    """The tests' own model is faithful, and `used` is its prefix."""
+    """The tests' own model is faithful."""
     advance = build(model)
     assert read(advance) == model
-    for row in range(advance.rows + 1):
-        assert advance.used(row)[:, 1].tolist() == [n for numbers, _, _ in model[:row] for n in numbers]
     assert advance.has_news == bool(model[-1][0] or model[-1][1])
 
 
@@ -114,17 +114,19 @@ def test_select_keeps_what_it_drops_used_up(model: Model, data: st.DataObject) -
 
 
 @given(models(), st.data())
-def test_expand_uses_a_row_up_with_its_last_output(model: Model, data: st.DataObject) -> None:
-    """A row that becomes several is used up with the last of them; one that becomes none is as if dropped."""
+def test_expand_puts_marks_at_the_first_output(model: Model, data: st.DataObject) -> None:
+    """A row that becomes several has its marks at the first of them; one that becomes none is as if dropped."""
+    model = [([], marks, is_row) for _, marks, is_row in model]
     rows = len(model) - 1
     counts = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
     out: Model = []
-    for (numbers, marks, _), count in zip(model, counts, strict=False):
+    for (_, marks, _), count in zip(model, counts, strict=False):
         if not count:
-            out.append((numbers, marks, False))
+            out.append(([], marks, False))
         for j in range(count):
-            out.append((numbers if j == count - 1 else [], marks if j == 0 else [], True))
-    assert read(build(model).expand(np.array(counts, np.int64))) == joined([[*out, model[-1]]])
+            out.append(([], marks if j == 0 else [], True))
+    advance = Advance(rows, build(model).marks)
+    assert read(advance.expand(np.array(counts, np.int64))) == joined([[*out, model[-1]]])
 
 
 @given(models(), st.randoms())
@@ -146,6 +148,23 @@ def test_group_uses_up_whole_groups(model: Model, data: st.DataObject) -> None:
     bounds = [0, *stops, rows + 1]
     expected = [[n for numbers, _, _ in model[a:b] for n in numbers] for a, b in pairwise(bounds)]
     assert [numbers for numbers, _, _ in found] == expected
+
+
+@given(st.lists(st.sampled_from([0, 1, 1, 2]), max_size=5), st.lists(st.booleans(), min_size=1, max_size=3))
+def test_rows_side_by_side_use_up_what_all_of_them_use_up(sizes: list[int], tracked: list[bool]) -> None:
+    """In the order of the parts; a part that is not tracked adds nothing, and where none is nothing is."""
+    parts: list[Advance] = []
+    expected: list[list[int]] = [[] for _ in sizes]
+    for number, is_tracked in enumerate(tracked):
+        model: Model = [
+            ([100 * number + 10 * row + j for j in range(size)], [], True) for row, size in enumerate(sizes)
+        ]
+        parts.append(build([*model, ([], [], False)]) if is_tracked else Advance(len(sizes)))
+        for row, (numbers, _, _) in enumerate(model):
+            expected[row] += numbers if is_tracked else []
+    found = Advance.side_by_side(parts)
+    assert (found.used is None) == (not any(tracked))
+    assert [numbers for numbers, _, _ in read(found)[:-1]] == expected
 
 
 def test_marks_can_be_replaced() -> None:
@@ -191,4 +210,3 @@ def test_a_fold_goes_on_from_a_state() -> None:
     assert fold.at(EMPTY, 0) == State("base", 7)
     fold.feed(build([([1], [], True), ([], [], False)]))
     assert fold.state == State("base", 8)
-    assert len(NO_ORIGINS) == 0

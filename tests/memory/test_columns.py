@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncdata.memory.advance import Advance
+from asyncdata.memory.advance import EMPTY, Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import (
@@ -26,6 +26,7 @@ from asyncdata.memory.columns import (
 )
 from asyncdata.memory.leaf import BYTES, OBJECT, STR, Leaf, array_leaf
 from asyncdata.memory.structure import LEAF, TupleOf
+from asyncdata.memory.used import Used
 from tests.memory.places import Place, place
 
 
@@ -162,7 +163,7 @@ def test_objects_are_counted_roughly() -> None:
 def block(found: Place, values: list[int], kind: str) -> Block:
     origin = np.zeros((len(values), 4), np.int64)
     origin[:, 1] = values
-    advance = Advance(len(values), origin)
+    advance = Advance(len(values), (), Used(origin[:, :2]))
     if kind == "pair":
         return Block(TupleOf((LEAF, LEAF)), (ints(found, values), refs(found, values)), origin, advance)
     return Block(LEAF, (refs(found, values),), origin, advance)
@@ -177,11 +178,12 @@ def test_a_block_is_owned_once(kind: str) -> None:
         head, tail = whole.split(5)
         kept = head.select(np.array([0, 3]))
         assert kept.elements() == [before[0], before[3]]
-        assert kept.advance.end(2) == 4
+        assert kept.advance.used is not None
+        assert kept.advance.used.end(2) == 4
         order = np.array([2, 0, 1])
         turned = tail.reorder(order, tail.advance.reorder(order, ()))
         assert turned.elements() == [before[7], before[5], before[6]]
-        both = Block.concat([kept, Block.empty(Advance(0, whole.origin[:1])), turned])
+        both = Block.concat([kept, Block.empty(head.advance.dropped()), turned])
         assert both.elements() == [before[0], before[3], before[7], before[5], before[6]]
         assert both.origin[:, 1].tolist() == [0, 3, 7, 5, 6]
         assert both.nbytes > 0
@@ -200,10 +202,12 @@ def test_blocks_of_unlike_structure_are_joined_as_objects() -> None:
 
 def test_blocks_without_rows_join_to_one() -> None:
     """News alone stays news."""
-    origin = np.zeros((2, 4), np.int64)
-    joined = Block.concat([Block.empty(Advance(0, origin)), Block.empty(Advance(0, origin[:1]))])
+    two = Advance(2, ((0, "mark"),), Used(np.zeros((2, 2), np.int64)))
+    joined = Block.concat([Block.empty(two.dropped()), Block.empty(two.split(1)[0].dropped()), Block.empty(EMPTY)])
     assert len(joined) == 0
-    assert len(joined.advance.used_rows) == 3
+    assert joined.advance.used is not None
+    assert len(joined.advance.used.pairs) == 3
+    assert not joined.advance.marks
     assert "no columns" in repr(joined)
 
 

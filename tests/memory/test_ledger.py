@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from random import Random
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from asyncdata.errors import MemoryLimitError, PipelineClosedError
 from asyncdata.memory.accounts import Kind, TicketState
 from asyncdata.memory.ledger import Ledger
-from tests.memory.pipelines import Simulation, StarvedError
+from tests.memory.pipelines import Event, Simulation, StarvedError
 from tests.memory.plans import Piece, Plan
 
 SOAK = bool(os.environ.get("ASYNCDATA_SOAK"))
@@ -65,9 +66,24 @@ def expected(plan: Plan) -> list[tuple[int, int]]:
     return [(n, i) for n, shard in enumerate(plan.shards) for i in range(sum(piece.rows for piece in shard))]
 
 
-def finish(plan: Plan, limit: int, seed: int) -> Simulation:
+class Turned(Simulation):
+    """Somebody turns what may change while a pipeline runs: tasks at a time, batches and chunks ahead, what waits."""
+
+    def events(self) -> list[Event]:
+        rng = self.rng
+        if rng.random() < 0.3:
+            self.plan = dataclasses.replace(
+                self.plan,
+                tasks=rng.randint(1, 8) if self.plan.tasks else 0,
+                prefetch=rng.randint(1, 6),
+                depth=rng.randint(0, 6),
+            )
+        return super().events()
+
+
+def finish(plan: Plan, limit: int, seed: int, kind: type[Simulation] = Simulation) -> Simulation:
     """Runs a plan, and sees all rows delivered, those of one shard in order where nothing reorders them."""
-    simulation = Simulation(plan, limit, Random(seed))
+    simulation = kind(plan, limit, Random(seed))
     simulation.run()
     assert sorted(simulation.delivered) == expected(plan)
     if not plan.shuffle and (plan.ordered or not plan.tasks):
@@ -84,6 +100,14 @@ def test_enough_is_enough(seed: int) -> None:
     """At the limit that the plan needs, every run delivers every row: nothing stalls, nothing fails."""
     plan = random_plan(Random(seed))
     finish(plan, plan.enough(), seed)
+
+
+@given(st.integers(0, 1 << 48))
+@settings(max_examples=20000 if SOAK else 150, deadline=None, derandomize=not SOAK)
+def test_enough_is_enough_whatever_is_turned(seed: int) -> None:
+    """Settings that change at any time, in any direction, stall nothing and need no more memory than the first ones."""
+    plan = random_plan(Random(seed))
+    finish(plan, plan.enough(), seed, Turned)
 
 
 @given(st.integers(0, 1 << 48))

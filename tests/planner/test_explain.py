@@ -48,6 +48,9 @@ TWO = ad.Options(num_workers=2)
         (NUMBERS.map(double, executor="thread"), "in threads", "executor='thread' is given"),
         (NUMBERS.map(double, 4).with_options(ad.Options(num_workers=0)), "in threads", "num_workers=0"),
         (NUMBERS.map(double_later, 4), "as coroutines", "its function is async"),
+        (NUMBERS.map(double_later, ad.AUTOTUNE), "as coroutines", "AUTOTUNE begins with 16 calls at a time"),
+        (NUMBERS.map(double, ad.AUTOTUNE), "in worker processes", "AUTOTUNE begins with two tasks per worker"),
+        (NUMBERS.prefetch(ad.AUTOTUNE), "on the stage loop", "AUTOTUNE finds how many elements"),
         (NUMBERS.map(double, executor="inline"), "on the stage loop", "executor='inline' is given"),
         (ad.TFRecordDataset("a").map(ad.parse_example(SPEC), ad.AUTOTUNE), "on the stage loop", "light parser"),
         (

@@ -88,7 +88,7 @@ def test_truth_is_part_of_the_predicate() -> None:
 
 def block(count: int) -> Block:
     origin = source_origin(1, 0, count)
-    return block_of_elements(list(range(count)), origin, Advance(count, origin))
+    return block_of_elements(list(range(count)), origin, Advance(count))
 
 
 def test_rows_until_one_fails() -> None:

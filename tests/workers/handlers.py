@@ -306,9 +306,16 @@ def describe_process(arena: memoryview, payload: bytes, need: Need) -> bytes:
             "stdin": sys.stdin.read(),
             "optimize": sys.flags.optimize,
             "warnoptions": sys.warnoptions,
-            "descriptors": len(os.listdir("/proc/self/fd")),
+            "descriptors": [_target(number) for number in sorted(os.listdir("/proc/self/fd"), key=int)],
         }
     ).encode()
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return "the listing"
 
 
 def say(arena: memoryview, payload: bytes, need: Need) -> bytes:

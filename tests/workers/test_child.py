@@ -314,7 +314,9 @@ async def test_a_worker_ignores_sigint_and_blocks_no_signal(described: dict[str,
 
 async def test_a_worker_has_only_the_descriptors_it_needs(described: dict[str, Any]) -> None:
     """Standard streams, two sockets, the crash file, the mapped arena; and the listing itself."""
-    assert described["descriptors"] == 8
+    # Some builds of libffi keep a descriptor of their own file.
+    descriptors = [target for target in described["descriptors"] if "libffi" not in target]
+    assert len(descriptors) == 8, descriptors
 
 
 async def test_numeric_libraries_get_one_thread_unless_the_user_said_otherwise(

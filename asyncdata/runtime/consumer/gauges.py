@@ -5,16 +5,14 @@ Numbers are read one after the other while the loops go on, so that sums may be 
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
-from collections.abc import Mapping
-from enum import Enum
-from typing import Any
 
 from asyncdata.memory.accounts import LedgerSnapshot
 from asyncdata.observe.cpu_time import CpuTime, of_thread
-from asyncdata.observe.parts import CpuStats, ReadStats, StageStats, WorkersStats
+from asyncdata.observe.line_table import since
+from asyncdata.observe.parts import CpuStats, ReadStats, StageStats, WorkersStats, line_stats
+from asyncdata.observe.plain import plain
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.stopwatch import clock
 from asyncdata.options import usable_cpus
@@ -42,9 +40,11 @@ class Gauges:
         self._deliverer = deliverer
         self._began = clock()
         self._processors = Processors(runtime.pool_stats())
-        self._fetch = runtime.io.stats()
-        self._reading_s = runtime.io.reading_s
+        self._io = runtime.io  # the Runtime lets go of it when it closes
+        self._fetch = self._io.stats()
+        self._reading_s = self._io.reading_s
         self._short_s = services.budget.short.seconds()
+        self._lines = runtime.sampling.lines()
 
     def read(self) -> PipelineStats:
         """A snapshot; without what only the consumer's side knows."""
@@ -52,7 +52,7 @@ class Gauges:
         ledger = budget.snapshot()
         window_s = clock() - self._began
         pool = self._runtime.pool_stats()
-        fetch = self._runtime.io.stats()
+        fetch = self._io.stats()
         return PipelineStats(
             deliveries=self._deliverer.deliveries,
             bytes=self._deliverer.nbytes,
@@ -62,12 +62,14 @@ class Gauges:
             peak_bytes=ledger.peak,
             stages=_stages(ledger),
             workers=_workers(pool),
-            fetch=_plain(fetch),
+            fetch=plain(fetch),
             skipped=self._services.skipped(),
             window_s=window_s,
             steps=step_stats(self._services.meters, window_s),
             reads=self._reads(fetch, window_s),
             cpu=self._processors.read(pool),
+            lines=line_stats(since(self._runtime.sampling.lines(), self._lines)),
+            knobs=self._services.knobs.stats(),
         )
 
     def _reads(self, fetch: FetchStats, window_s: float) -> ReadStats:
@@ -75,7 +77,7 @@ class Gauges:
         throttled = FailureCause.THROTTLED
         return ReadStats(
             bytes=fetch.bytes - before.bytes,
-            in_flight=(self._runtime.io.reading_s - self._reading_s) / max(window_s, 1e-9),
+            in_flight=(self._io.reading_s - self._reading_s) / max(window_s, 1e-9),
             limit=fetch.limit,
             retries=fetch.retries - before.retries,
             refused=fetch.failures.get(throttled, 0) - before.failures.get(throttled, 0),
@@ -146,18 +148,3 @@ def _workers(pool: PoolStats | None) -> WorkersStats | None:
         restarts=pool.deaths,
         busy_s=pool.busy_s,
     )
-
-
-def _plain(stats: Any) -> Mapping[str, Any]:
-    """Fields of a frozen record as values that can be pickled."""
-    return {field.name: _plain_value(getattr(stats, field.name)) for field in dataclasses.fields(stats)}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key.value if isinstance(key, Enum) else key: _plain_value(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value):
-        return _plain(value)
-    if isinstance(value, tuple | list):
-        return tuple(_plain_value(item) for item in value)
-    return value.value if isinstance(value, Enum) else value

@@ -14,7 +14,7 @@ that catches errors and continues that the epoch is complete.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import os
 import threading
 import weakref
@@ -25,15 +25,18 @@ from typing import Any, Final, NoReturn, Self
 from asyncdata import arguments
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, StateError
 from asyncdata.memory.advance import State
+from asyncdata.observe.profile import active_profile
 from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.plan.label import steps_of
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import drawn_seeds
 from asyncdata.planner.sharing import readers_of
 from asyncdata.runtime.consumer.delivery import Delivery
 from asyncdata.runtime.consumer.positions import Positions
-from asyncdata.runtime.consumer.waits import Waits
+from asyncdata.runtime.consumer.readings import Readings
 from asyncdata.runtime.life.running import Running, prepare
-from asyncdata.runtime.state.document import SavedState, from_document, to_document
+from asyncdata.runtime.state.document import PlanLines, SavedState, from_document, to_document
+from asyncdata.runtime.state.filling import bring_back, memory_cells
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.order_log import OrderLogWriter
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack
@@ -74,6 +77,9 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     def _begin(self, epoch: int, saved: SavedState | None, position: int = 0) -> None:
         """Starts a pipeline, at the beginning of an epoch, at a state, or where a run that is repeated began."""
+        self._cells = memory_cells(self._plan)
+        if saved is not None:
+            bring_back(self._cells, saved.caches)
         running = prepare(self._plan, epoch, saved, position)
         saved, self._until = running.saved, running.until
         self.epoch = epoch if saved is None else saved.epoch
@@ -82,8 +88,6 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._delivery: Delivery | None = None
         self._row = 0
         self._handed = 0
-        self._stats = PipelineStats()
-        self._waits = Waits()
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
@@ -102,13 +106,18 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         self._finalizer = weakref.finalize(self, running.signal)
         # At exit Runtimes are closed as a whole, and waited for.
         self._finalizer.atexit = False
+        self._readings = Readings(running, self._finalizer)
         self._made = running.cargo
+        self._drawn = tuple(drawn_seeds(running.cargo.plan))
         self._log: OrderLogWriter | None = None
         try:
             if (path := running.cargo.options.order_log) is not None:
-                state = self._document(0, UNTOUCHED, NOTHING) if saved is None else to_document(saved, self._plan)
+                state = self._document(0, UNTOUCHED, NOTHING) if saved is None else to_document(saved, self._lines)
                 self._log = OrderLogWriter(os.fspath(path), state)
             running.start()
+            for recorder in (active_profile(), running.runtime.profile_socket):
+                if recorder is not None:
+                    recorder.watch(self._readings, steps_of(self._plan), self.epoch, options)
         except BaseException:
             self._finalizer()
             if running.owns_runtime:
@@ -130,7 +139,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             element = self._take()
             while element is _NOTHING and not self._ended:
                 running = self._usable()
-                with self._waits.waiting():
+                with self._readings.waits.waiting():
                     running.edge.wait()
                 element = self._take()
         except BaseException as error:
@@ -159,7 +168,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                     await self.aclose()
                 raise self._outcome(StopAsyncIteration())
             running = self._usable()
-            with self._waits.waiting():
+            with self._readings.waits.waiting():
                 await running.edge.wait_async()
 
     def _is_taken_over(self) -> bool:
@@ -193,6 +202,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                     if not len(delivery):
                         self._delivery = None
                         return _NOTHING  # it only has news
+                    self._readings.waits.received(len(delivery))
                 row = self._row
                 taken = 1
                 self._row += taken
@@ -317,14 +327,19 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 epoch=self.epoch,
                 position=at,
                 seed=made.seed,
-                drawn=tuple(drawn_seeds(made.plan)),
+                drawn=self._drawn,
                 state=state,
                 causes=self._readers.part.causes,
                 news=news,
                 division=self._readers.division(made.options.seed, refused),
+                caches=tuple(cell.filling for cell in self._cells),
             ),
-            self._plan,
+            self._lines,
         )
+
+    @functools.cached_property
+    def _lines(self) -> PlanLines:
+        return PlanLines.of(self._plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state: what is running is closed, and the next element is the one behind the state.
@@ -366,12 +381,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             >>> it.stats().elements
             3
         """
-        running = self._running
-        if running is not None and os.getpid() == self._pid:
-            self._stats = running.stats()
-        with self._lock:
-            consumer = self._waits.stats(self._handed, self._stats.consumer.lag_s)
-            return dataclasses.replace(self._stats, elements=self._handed, consumer=consumer)
+        return self._readings.stats(self._handed)
 
     def __repr__(self) -> str:
         running = self._running
@@ -416,13 +426,14 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             "out elements that fail with Options(errors=ErrorPolicy(...))"
         )
 
-    def _let_go(self, running: Running) -> None:
+    def _let_go(self) -> None:
         """It has ended; what it counted stays."""
-        self._stats = running.stats()
+        self._readings.end(self._handed)
         self._forget()
 
     def _forget(self) -> None:
         self._running = None
+        self._readings.leave()
         self._finalizer.detach()
 
     def close(self) -> None:
@@ -435,7 +446,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         if running is not None:
             with self._reported_once():
                 running.close()
-            self._let_go(running)
+            self._let_go()
 
     async def aclose(self) -> None:
         """As `close`, for asyncio programs: does not block the loop."""
@@ -443,7 +454,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         if running is not None:
             with self._reported_once():
                 await running.aclose()
-            self._let_go(running)
+            self._let_go()
 
     def abandon(self) -> None:
         """Ends the iteration without waiting for its end, as when nobody refers to the iterator any more.
@@ -477,7 +488,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
         running = self._running
         with self._lock:
             self._closed = True
-            self._waits.end()
+            self._readings.waits.end()
             self._delivery = None
             if self._log is not None:
                 self._log.close()

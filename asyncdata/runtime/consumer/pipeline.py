@@ -23,12 +23,14 @@ from asyncdata.memory.structure import LEAF
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
+from asyncdata.planner.fingerprint import fingerprint
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.sharing import readers_of
 from asyncdata.planner.sizes import divide, worker_stages
 from asyncdata.runtime.consumer.delivery import Deliverer, Delivery
 from asyncdata.runtime.consumer.edge import Exit
 from asyncdata.runtime.consumer.gauges import Gauges
+from asyncdata.runtime.knob import Knobs
 from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
@@ -57,6 +59,7 @@ class Pipeline:
         edge: Where deliveries go.
         ended: Called on the stage loop when everything is put back.
         remote: The consumer is another process.
+        sample_hz: How often per second to look at which line user code is in; 0: never.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class Pipeline:
         ended: Callable[[], None],
         start: Start | None = None,
         remote: bool = False,
+        sample_hz: float = 0.0,
     ) -> None:
         self._runtime = runtime
+        self._written = plan
         self._plan = rewrite(plan, options)
         self._options = options
         self._seed = seed
@@ -83,11 +88,14 @@ class Pipeline:
         self._edge = edge
         self._ended = ended
         self._remote = remote
+        self._sample_hz = sample_hz
+        self._is_sampled = False
         self._gauges: Gauges | None = None
         self._last_stats = PipelineStats()
         self._root: Stage | None = None
         self._root_ended = False
         self._budget: Budget | None = None
+        self._knobs: Knobs | None = None
 
     async def run(self) -> None:
         """Runs to the end, or until the edge is closed, or until cancelled, which the Runtime does when it closes."""
@@ -125,6 +133,7 @@ class Pipeline:
                         tasks.spawn,
                         self._tracks,
                         self._start,
+                        self._runtime.found(fingerprint(self._written)),
                     )
                 )
                 error = await self._work(services[0])
@@ -149,6 +158,7 @@ class Pipeline:
             # A consumer that leaves does not wait for what its pipeline waits for: slow reads, slow functions.
             services.budget.activity.enter()
             services.budget.activity.consume(True)
+            self._knobs = services.knobs
             self._edge.attach(asyncio.get_running_loop(), self._hear, left=task.cancel)
             deliverer = Deliverer(
                 services.budget,
@@ -158,6 +168,9 @@ class Pipeline:
                 fine_share_bytes=shares.fine_lease_bytes,
                 remote=self._remote,
             )
+            if self._sample_hz:
+                self._is_sampled = True
+                self._runtime.sampling.begin(self._sample_hz)
             self._gauges = Gauges(self._runtime, services, deliverer)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
@@ -185,6 +198,7 @@ class Pipeline:
             services=services,
             place="plan",
             element=(),
+            seed=services.seed,
             epoch=(self._epoch,),
             rank=1,
             rows_account=consumer,
@@ -236,6 +250,8 @@ class Pipeline:
         """Whether the consumer waits for the next element; a pipeline that has ended does not care."""
         if self._budget is not None:
             self._budget.activity.consume(not starving)
+        if self._knobs is not None:
+            self._knobs.consume(waits=starving)
 
     def stats(self) -> PipelineStats:
         """How it stands, or stood when it was put back; from any thread."""
@@ -244,6 +260,8 @@ class Pipeline:
 
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
         self._last_stats, self._gauges = self.stats(), None
+        if self._is_sampled:
+            self._runtime.sampling.end(self._sample_hz)
         closed: list[BaseException] = []
         try:
             if self._root is not None:

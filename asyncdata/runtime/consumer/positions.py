@@ -46,7 +46,6 @@ class Positions:
     ) -> None:
         self._delivered = Delivered(state.tracks)
         self._delivered.bound = bound
-        self._tracked = tracked
         if tracked and position and not state.tracks:
             self._delivered.refused = "the state that the iterator began at does not say what was delivered"
         self._fold = Fold(state.state)
@@ -71,8 +70,8 @@ class Positions:
         while len(self._spans) > 1 and self._spans[1].first <= oldest:
             self._begin = self._spans[1].first
             old = self._spans.popleft()
-            if self._tracked:
-                self._delivered.feed(old.advance.used_rows)
+            if old.advance.used is not None:
+                self._delivered.feed(old.advance.used.pairs)
 
     @property
     def committed(self) -> int | None:
@@ -95,8 +94,8 @@ class Positions:
             row = position - span.first
             if row <= 0:
                 break
-            advance = span.advance
-            found.feed(advance.used_rows if row > advance.rows else advance.used(row))
+            if (used := span.advance.used) is not None:
+                found.feed(used.pairs if row > span.advance.rows else used.pairs[: used.end(row)])
         return found
 
     def at(self, position: int) -> tuple[State, bool]:

@@ -1,6 +1,7 @@
 """How long a consumer waited: a sum, and a histogram whose bins are 19 % wide.
 
-An element that was ready costs nothing. A wait costs two readings of the clock and a logarithm.
+An element that was ready costs nothing. A wait costs two readings of the clock and a logarithm. While a profile is
+recorded, a delivery costs a reading of the clock and a tuple.
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ from contextlib import contextmanager
 
 from asyncdata.observe.parts import ConsumerStats
 from asyncdata.observe.stopwatch import Stopwatch, clock
+from asyncdata.observe.timeline import Arrivals
 
 _BINS_PER_OCTAVE = 4
 _LEAST_S = 1e-6
 
 
 class Waits:
-    """The waits of one iteration, from any thread."""
+    """The waits of one iteration, from any thread.
+
+    Attributes:
+        elements: How many were delivered, counted a delivery at a time.
+        arrivals: When; None unless somebody records a profile.
+    """
 
     def __init__(self) -> None:
+        self.elements = 0
+        self.arrivals: Arrivals | None = None
         self._watch = Stopwatch()
         self._bins: Counter[int] = Counter()
         self._first_s: float | None = None
@@ -41,9 +50,19 @@ class Waits:
             else:
                 self._bins[int(_BINS_PER_OCTAVE * math.log2(max(took / _LEAST_S, 1.0)))] += 1
 
+    def received(self, elements: int) -> None:
+        """One more delivery was taken."""
+        self.elements += elements
+        if self.arrivals is not None:
+            now = clock()
+            self.arrivals.add(self._began or now, now, elements, self._watch.seconds(now))
+
     def end(self) -> None:
         """The iteration is over; what the consumer does from now on is its own affair. Idempotent."""
-        self._ended = self._ended or clock()
+        if not self._ended:
+            self._ended = clock()
+            if self.arrivals is not None:
+                self.arrivals.add(self._began or self._ended, self._ended, 0, self._watch.seconds(self._ended))
 
     def stats(self, elements: int, lag_s: float) -> ConsumerStats:
         """A snapshot.

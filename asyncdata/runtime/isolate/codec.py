@@ -17,6 +17,7 @@ import numpy.typing as npt
 from asyncdata.errors import PipelineError
 from asyncdata.memory.advance import Advance, Marks, Rows
 from asyncdata.memory.structure import Structure
+from asyncdata.memory.used import Used
 from asyncdata.runtime.consumer.delivery import ColumnParts, Delivery
 from asyncdata.runtime.isolate import out_of_band
 from asyncdata.runtime.memory.packing import RefLeaf
@@ -27,9 +28,8 @@ class _Contents(NamedTuple):
     columns: ColumnParts
     in_arena: bool
     origin: Rows
-    used: Rows
-    ends: Rows | None
     marks: Marks
+    used: tuple[Rows, Rows | None] | None
     ordered: bool
     news: News | None
 
@@ -57,9 +57,8 @@ def wrap(delivery: Delivery) -> out_of_band.Buffers:
         delivery.columns,
         delivery.base is not None,
         delivery.origin,
-        advance.used_rows,
-        advance.ends,
         advance.marks,
+        None if advance.used is None else (advance.used.pairs, advance.used.ends),
         advance.ordered,
         delivery.news,
     )
@@ -92,8 +91,8 @@ def unwrap(
         base: The arena, through a lease.
         to_copy: See `Delivery`.
     """
-    columns, in_arena, origin, used, ends, marks, ordered, news = _Contents(*contents)
-    advance = Advance(len(origin), used, ends, marks, ordered=ordered)
+    columns, in_arena, origin, marks, used, ordered, news = _Contents(*contents)
+    advance = Advance(len(origin), marks, None if used is None else Used(*used), ordered=ordered)
     delivery = Delivery(structure, columns, base if in_arena else None, origin, advance, to_copy=to_copy and in_arena)
     delivery.news = news
     return delivery

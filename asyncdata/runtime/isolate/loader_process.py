@@ -128,6 +128,7 @@ class Host:
                 edge=run.outlet,
                 ended=lambda: self._put_back(run),
                 remote=True,
+                sample_hz=cargo.sample_hz,
             )
         except BaseException as error:  # noqa: BLE001 -- importing the user's modules may raise anything
             failure = error

@@ -28,6 +28,7 @@ class Cargo:
         epoch: Number of the iteration.
         start: The state that the pipeline is brought back to; None: it begins.
         backends: What serves URL schemes, beside asyncdata itself.
+        sample_hz: How often per second to look at which line user code is in; 0: never.
     """
 
     plan: Node
@@ -36,6 +37,7 @@ class Cargo:
     epoch: int
     start: Start | None = None
     backends: Mapping[str, BackendSpec] = field(default_factory=registered_backends)
+    sample_hz: float = 0.0
 
 
 def load_up(cargo: Cargo) -> tuple[int, int]:

@@ -121,6 +121,11 @@ class LoopThread:
         """Whether the caller runs in this thread."""
         return self._thread.is_current()
 
+    @property
+    def identifier(self) -> int:
+        """The thread's identifier; 0 before it runs."""
+        return self._thread.ident or 0
+
     def is_alive(self) -> bool:
         """Whether the thread has not ended."""
         return self._thread.is_alive()

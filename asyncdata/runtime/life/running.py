@@ -8,6 +8,7 @@ import secrets
 
 from asyncdata.errors import PipelineClosedError, StateError
 from asyncdata.observe.parts import ConsumerStats
+from asyncdata.observe.profile import active_profile
 from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
@@ -90,6 +91,7 @@ class RunningHere(Running):
             start=cargo.start,
             edge=self.edge,
             ended=self.gone.open,
+            sample_hz=cargo.sample_hz,
         )
 
     def start(self) -> None:
@@ -230,7 +232,9 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None, position: i
     runtime = shared or Runtime(options, pipelines=1)
     runtime.idle_options.warn(idle)
     kind = RunningIsolated if runtime.options.isolate else RunningHere
-    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, start=start)
+    profile = active_profile()
+    sample_hz = 0.0 if profile is None else profile.sample_hz
+    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, start=start, sample_hz=sample_hz)
     running = kind(runtime, cargo, owns_runtime=shared is None)
     running.saved, running.until = saved, None if run is None else run.until
     return running

@@ -18,7 +18,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -31,7 +31,9 @@ from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.life.close_wait import wait_for_end
 from asyncdata.runtime.life.exit_hooks import discharge, enlist
 from asyncdata.runtime.life.interrupt_safe import Gate
+from asyncdata.runtime.life.line_sampling import LineSampling
 from asyncdata.runtime.life.loops import LoopThread, describe_tasks
+from asyncdata.runtime.life.profile_socket import ProfileSocket
 from asyncdata.runtime.life.threads import Threads, in_thread
 from asyncdata.runtime.memory.budgets import Budgets
 from asyncdata.runtime.reading.io import Io
@@ -48,6 +50,8 @@ T = TypeVar("T")
 _LOGGER: Final = logging.getLogger(__name__)
 _SPACE_FACTOR: Final = 16
 _LEAST_SPACE: Final = 1 << 34
+_MOST_FOUND: Final = 64
+"""Plans whose settings are kept for their next iteration."""
 
 _active: contextvars.ContextVar[Runtime | None] = contextvars.ContextVar("asyncdata_runtime", default=None)
 
@@ -98,8 +102,11 @@ class Runtime:
         self._pipelines: set[asyncio.Task[None]] = set()
         self._close_error: BaseException | None = None
         self._abandoned = False
+        self._found: dict[tuple[str, ...], dict[str, int]] = {}
         self.idle_options = IdleOptions()
+        self.sampling = LineSampling(self._sampled_threads)
         self.loader: Loader | None = None
+        self.profile_socket: ProfileSocket | None = None
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -153,6 +160,8 @@ class Runtime:
                     self._start_loader()
                 else:
                     self._start_loops()
+                if self.options.profile_socket:
+                    self.profile_socket = ProfileSocket()
                 enlist(self)
                 self._state = "open"
             except BaseException as error:
@@ -163,9 +172,17 @@ class Runtime:
                 raise
 
     def _start_loader(self) -> None:
-        inside = dataclasses.replace(self.options, isolate=False)
-        self.loader = Loader(inside, self._parts, gone=lambda: discharge(self))
+        inside = dataclasses.replace(self.options, isolate=False, profile_socket=False)
+        self.loader = Loader(inside, self._parts, gone=self._loader_gone)
         self.loader.start()
+
+    def _loader_gone(self) -> None:
+        self._end_socket()
+        discharge(self)
+
+    def _end_socket(self) -> None:
+        if self.profile_socket is not None:
+            self.profile_socket.close()
 
     def _start_loops(self) -> None:
         # The I/O loop ends after the stage loop, so ending the stage loop ends both.
@@ -186,6 +203,7 @@ class Runtime:
         self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
 
     def _undo_start(self) -> None:
+        self._end_socket()
         self.abandon()
         discharge(self)
         if self.loader is None:
@@ -324,6 +342,7 @@ class Runtime:
                 self._close_error = errors[0]
                 for each in errors:
                     _LOGGER.warning("while closing: %s", each)
+            self.sampling.close()
             self.returns.close()
             if self._abandoned:
                 # The thread lives as long as the task that does not end; closing does not wait for it.
@@ -362,6 +381,7 @@ class Runtime:
 
     def _gone(self) -> None:
         """Runs as the last step of the last thread, unless the start failed."""
+        self._end_socket()
         if self._state == "starting":
             if hasattr(self, "arena"):
                 self.arena.close()
@@ -412,6 +432,17 @@ class Runtime:
         """Starts a task that belongs to the Runtime. Call it on the stage loop."""
         return self._stage.spawn(coroutine)
 
+    def found(self, fingerprint: Sequence[str]) -> dict[str, int]:
+        """The settings that iterations of a plan have found, to be read and changed. Call it on the stage loop.
+
+        Args:
+            fingerprint: Of the plan.
+        """
+        found = self._found.setdefault(tuple(fingerprint), {})
+        if len(self._found) > _MOST_FOUND:
+            del self._found[next(iter(self._found))]
+        return found
+
     @property
     def num_workers(self) -> int:
         """The number of worker processes that exist or will exist."""
@@ -430,7 +461,14 @@ class Runtime:
             self._pool = WorkerPool(
                 arena_fd=arena.fd, arena_bytes=arena.nbytes, num_workers=self.num_workers, close_timeout_s=limit_s
             )
+            self.sampling.include(self._pool)
         return self._pool
+
+    def _sampled_threads(self) -> dict[int, str]:
+        """Threads that may run user code."""
+        threads = self._threads
+        found = {} if threads is None else dict.fromkeys(threads.identifiers(), "threads")
+        return {self._stage.identifier: "stage loop", **found}
 
     def pool_stats(self) -> PoolStats | None:
         """Returns counters of the worker processes; None if there are none yet."""
@@ -473,6 +511,9 @@ class Runtime:
         """
         if self._state not in ("open", "closing"):
             return
+        if self.profile_socket is not None:
+            for descriptor in self.profile_socket.descriptors():
+                os.dup2(nowhere, descriptor, inheritable=False)
         if self.loader is not None:
             self.loader.drop_inherited(nowhere)
             for descriptor in memory_files():

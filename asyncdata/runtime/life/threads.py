@@ -59,6 +59,10 @@ class Threads:
         """Returns the stacks of threads that run user code, by name. Any thread may call it."""
         return self._pool.stacks()
 
+    def identifiers(self) -> list[int]:
+        """Returns their identifiers. Any thread may call it."""
+        return self._pool.identifiers()
+
     def is_current(self) -> bool:
         """Returns whether the caller runs in one of them."""
         return self._pool.is_current()

@@ -29,7 +29,8 @@ from asyncdata.runtime.stages.store.cache import CacheStage
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
 from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
-from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryStore
+from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryCell, MemoryStore
+from asyncdata.runtime.state.filling import Filling
 from asyncdata.runtime.state.resume import again, batches, counted, cursor, selected
 from asyncdata.runtime.user_code import UserFunction, as_int
 
@@ -148,11 +149,23 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
     freshness = None
     store: ElementStore
     if node.filename is None:
-        store = MemoryStore(context, node.cell, services.charges(node.cell), cardinality(node.input))
+        cell, filling = node.cell, _filling(node.cell, scope)
+        if cell.images is not None and cell.filling != filling:
+            cell = MemoryCell()  # the state is of a program in which another run had filled it
+        scope = dataclasses.replace(scope, **filling._asdict())
+        store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:
         freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context)
         store = FileStore(context, node.filename, services.io, services.next_order(), freshness)
     return CacheStage(context, store, lambda: _kept_input(node, scope, freshness), image_bytes=_image_bytes(scope))
+
+
+def _filling(cell: MemoryCell, scope: Scope) -> Filling:
+    """The run in which a cell is filled: the first one, also where the state of a later run brings it back."""
+    mark = None if scope.state is None else scope.state.mark
+    if mark is not None and "filling" in mark:
+        return Filling.from_mark(mark["filling"])
+    return cell.filling or Filling(scope.seed, scope.epoch, scope.element)
 
 
 def _image_bytes(scope: Scope) -> int:

@@ -166,7 +166,7 @@ def made_inside(function: Callable[[Element, Rows], Node], element: Element, ori
     """
     place = (*scope.epoch, *scope.element, *origin.tolist())
     numbers = itertools.count()
-    with drawing_seeds(lambda: stage_key(scope.services.seed, f"inner {next(numbers)}", place)[0] >> 1):
+    with drawing_seeds(lambda: stage_key(scope.seed, f"inner {next(numbers)}", place)[0] >> 1):
         return function(element, origin)
 
 
@@ -197,7 +197,7 @@ def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: b
     if order and not fresh:
         element = ()
     epoch = scope.epoch if fresh else (0,)
-    chosen = services.seed if seed is None else seed
+    chosen = scope.seed if seed is None else seed
     return stage_key(chosen, f"draw {node.draws_before}", (*epoch, *element))
 
 
@@ -239,4 +239,4 @@ def _are_in_place(node: Node) -> bool:
 
 def keys(scope: Scope) -> tuple[int, int]:
     """The key of the random numbers that functions with ``rng=True`` are given."""
-    return stage_key(scope.services.seed, "map", scope.epoch)
+    return stage_key(scope.seed, "map", scope.epoch)

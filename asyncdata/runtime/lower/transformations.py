@@ -7,6 +7,7 @@ from typing import Final
 from asyncdata.memory.advance import Rows, State
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
+from asyncdata.planner.autotune import TIMES
 from asyncdata.planner.shards import shard_label
 from asyncdata.runtime.lower.registry import (
     around_inner,
@@ -139,8 +140,11 @@ def _prefetch(node: transformations.Prefetch, scope: Scope, context: StageContex
     if node.buffer_size == 0:
         return upstream
     limit = scope.services.budget.limit
-    autotuned = Depth(min(_PREFETCHED_BYTES, limit // _PREFETCHED_PART), limit // _PREFETCHED_USUAL_PART)
-    return PrefetchStage(context, upstream, autotuned if node.buffer_size == AUTOTUNE else node.buffer_size)
+    if node.buffer_size != AUTOTUNE:
+        return PrefetchStage(context, upstream, node.buffer_size)
+    times = scope.knob(context, "times", TIMES, context.meter.full)
+    depth = Depth(min(_PREFETCHED_BYTES, limit // _PREFETCHED_PART), limit // _PREFETCHED_USUAL_PART, times)
+    return PrefetchStage(context, upstream, depth)
 
 
 # --- one element after the other -----------------------------------------------------------------------------------

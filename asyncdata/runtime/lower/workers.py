@@ -13,8 +13,10 @@ from asyncdata.memory.wire import as_views
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name
+from asyncdata.planner.autotune import CALLS, tasks
 from asyncdata.planner.fuse import joined_name, reads_rows
 from asyncdata.planner.rules import tasks_verify
+from asyncdata.runtime.knob import Knob
 from asyncdata.runtime.lower.registry import keys, lower, lowers, resumed
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
@@ -53,11 +55,12 @@ def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stag
         return VectorizedMapStage(context, lowered(scope.below()), node.function)
     if node.executor == "async":
         wished = node.parallelism
+        assert wished is not None
         return AsyncMapStage(
             context,
             lowered(scope.below()),
             function,
-            parallelism=16 if wished is None or wished == AUTOTUNE else wished,
+            parallelism=scope.knob(context, "calls", CALLS, context.meter.calls) if wished == AUTOTUNE else wished,
             setup=node.setup,
             keys=with_rng,
             depth=node.depth,
@@ -179,12 +182,20 @@ def _worker_stage(
         upstream,
         executor=executor,
         outcome=outcome,
-        parallelism=services.parallelism(AUTOTUNE if parallelism is None else parallelism, kind),
+        parallelism=_at_a_time(parallelism, kind, workers, scope, context),
         keys=keys(scope) if (any(rng) if isinstance(rng, tuple) else rng) else None,
         collector=collector,
         least_rows=least_rows,
         first_rows=first_rows,
     )
+
+
+def _at_a_time(wished: int | None, kind: str, workers: int, scope: Scope, context: StageContext) -> int | Knob:
+    """Tasks under way at a time."""
+    found = tasks(workers)
+    if wished is None or wished == AUTOTUNE:
+        return scope.knob(context, "calls", found, context.meter.calls)
+    return min(wished, found.first) if kind == "process" else wished
 
 
 def _functions(node: Any) -> tuple[Callable[..., Any], ...]:

@@ -19,6 +19,7 @@ from asyncdata.planner.sharing import shard_name
 from asyncdata.redaction import redact
 from asyncdata.runtime.state import listings
 from asyncdata.runtime.state.document import VERSION_KEY, check_version, naming_damage, tracks_from_json
+from asyncdata.runtime.state.filling import Filling
 from asyncdata.runtime.state.json_codec import from_json
 from asyncdata.runtime.state.tracks import SavedTrack
 
@@ -31,6 +32,7 @@ _KINDS: Final = {
     "passed": "take, skip, enumerate or shard",
     "inputs": "zip or sample_from_datasets",
     "record": "file",
+    "filling": "cache",
 }
 """The steps that write marks, by a key that only their marks have."""
 
@@ -177,7 +179,7 @@ def _description(state: Mapping[str, Any]) -> StateDescription:
         reader=", ".join(shards),
         files=tuple(decoded.open_file(mark, skip) for kind, mark, skip in marks if kind == _KINDS["record"]),
         inputs=tuple(_delivered(decoded.tracks)),
-        repeats=(*_known_repeats(steps, f"epoch {state['epoch']}"), *_counted_repeats(marks)),
+        repeats=(*_known_repeats(steps, _filled_under(state, marks)), *_counted_repeats(marks)),
         sizes={part: len(json.dumps(value)) for part, value in state.items()},
     )
 
@@ -279,6 +281,14 @@ def _delivered(tracks: Sequence[SavedTrack]) -> Iterator[str]:
             untouched += 1
     if untouched:
         yield f"nothing of {untouched:,} inputs that were begun"
+
+
+def _filled_under(state: Mapping[str, Any], marks: Sequence[tuple[str, Any, int]]) -> str:
+    """The run in which caches are filled again."""
+    said = [mark["filling"] for kind, mark, _ in marks if kind == _KINDS["filling"]]
+    first = next((value for value in (*said, *state.get("caches", ())) if value is not None), None)
+    epoch, *repetitions = (state["epoch"],) if first is None else Filling.from_mark(first).epoch
+    return f"epoch {epoch}" + "".join(f", repetition {number}" for number in repetitions)
 
 
 def _known_repeats(steps: Sequence[str], epoch: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
@@ -14,6 +14,7 @@ from asyncdata.planner.fingerprint import drawn_seeds, fingerprint, first_unlike
 from asyncdata.planner.sharing import shard_name, shards_of
 from asyncdata.runtime.state import listings, skipped
 from asyncdata.runtime.state.choices import Recorded
+from asyncdata.runtime.state.filling import Filling
 from asyncdata.runtime.state.json_codec import from_json, packed, to_json
 from asyncdata.runtime.state.news import NOTHING, News
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_saved, to_saved
@@ -51,6 +52,7 @@ class SavedState:
         causes: The steps that pass elements on as they are ready.
         news: What else has happened in the epoch.
         division: How it can be divided among other readers, see `Readers.division`.
+        caches: In which run each cache in memory was filled.
     """
 
     epoch: int
@@ -61,6 +63,7 @@ class SavedState:
     causes: tuple[str, ...] = ()
     news: News = NOTHING
     division: Mapping[str, Any] = field(default_factory=dict)
+    caches: tuple[Filling | None, ...] = ()
 
     @property
     def start(self) -> Start:
@@ -68,7 +71,24 @@ class SavedState:
         return Start(state=self.state, before=self.news)
 
 
-def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
+class PlanLines(NamedTuple):
+    """What every state of one plan says about it, and what need not be found for each.
+
+    Attributes:
+        steps: See `fingerprint`.
+        shards: See `shards_of`.
+    """
+
+    steps: list[str]
+    shards: list[list[int]]
+
+    @classmethod
+    def of(cls, plan: Node) -> PlanLines:
+        """Those of a plan."""
+        return cls(fingerprint(plan), shards_of(plan))
+
+
+def to_document(saved: SavedState, lines: PlanLines) -> dict[str, Any]:
     """The state as JSON can hold it."""
     document = {
         VERSION_KEY: VERSION,
@@ -76,15 +96,17 @@ def to_document(saved: SavedState, plan: Node) -> dict[str, Any]:
         "position": saved.position,
         "seed": saved.seed,
         "drawn": list(saved.drawn),
-        "plan": fingerprint(plan),
+        "plan": list(lines.steps),
         "state": to_json(saved.state.state),
         "unordered": list(saved.causes),
-        "shards": shards_of(plan),
+        "shards": list(map(list, lines.shards)),
     }
     if saved.state.tracks:
         document["tracks"] = tracks_to_json(saved.state.tracks)
     if document["shards"]:
         document["division"] = dict(saved.division)
+    if any(saved.caches):
+        document["caches"] = [filling and filling.to_mark() for filling in saved.caches]
     if saved.news.listings:
         document["listings"] = [listing.to_json() for listing in saved.news.listings]
     if saved.news.skipped:
@@ -153,6 +175,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         causes = tuple([str(label) for label in document["unordered"]])
         tracks = tracks_from_json(document)
         division = dict(document.get("division", {}))
+        caches = tuple(value and Filling.from_mark(value) for value in document.get("caches", ()))
         news = News(
             tuple(map(listings.from_json, document.get("listings", ()))),
             skipped.from_json(document.get("skipped", {})),
@@ -173,6 +196,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
         causes=causes,
         news=news,
         division=division,
+        caches=caches,
     )
 
 

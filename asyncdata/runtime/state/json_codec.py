@@ -1,7 +1,9 @@
 """States as data that JSON can hold, and back. Nothing that is read here is executed.
 
-What JSON knows stands for itself. Everything else is an object with the key ``"~"``, which says what it is: arrays of
-integers are stored as differences and compressed, because the numbers of a buffer's rows lie close together.
+What JSON knows stands for itself. Everything else is an object with the key ``"~"``, which says what it is. Arrays of
+integers are stored as differences and compressed, because the numbers of a buffer's rows lie close together. First come
+the lowest bytes of all differences, then the next ones: those that vary are apart from those that hardly do, so that a
+compressor that only looks for runs is enough. It takes a tenth of the time of one that looks for anything.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _NUMBER_KINDS: Final = "biufcSUmM?"
 _DTYPE: Final = re.compile(r"[<>|](?:[biufcSU]\d{1,9}|[mM]8(?:\[\d*\w+\])?)")
 _MOST_BYTES: Final = 1 << 31
 _PACK_BYTES: Final = 1024
+_INTEGER_BYTES: Final = 8
 _DEEPEST: Final = 400
+_PLAIN: Final = frozenset({int, str, bool, type(None)})
 
 
 def to_json(value: Any) -> Any:  # noqa: PLR0911 -- a kind each
@@ -33,17 +37,19 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 -- a kind each
     Raises:
         StateError: It holds something that cannot be stored, such as an object of a class of the user's.
     """
-    if isinstance(value, State):
+    if type(value) in _PLAIN:
+        return value
+    if type(value) is State:
         return {_KIND: "state", "mark": to_json(value.mark), "skip": int(value.skip)}
-    if value is None or isinstance(value, bool | str) or type(value) is int:
+    if isinstance(value, str):
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
     if type(value) is bytes:
         return {_KIND: "bytes", "data": base64.b64encode(value).decode()}
     if type(value) is dict:
-        if all(type(key) is str for key in value) and _KIND not in value:
-            return {key: to_json(item) for key, item in value.items()}
+        if {*map(type, value)} <= {str} and _KIND not in value:
+            return {key: item if type(item) in _PLAIN else to_json(item) for key, item in value.items()}
         return {_KIND: "dict", "items": [[to_json(key), to_json(item)] for key, item in value.items()]}
     if type(value) is list:
         return [to_json(item) for item in value]
@@ -64,7 +70,7 @@ def packed(value: Any) -> Any:
     text = json.dumps(value, separators=(",", ":")).encode()
     if len(text) < _PACK_BYTES:
         return value
-    return {_KIND: "packed", "size": len(text), "data": compressed(text)}
+    return {_KIND: "packed", "size": len(text), "data": compressed(text, level=1)}
 
 
 def from_json(value: Any, depth: int = 0) -> Any:
@@ -114,16 +120,17 @@ def _object(value: dict[str, Any], depth: int) -> Any:
 
 
 def _array_to_json(array: npt.NDArray[Any]) -> dict[str, Any]:
-    differences = array.ndim == 1 and array.dtype == np.int64
-    stored = np.diff(array, prepend=0) if differences else np.ascontiguousarray(array)
-    width = "<i8"
-    if differences and len(stored) and int(stored.min()) > -(1 << 31) and int(stored.max()) < 1 << 31:
-        width = "<i4"
-    data = (stored.astype(width) if differences else stored).tobytes()
     made = {_KIND: "array", "dtype": array.dtype.str, "shape": list(array.shape)}
-    if differences:
-        made["differences"] = width
-    return {**made, "data": compressed(data)}
+    if array.ndim != 1 or array.dtype != np.int64:
+        return {**made, "data": compressed(np.ascontiguousarray(array).tobytes())}
+    differences = np.diff(array, prepend=0)
+    # 0, -1, 1, -2, 2 … as 0, 1, 2, 3, 4 …: the high bytes of small ones are 0.
+    unsigned = (differences << 1 ^ differences >> 63).view(np.uint64)
+    width = max(1, (int(unsigned.max(initial=0)).bit_length() + 7) // 8)
+    planes = unsigned.astype("<u8").view(np.uint8).reshape(-1, _INTEGER_BYTES)[:, :width].T
+    packer = zlib.compressobj(level=1, strategy=zlib.Z_RLE)
+    data = packer.compress(planes.tobytes()) + packer.flush()
+    return {**made, "planes": width, "data": base64.b64encode(data).decode()}
 
 
 def _array(value: dict[str, Any]) -> npt.NDArray[Any]:
@@ -131,12 +138,25 @@ def _array(value: dict[str, Any]) -> npt.NDArray[Any]:
     shape = tuple(value["shape"])
     if not all(type(extent) is int and extent >= 0 for extent in shape):
         raise ValueError(f"an array of {dtype} and shape {shape}")
+    if "planes" in value:
+        return _from_planes(value, *shape)
     width = _dtype(value.get("differences", dtype.str))
     nbytes = math.prod(shape) * width.itemsize
     array = np.frombuffer(_unpacked(value["data"], nbytes), width)
-    if "differences" in value:
+    if "differences" in value:  # of states that were made before there were planes
         return np.cumsum(array, dtype=np.int64)
     return array.reshape(shape).copy()
+
+
+def _from_planes(value: dict[str, Any], count: int) -> npt.NDArray[Any]:
+    width = value["planes"]
+    if type(width) is not int or not 1 <= width <= _INTEGER_BYTES or type(count) is not int or count < 0:
+        raise ValueError(f"integers of {width!r} bytes")
+    planes = np.frombuffer(_unpacked(value["data"], count * width), np.uint8).reshape(width, count)
+    octets = np.zeros((count, _INTEGER_BYTES), np.uint8)
+    octets[:, :width] = planes.T
+    unsigned = octets.view("<u8").reshape(count)
+    return np.cumsum((unsigned >> 1).view(np.int64) ^ -(unsigned & 1).view(np.int64), dtype=np.int64)
 
 
 def _dtype(text: Any) -> np.dtype[Any]:
@@ -156,9 +176,9 @@ def _unpacked(text: Any, nbytes: Any) -> bytes:
     return data
 
 
-def compressed(data: bytes) -> str:
+def compressed(data: bytes, level: int = -1) -> str:
     """Bytes as a text for JSON."""
-    return base64.b64encode(zlib.compress(data)).decode()
+    return base64.b64encode(zlib.compress(data, level)).decode()
 
 
 def decompressed(text: Any, most: int) -> bytes:

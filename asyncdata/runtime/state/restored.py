@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncdata.memory.advance import Advance, Mark, State
 from asyncdata.memory.block import Block
+from asyncdata.memory.used import Used
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.tracks import Track
 
@@ -122,5 +123,5 @@ class TrackedStage(Stage):
         if not len(block) and not marks:
             block.release()
             return None
-        block.advance = Advance(len(block), self._track.used(positions), None, tuple(marks), ordered=in_order)
+        block.advance = Advance(len(block), tuple(marks), Used(self._track.used(positions)), ordered=in_order)
         return block

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from asyncdata.memory.advance import ORIGIN_WIDTH, Advance, Mark, Rows, State
+from asyncdata.memory.advance import Advance, Mark, Rows, State
 
 WHOLE: Final = -1
 """The position of a track that stands for all of it."""
@@ -202,7 +202,7 @@ class Track:
     """See the module's docstring. Stage loop only.
 
     Attributes:
-        number: Names it in provenance.
+        number: Names it in what rows use up.
         saved: What was delivered before.
         is_restored: Whether a state had it.
     """
@@ -252,11 +252,8 @@ class Track:
         return np.fromiter(self._free, np.int64, count)
 
     def used(self, positions: Rows) -> Rows:
-        """The provenance of these positions."""
-        rows = np.zeros((len(positions), ORIGIN_WIDTH), np.int64)
-        rows[:, 0] = self.number
-        rows[:, 1] = positions
-        return rows
+        """These positions as pairs, see `asyncdata.memory.used`."""
+        return np.column_stack((np.full(len(positions), self.number, np.int64), positions))
 
     def counted(self, advance: Advance, numbers: Rows | None = None) -> Advance:
         """The advance when each row also uses up a number of this track, by default the next ones."""

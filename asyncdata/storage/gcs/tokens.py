@@ -153,8 +153,11 @@ class Tokens:
             self._retrieve(self._fetching)
 
     async def _fetched(self) -> Token:
-        # Shielded: one caller's cancellation must not take the token from the others.
-        return await asyncio.shield(self._start())
+        # One caller's cancellation must not take the token from the others. Unlike a shield, this reports nothing to
+        # the loop when the fetch fails after every caller was cancelled.
+        fetching = self._start()
+        await asyncio.wait((fetching,))
+        return fetching.result()
 
     def _start(self) -> asyncio.Task[Token]:
         if self._fetching is None or self._fetching.done():

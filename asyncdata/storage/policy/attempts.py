@@ -143,7 +143,9 @@ class Attempts:
         memory = self._hedge_memory
         return dataclasses.replace(
             stats,
-            first_byte_p90_s=self._observed.first_byte_p90_s or 0.0,
+            first_byte_median_s=self._observed.first_byte_s(0.5),
+            first_byte_p90_s=self._observed.first_byte_s(0.9),
+            first_byte_p99_s=self._observed.first_byte_s(0.99),
             hedge_bytes=memory.used_bytes,
             peak_hedge_bytes=memory.peak_bytes,
         )

@@ -82,10 +82,9 @@ class Observations:
         """How long an attempt at so many bytes is silent before a second one is worth it."""
         return self.for_size(size)[1]
 
-    @property
-    def first_byte_p90_s(self) -> float | None:
-        """Nine of ten heads came within this; None before enough was seen."""
-        return self._any_first.at(_PERCENTILE) if self._any_first.count >= ENOUGH else None
+    def first_byte_s(self, percentile: float) -> float:
+        """So large a part of all heads came within this time; 0 before enough was seen."""
+        return self._any_first.at(percentile) or 0.0 if self._any_first.count >= ENOUGH else 0.0
 
     def _told(self) -> None:
         self._news += 1

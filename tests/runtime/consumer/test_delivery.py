@@ -63,7 +63,7 @@ class Bench:
 def block_of(column: Any) -> Block:
     """One column as a block."""
     origin = np.zeros((len(column), 4), np.int64)
-    return Block(LEAF, (column,), origin, Advance(len(column), origin, None, ()))
+    return Block(LEAF, (column,), origin, Advance(len(column)))
 
 
 @pytest.fixture

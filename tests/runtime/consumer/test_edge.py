@@ -20,7 +20,7 @@ from asyncdata.runtime.consumer.edge import Edge
 def delivery(*items: int) -> Delivery:
     """One delivery of some numbers."""
     origin = np.zeros((len(items), 4), np.int64)
-    return Delivery(None, (np.array(items),), None, origin, Advance(len(items), origin, None, ()))
+    return Delivery(None, (np.array(items),), None, origin, Advance(len(items)))
 
 
 def _nothing() -> None:

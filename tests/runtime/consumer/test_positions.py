@@ -7,7 +7,7 @@ import random
 import pytest
 
 from asyncdata.errors import StateError
-from asyncdata.memory.advance import NO_ORIGINS, Advance, State
+from asyncdata.memory.advance import Advance, State
 from asyncdata.runtime.consumer.positions import Positions
 from asyncdata.runtime.state.tracks import UNTOUCHED, Saved
 
@@ -20,7 +20,7 @@ def advances(seed: int, rows: int) -> list[Advance]:
     while at < rows:
         count = min(rnd.randint(1, 7), rows - at)
         marks = tuple((row, {"at": at + row}) for row in range(count) if (at + row) % 5 == 0)
-        made.append(Advance(count, NO_ORIGINS, None, marks))
+        made.append(Advance(count, marks))
         at += count
     return made
 
@@ -46,7 +46,7 @@ def test_what_is_not_kept_is_an_error() -> None:
     """The message says what keeps it."""
     positions = Positions(10, Saved(State({"at": 10}, 0)), 2)
     for _ in range(20):
-        positions.receive(Advance(1, NO_ORIGINS))
+        positions.receive(Advance(1))
     assert positions.at(28)[0] == State({"at": 10}, 18)
     with pytest.raises(StateError, match="state_history"):
         positions.at(12)
@@ -55,10 +55,10 @@ def test_what_is_not_kept_is_an_error() -> None:
 def test_what_was_committed_is_kept() -> None:
     """However many elements come after it."""
     positions = Positions(0, UNTOUCHED, 0)
-    positions.receive(Advance(3, NO_ORIGINS))
+    positions.receive(Advance(3))
     positions.commit(2)
     for _ in range(50):
-        positions.receive(Advance(1, NO_ORIGINS))
+        positions.receive(Advance(1))
     assert positions.committed == 2
     assert positions.at(2)[0] == State(None, 2)
 
@@ -66,6 +66,6 @@ def test_what_was_committed_is_kept() -> None:
 def test_an_unordered_part_is_told() -> None:
     """Behind it nothing is ordered, in front of it everything."""
     positions = Positions(0, UNTOUCHED, 100)
-    positions.receive(Advance(3, NO_ORIGINS))
-    positions.receive(Advance(3, NO_ORIGINS, ordered=False))
+    positions.receive(Advance(3))
+    positions.receive(Advance(3, ordered=False))
     assert [positions.at(position)[1] for position in range(7)] == [True] * 4 + [False] * 3

@@ -99,7 +99,7 @@ class Crossing:
         origin = np.zeros((1, 4), np.int64)
         leaf = RefLeaf(np.array([[64 * number, 64]]), Leaf("array", "<i8", (8,)), None)
         base = self.arena.array.view()
-        return Delivery(DictOf(("x",), (None,)), (leaf,), base, origin, Advance(1, origin), to_copy=to_copy)
+        return Delivery(DictOf(("x",), (None,)), (leaf,), base, origin, Advance(1), to_copy=to_copy)
 
     def take(self) -> Any:
         """The element of the next delivery."""
@@ -267,7 +267,7 @@ async def test_objects_cross_in_messages_and_in_files(crossing: Crossing) -> Non
     for size in (3, 1 << 20):
         items: list[Any] = [np.arange(size), b"x" * size, "é", None]
         origin = np.zeros((4, 4), np.int64)
-        await crossing.put(Delivery(None, (items,), None, origin, Advance(4, origin)))
+        await crossing.put(Delivery(None, (items,), None, origin, Advance(4)))
         found, delivery = crossing.intake.pop()
         assert found
         assert delivery is not None

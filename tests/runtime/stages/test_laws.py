@@ -15,7 +15,7 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
-from asyncdata.runtime.stages.order.prefetch import PrefetchStage
+from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
@@ -37,6 +37,7 @@ from tests.runtime.stages.laws import (
     script,
     whole,
 )
+from tests.runtime.stages.restless import Restless
 from tests.samples import samples
 
 COUNT = 40
@@ -93,7 +94,7 @@ def _async(bench: Bench, kind: Kinds, function: Any = doubled_later, *, ordered:
         bench.context("map", ordered=ordered),
         source(bench, kind),
         function,
-        parallelism=5,
+        parallelism=Restless(1, 5),
     )
 
 
@@ -184,6 +185,9 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "repeat for ever": lambda bench, kind: _repeat(bench, kind, None),
     "repeat not": lambda bench, kind: _repeat(bench, kind, 0),
     "prefetch": lambda bench, kind: PrefetchStage(bench.context("prefetch"), source(bench, kind), 5),
+    "prefetch as many as are found": lambda bench, kind: PrefetchStage(
+        bench.context("prefetch"), source(bench, kind), Depth(1 << 20, 1 << 20, Restless(1, 4))
+    ),
     "prefetch one": lambda bench, kind: PrefetchStage(bench.context("prefetch"), source(bench, kind), 1),
     "inline map": _inline,
     "async map": _async,
@@ -240,7 +244,7 @@ WITH_KIND = [
 
 @pytest.mark.parametrize(("make", "kind"), WITH_KIND)
 def test_cutting_the_input_changes_nothing(make: Callable[[Bench, Kinds], Stage], kind: Kinds) -> None:
-    """Any blocking: elements, provenance, used rows and states do not depend on how blocks are cut."""
+    """Any blocking: elements, provenance, what is used up and states do not depend on how blocks are cut."""
     check_any_blocking(lambda bench: make(bench, kind), seeds=range(samples(4, 300)))
 
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from asyncdata.memory.advance import ORIGIN_WIDTH, State
+from asyncdata.memory.advance import State
 from asyncdata.runtime.state.delivered import Delivered
 from asyncdata.runtime.state.json_codec import from_json, to_json
 from asyncdata.runtime.state.tracks import (
@@ -26,9 +26,7 @@ from tests.samples import samples
 
 
 def used(*pairs: tuple[int, int]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    rows = np.zeros((len(pairs), ORIGIN_WIDTH), np.int64)
-    rows[:, :2] = np.array(pairs, np.int64).reshape(-1, 2)
-    return rows
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def positions(track: SavedTrack) -> set[int]:

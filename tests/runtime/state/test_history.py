@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, State
+from asyncdata.memory.advance import Advance, State
 from asyncdata.runtime.state.history import InputHistory
 
 
@@ -23,7 +23,7 @@ def test_states_in_front_of_rows(seed: int) -> None:
     while at < first + 80:
         count = rnd.randint(1, 9)
         marks = tuple((row - at, {"at": row}) for row in marked if at <= row < at + count)
-        history.feed(Advance(count, NO_ORIGINS, None, marks))
+        history.feed(Advance(count, marks))
         at += count
         row = rnd.randint(first, at)
         known = [mark for mark in marked if mark < row]

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as st_numpy
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
-from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.json_codec import compressed, from_json, to_json
 
 PLAIN = (
     st.none()
@@ -73,6 +73,23 @@ def test_other_objects_are_refused(value: Any) -> None:
         to_json({"part": [value]})
 
 
+def test_the_buffer_of_a_shuffle_takes_two_to_three_bytes_a_row() -> None:
+    """In any order, of rows that are up to nine buffers old."""
+    rows = np.random.default_rng(1).permutation(90_000)[:10_000].astype(np.int64)
+    text = json.dumps(to_json(rows))
+    assert len(text) < 3.3 * len(rows)
+    assert np.array_equal(from_json(json.loads(text)), rows)
+
+
+def test_arrays_of_earlier_versions_are_read() -> None:
+    """Differences were stored whole, in four or eight bytes."""
+    rows = np.array([5, 3, 1 << 20, -7])
+    for width in ("<i4", "<i8"):
+        data = compressed(np.diff(rows, prepend=0).astype(width).tobytes())
+        value = {"~": "array", "dtype": "<i8", "shape": [4], "differences": width, "data": data}
+        assert np.array_equal(from_json(value), rows)
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
@@ -86,6 +103,12 @@ def test_other_objects_are_refused(value: Any) -> None:
         {"~": "array", "dtype": "<i8", "shape": [1 << 40], "data": ""},
         {"~": "array", "dtype": "<i8", "shape": [-1], "data": ""},
         {"~": "array", "dtype": [["a", "<i8"]], "shape": [1], "data": ""},
+        {"~": "array", "dtype": "<i8", "shape": [2], "planes": 9, "data": compressed(bytes(18))},
+        {"~": "array", "dtype": "<i8", "shape": [2], "planes": True, "data": compressed(bytes(2))},
+        {"~": "array", "dtype": "<i8", "shape": [2], "planes": 2, "data": compressed(bytes(3))},
+        {"~": "array", "dtype": "<i8", "shape": [2, 2], "planes": 1, "data": compressed(bytes(4))},
+        {"~": "array", "dtype": "<i8", "shape": [-1], "planes": 1, "data": compressed(b"")},
+        {"~": "array", "dtype": "<i8", "shape": [1 << 40], "planes": 8, "data": compressed(b"")},
         {"~": "dict", "items": [[[1], 2]]},
         {"~": "tuple", "items": 3},
     ],

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold
+from asyncdata.memory.advance import Advance, Fold
 from asyncdata.memory.block import Block
 from asyncdata.memory.structure import TupleOf
 from asyncdata.runtime.consumer import iterate
@@ -153,9 +153,8 @@ def test_marks_stand_at_fixed_rows_and_nest_the_state_in_front_of_them() -> None
         marker, at = Marker(every=3), 0
         found: dict[int, Any] = {}
         for count in cuts:
-            rows = np.zeros((count, 4), np.int64)
             before = marker.rows
-            for row, mark in marker.after(Advance(count, rows), count, lambda row, state: (row, state)):
+            for row, mark in marker.after(Advance(count), count, lambda row, state: (row, state)):
                 found[at + row] = mark[1]
                 assert before + mark[0] == at + row
             at += count
@@ -164,7 +163,7 @@ def test_marks_stand_at_fixed_rows_and_nest_the_state_in_front_of_them() -> None
 
 def test_marks_of_rows_in_any_order_are_an_error_of_the_stage() -> None:
     """An assertion, because no user can do anything about it; joins and folds remember the kind."""
-    some = Advance(1, np.zeros((1, 4), np.int64))
+    some = Advance(1)
     with pytest.raises(AssertionError):
         some.unordered().with_marks(((0, "here"),))
     joined = Advance.concat([some.with_marks(((0, "here"),)), some.unordered()])
@@ -217,6 +216,6 @@ def test_steps_that_say_so_are_unordered_in_whole_pipelines(sloppy: str) -> None
 
 
 def test_an_advance_without_rows_changes_no_kind() -> None:
-    """What was used up in front of rows says nothing about their order."""
-    rows = Advance(1, np.zeros((1, 4), np.int64)).unordered()
-    assert not Advance.concat([Advance(0, NO_ORIGINS), rows]).ordered
+    """What comes in front of rows says nothing about their order."""
+    rows = Advance(1).unordered()
+    assert not Advance.concat([Advance(0), rows]).ordered

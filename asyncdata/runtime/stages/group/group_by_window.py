@@ -5,9 +5,6 @@
 When the input has ended, what is left in the groups is reduced in order of the keys. Rows wait as references, charged
 to the stage; while a window is being reduced they are read where they are. A window that user code has kept becomes a
 private copy when its turn is over.
-
-The source rows that the elements of a window use up are passed on by whoever reads them; what nobody has read is used
-up behind the window's last element.
 """
 
 from __future__ import annotations
@@ -20,14 +17,12 @@ import numpy as np
 
 from asyncdata.errors import PipelineError
 from asyncdata.memory.accounts import Foreseen
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Fold, Mark, Marks, Rows
+from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column, RefColumn
-from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.stage import Stage, StageContext, close_all
 from asyncdata.runtime.stages.group.materialized import Materialized
-from asyncdata.runtime.stages.order.shuffle import from_history, with_history
 from asyncdata.runtime.state.marker import MARK_EVERY
 from asyncdata.runtime.user_code import UserFunction, as_int, call_rows, leave_out
 
@@ -44,7 +39,7 @@ class _Group:
 
     Attributes:
         size: Elements of a full window.
-        parts: Rows of earlier blocks, with what they use up.
+        parts: Rows of earlier blocks.
         rows: How many.
         fresh: Places of further rows in the block at hand.
     """
@@ -65,7 +60,7 @@ class _Window:
     def __init__(self, key: int, block: Block) -> None:
         self.key = key
         self.block = block
-        self.contents: Materialized | None = Materialized(block.structure, block.columns, block.origin, block.advance)
+        self.contents: Materialized | None = Materialized(block.structure, block.columns, block.origin, attached=True)
         self.inner: Stage | None = None
 
     async def aclose(self) -> None:
@@ -112,16 +107,12 @@ class GroupByWindowStage(Stage):
         self._sizes: dict[int, int] = {}
         self._groups: dict[int, _Group] = {}
         self._pending: Block | None = None
-        self._structure: Structure = LEAF
-        self._history: list[Column] = []
         self._keys: list[int] = []
         self._at = 0
         self._gone: list[int] = []
         self._error: Exception | None = None
         self._window: _Window | None = None
         self._windows = 0
-        self._tail = NO_ORIGINS
-        self._late = EMPTY
         self._ended = False
         self._fold = Fold()
         self._out = 0
@@ -152,7 +143,7 @@ class GroupByWindowStage(Stage):
                 if block is not None:
                     return block
             elif not await self._next_window():
-                return self._last_news()
+                return None
 
     # --- the window that is being reduced ----------------------------------------------------------------------
 
@@ -163,25 +154,14 @@ class GroupByWindowStage(Stage):
         assert window.inner is not None
         block = await window.inner.pull(limit)
         if block is None:
-            contents = window.contents
-            assert contents is not None
-            await window.inner.aclose()
-            history = contents.take_history()
-            del contents
             await window.aclose()
             self._window = None
-            if history is not None:
-                self._tail = np.concatenate((self._tail, history.used_rows))
             return None
         marks: Marks = ()
         if len(block) and self._mark is not None:
             marks, self._mark = ((0, self._mark),), None
         self._out += len(block)
         block.advance = block.advance.with_marks(marks) if self.ordered else block.advance.unordered()
-        if len(self._tail):
-            # What earlier windows used up behind their last element goes with the element that comes next.
-            block.advance = Advance.concat([Advance(0, self._tail), block.advance])
-            self._tail = NO_ORIGINS
         return block
 
     async def _next_window(self) -> bool:
@@ -237,28 +217,23 @@ class GroupByWindowStage(Stage):
         block = await self._upstream.pull(_EVACUATE_EVERY)
         if block is None:
             self._ended = True
-            self._tail = np.concatenate((self._tail, self._late.used_rows))
-            self._late = EMPTY
-            return
-        advance = Advance.concat([self._late, block.advance]) if self._late.has_news else block.advance
-        block.advance, self._late = advance.split(advance.rows) if advance.has_news else (advance, EMPTY)
-        if len(block):
+        elif len(block):
             self._pending = block
             self._since_evacuation += len(block)
+        else:
+            self._fold.feed(block.advance)
 
     def _leave_out(self, error: Exception) -> None:
         """Goes on without the element for which the key function failed, or raises its error."""
         assert self._pending is not None
         head = self._pending.advance.split(1)[0]
-        gone, rest = leave_out(self._pending, error, self._guard)
+        _, rest = leave_out(self._pending, error, self._guard)
         self._error = self._pending = None
         self._fold.feed(head)
-        used = Advance(0, gone.advance.used_rows)
         if len(rest):
-            rest.advance = Advance.concat([used, rest.advance])
             self._pending = rest
         else:
-            self._late = Advance.concat([used, self._late])
+            self._fold.feed(rest.advance)
 
     def _find_keys(self) -> None:
         """Asks for the keys of some rows that were read; an error is raised when those before it are reduced."""
@@ -272,7 +247,6 @@ class GroupByWindowStage(Stage):
             block, self._pending = block.split(len(keys)) if keys else (block, block)
         if keys:
             self._block, self._keys, self._at, self._gone = block, keys, 0, []
-            self._structure, self._history = block.structure, with_history(block)
 
     def _distribute(self) -> int | None:
         """Puts rows into their groups until one is full: its key; None at the end of the block."""
@@ -298,10 +272,12 @@ class GroupByWindowStage(Stage):
         return size
 
     def _pick(self, rows: list[int]) -> Block:
-        """Some rows of the block at hand, which move out of it and take what they use up along."""
+        """Some rows of the block at hand, which move out of it."""
+        assert self._block is not None
         self._gone += rows
         index = np.array(rows, np.int64)
-        return from_history(self._structure, [column.pick(index) for column in self._history])
+        columns = tuple(column.pick(index) for column in self._block.columns)
+        return Block(self._block.structure, columns, self._block.origin[index], Advance(len(index)))
 
     def _put_away(self) -> None:
         """The block is used up: its rows stay in their groups."""
@@ -312,11 +288,7 @@ class GroupByWindowStage(Stage):
                 group.rows += len(group.fresh)
                 group.fresh = []
         self._fold.feed(self._block.advance)
-        self._block, self._history = None, []
-
-    def _last_news(self) -> Block | None:
-        tail, self._tail = self._tail, NO_ORIGINS
-        return Block.empty(Advance(0, tail)) if len(tail) else None
+        self._block = None
 
     @property
     def ordered(self) -> bool:
@@ -341,7 +313,7 @@ class GroupByWindowStage(Stage):
             stay[self._gone] = False
             for column in self._block.columns:
                 column.pick(np.flatnonzero(stay)).release()
-            self._block, self._history = None, []
+            self._block = None
         for group in self._groups.values():
             for part in group.parts:
                 part.release()

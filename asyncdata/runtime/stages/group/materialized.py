@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Rows
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.slabs import Slabs
@@ -36,19 +36,18 @@ class Materialized:
         structure: How the leaves nest.
         columns: The rows; not given back by this object.
         origin: Their provenance.
-        history: Of attached rows: the source rows that consuming them uses up; handed out once.
+        attached: Whether they belong to the stage that collected them.
     """
 
-    __slots__ = ("__weakref__", "_attached", "_columns", "_history", "_origin", "_structure")
+    __slots__ = ("__weakref__", "_attached", "_columns", "_origin", "_structure")
 
     def __init__(
-        self, structure: Structure, columns: tuple[Column, ...], origin: Rows, history: Advance | None = None
+        self, structure: Structure, columns: tuple[Column, ...], origin: Rows, *, attached: bool = False
     ) -> None:
         self._structure = structure
         self._columns = columns
         self._origin = origin
-        self._history = history
-        self._attached = history is not None
+        self._attached = attached
 
     def __len__(self) -> int:
         return len(self._origin)
@@ -67,23 +66,12 @@ class Materialized:
 
     def _block(self, rows: slice) -> Block:
         columns = tuple(rows_of(column, rows) for column in self._columns)
-        return Block(self._structure, columns, self._origin[rows], Advance(rows.stop - rows.start, NO_ORIGINS))
+        return Block(self._structure, columns, self._origin[rows], EMPTY)
 
     @property
     def copied_bytes(self) -> int:
         """What copies of all rows take that reading makes."""
         return 0 if self._attached else sum(column.nbytes for column in self._columns)
-
-    def take_history(self) -> Advance | None:
-        """What consuming the rows means upstream, for the first who reads them: None where nobody counts."""
-        history = self._history
-        if self._attached:
-            self._history = Advance(len(self), NO_ORIGINS, np.zeros(len(self), np.int64))
-        return history
-
-    def give_history(self, history: Advance) -> None:
-        """The part of it that belongs to rows which were not read."""
-        self._history = history
 
     def read(self, start: int, count: int, slabs: Slabs) -> Block:
         """Some rows as a block of its own, for a pipeline with this arena. The advance is the caller's business."""
@@ -100,7 +88,7 @@ class Materialized:
     def detach(self) -> None:
         """From now on the rows are private; called before they are released."""
         self._columns = tuple(private(column) for column in self._columns)
-        self._history, self._attached = None, False
+        self._attached = False
 
 
 def _restored(structure: Structure, columns: tuple[Column, ...], origin: Rows) -> Materialized:
@@ -145,7 +133,6 @@ class ContentsStage(Stage):
         super().__init__(context)
         self._contents = contents
         self._most = max(1, context.block_bytes * len(contents) // max(contents.copied_bytes, 1))
-        self._history: Advance | None = None
         self._marker = Marker()
 
     def restore(self, mark: Mark) -> None:
@@ -157,15 +144,8 @@ class ContentsStage(Stage):
         count = min(limit, self._most, len(self._contents) - start)
         if count <= 0:
             return None
-        if not start:
-            self._history = self._contents.take_history()
         block = self._contents.read(start, count, self.context.budget.slabs)
-        advance = source_advance(block.origin, self._marker)
-        if self._history is not None:
-            part, rest = self._history.split(count)
-            self._history = rest if rest.rows or rest.has_news else None
-            advance = part.with_marks(advance.marks if part.ordered else ())
-        block.advance = advance
+        block.advance = source_advance(count, self._marker)
         return block
 
     @property
@@ -174,8 +154,5 @@ class ContentsStage(Stage):
         return True
 
     async def aclose(self) -> None:
-        if self._history is not None:
-            self._contents.give_history(self._history)
-            self._history = None
         self._contents = _NOTHING
         await super().aclose()

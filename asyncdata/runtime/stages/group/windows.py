@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.memory.accounts import Foreseen, Ticket
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Mark, Rows
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
@@ -99,7 +99,7 @@ class WindowStage(Stage):
             await self._collect(most)
         count = min(most, self._full_windows() or self._last_windows())
         if not count:
-            return self._last_news()
+            return None
         await self._charge_copies(self._gap + (count - 1) * self._shift + self._span)
         return self._emit(count)
 
@@ -205,19 +205,12 @@ class WindowStage(Stage):
         self._private = Block.concat(parts)
         return self._private
 
-    def _last_news(self) -> Block | None:
-        """What was used up behind the last window."""
-        rest = self._release()
-        used = Advance.concat([block.advance for block in rest]).used_rows if rest else NO_ORIGINS
-        return Block.empty(Advance(0, used)) if len(used) else None
-
-    def _release(self) -> list[Block]:
-        rest = [block for block in (self._private, *self._fresh) if block is not None]
+    def _release(self) -> None:
+        for block in (self._private, *self._fresh):
+            if block is not None:
+                block.release()
         self._private, self._rows = None, 0
         self._fresh.clear()
-        for block in rest:
-            block.release()
-        return rest
 
     @property
     def draining(self) -> bool:

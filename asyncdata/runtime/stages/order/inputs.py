@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.accounts import Account
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Fold, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Fold, State
 from asyncdata.memory.block import Block
 from asyncdata.runtime.memory.landing import Landing
 from asyncdata.runtime.stage import Pause, Stage, StageContext
@@ -94,11 +90,11 @@ class Input:
         self._fold.feed(head.advance)
         return head
 
-    def skip(self, rows: int) -> Rows:
-        """Takes the first rows and lets them go; the source rows that they use up."""
+    def skip(self, rows: int) -> Advance:
+        """Takes the first rows and lets them go; says what they use up."""
         head = self.take(rows)
         head.release()
-        return head.advance.used_rows
+        return head.advance.dropped()
 
     def at(self, row: int) -> State:
         """The input's state after the first `row` of the rows at hand."""
@@ -109,33 +105,12 @@ class Input:
         assert self._block is not None
         return self._block
 
-    def left_over(self) -> Rows:
-        """Source rows used up behind the last row, of an input that has ended."""
-        return NO_ORIGINS if self._block is None else self._block.advance.used_rows
+    def left_over(self) -> Advance:
+        """What is used up behind the last row of an input that has ended."""
+        return EMPTY if self._block is None else self._block.advance.dropped()
 
     def release(self) -> None:
         """Gives back what is at hand."""
         if self._block is not None:
             self._block.release()
             self._block = None
-
-
-def side_by_side(advances: Sequence[Advance], marks: Marks = ()) -> Advance:
-    """The advance when one row of each makes an output row: it uses up what all of them use up, in their order."""
-    rows = advances[0].rows
-    width = len(advances)
-    ordered = all(advance.ordered for advance in advances)
-    if all(advance.ends is None and len(advance.used_rows) == rows for advance in advances):
-        used = np.stack([advance.used_rows for advance in advances], axis=1).reshape(rows * width, -1)
-        return Advance(rows, used, np.arange(1, rows + 1, dtype=np.int64) * width, marks, ordered=ordered)
-    all_ends = [np.arange(1, rows + 1) if advance.ends is None else advance.ends for advance in advances]
-    total: Rows = np.stack(all_ends).sum(axis=0, dtype=np.int64)
-    used = np.empty((int(total[-1]) if rows else 0, 4), np.int64)
-    before = np.concatenate((np.zeros(1, np.int64), total[:-1]))
-    for advance, ends in zip(advances, all_ends, strict=True):
-        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-        counts = ends - starts
-        places = np.repeat(before - starts, counts) + np.arange(counts.sum())
-        used[places] = advance.used_rows[: len(places)]
-        before = before + counts
-    return Advance(rows, used, total, marks, ordered=ordered)

@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
+from asyncdata.memory.used import NO_PAIRS
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage, StageContext, close_all
 from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.order.rotation import RotationPlan, Turn, next_turn, plan_rows, recorded_rows, runs_of
@@ -38,10 +39,6 @@ _SHORT: Final = 1 << 16
 _AT_HAND_BYTES: Final = 16 << 20
 """Payload that is collected from all slots together, where it is at hand, before rows leave: longer blocks are cheaper
 by the row, and what has arrived need not be waited for."""
-
-
-_INNER_MARKS: Final = 4
-"""Marks of each inner dataset, 4 MiB of a file of large records, for one of the stage, which costs much more."""
 
 
 class _Waiting(NamedTuple):
@@ -153,7 +150,7 @@ class InterleaveStage(Stage):
         self._inner_marks = 0
         self._revived: dict[int, tuple[int, State]] = {}
         self._marker = Marker()
-        self._tail = NO_ORIGINS
+        self._tail = EMPTY
         self._arrived = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -242,7 +239,7 @@ class InterleaveStage(Stage):
     async def _open_ahead(self, *, wait: bool) -> None:
         """Prepares inner datasets, of the input that is at hand; waits for some only where there is none."""
         try:
-            while self._missing and self._failure is None:
+            while (missing := self._missing) and self._failure is None:
                 await self._pause()
                 if self._elements:
                     element, origin, row, used = self._elements.popleft()
@@ -252,11 +249,11 @@ class InterleaveStage(Stage):
                     wait = False
                 elif self._input_ended:
                     return
-                elif (block := self._upstream.pull_ready(max(self._missing, self._ahead))) is not None:
+                elif (block := self._upstream.pull_ready(max(missing, self._ahead))) is not None:
                     # Elements that are at hand cost less together; their datasets are made one by one.
                     self._take_input(block)
                 elif wait:
-                    block = await self._upstream.pull(self._missing)
+                    block = await self._upstream.pull(missing)
                     if block is None:
                         self._input_ended = True
                     else:
@@ -290,9 +287,9 @@ class InterleaveStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
         try:
-            used: Iterable[Rows] = itertools.repeat(NO_ORIGINS)
-            if self._tracks is not None:
-                used, rest = block.advance.used_by_row()
+            used: Iterable[Rows] = itertools.repeat(NO_PAIRS)
+            if self._tracks is not None and block.advance.used is not None:
+                used, rest = block.advance.used.by_row()
                 self._tracks.drop(rest)
             self._elements.extend(zip(block.elements(), block.origin, itertools.count(first), used))
         finally:
@@ -328,8 +325,8 @@ class InterleaveStage(Stage):
                 return block
 
     def _last_news(self) -> Block | None:
-        tail, self._tail = self._tail, NO_ORIGINS
-        return Block.empty(Advance(0, tail)) if len(tail) else None
+        tail, self._tail = self._tail, EMPTY
+        return Block.empty(tail) if tail.has_news else None
 
     async def _fill_ordered(self) -> bool:
         """Makes sure that the slot whose turn it is has rows; False at the end."""
@@ -380,7 +377,7 @@ class InterleaveStage(Stage):
         slot = self._slots[index]
         assert slot is not None
         await slot.stage.aclose()
-        self._tail = np.concatenate((self._tail, slot.left_over()))
+        self._tail = Advance.concat([self._tail, slot.left_over()])
         if self._tracks is not None:
             self._tracks.close(slot.used)
         self._slots[index] = None
@@ -495,10 +492,10 @@ class InterleaveStage(Stage):
             narrow = order.astype(np.uint16) if len(slots) <= _SHORT else order
             back[np.argsort(narrow, kind="stable")] = np.arange(len(order))
             joined = joined.reorder(back, joined.advance.reorder(back, marks))
-        if len(self._tail):
+        if self._tail.has_news:
             # What inner datasets used up behind their last element goes with the element that comes next.
-            joined.advance = Advance.concat([Advance(0, self._tail), joined.advance])
-            self._tail = NO_ORIGINS
+            joined.advance = Advance.concat([self._tail, joined.advance])
+            self._tail = EMPTY
         return joined
 
     def _plan(self, available: Sequence[int], vacant: Sequence[bool], turn: Turn, limit: int) -> RotationPlan:
@@ -513,9 +510,10 @@ class InterleaveStage(Stage):
         return plan
 
     def _marked(self, order: Rows) -> list[int]:
-        """Rows where marks belong: after some marks of each inner dataset, or at fixed rows where they have none.
+        """Rows where marks belong: one for as many marks of inner datasets as there are slots, whose states it has.
 
-        And behind the first row of each inner dataset: from then on its state tells the version of its file.
+        Or at fixed rows where they have none. And behind the first row of each inner dataset: from then on its state
+        tells the version of its file.
         """
         found: list[int] = []
         places: set[int] = set()
@@ -532,7 +530,7 @@ class InterleaveStage(Stage):
                 slot.is_due = len(rows) == 1
                 places.update(rows[1:2].tolist())
         found.sort()
-        begun, every = self._inner_marks, _INNER_MARKS * len(self._slots)
+        begun, every = self._inner_marks, len(self._slots)
         self._inner_marks += len(found)
         if not begun:
             places.update(row for row in self._marker.places(len(order)) if not found or row <= found[0])

@@ -11,6 +11,7 @@ from typing import Final
 from asyncdata.errors import MemoryLimitError
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
+from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.memory.landing import LandingAhead, NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 
@@ -29,13 +30,15 @@ class Depth:
     Args:
         most_bytes: What may wait because it is cheap.
         usual_bytes: What 8 elements may have.
+        times: How many times 50 ms, and 8 elements.
 
     Attributes:
         elements: The answer.
     """
 
-    def __init__(self, most_bytes: int, usual_bytes: int) -> None:
+    def __init__(self, most_bytes: int, usual_bytes: int, times: int | Knob = 1) -> None:
         self._most_bytes = most_bytes
+        self._times = as_knob(times)
         self._usual_bytes = usual_bytes
         self._seconds = math.nan
         self.elements = _LEAST
@@ -43,11 +46,13 @@ class Depth:
     def note(self, block: Block, seconds: float) -> None:
         """So long the elements of a block were waited for; there are some."""
         each = seconds / len(block)
+        times = self._times.value
+        self._times.done += len(block)
         # From the first measurement on; old ones fade.
         self._seconds = each if math.isnan(self._seconds) else self._seconds + _SMOOTHING * (each - self._seconds)
-        by_time = _AHEAD_S / max(self._seconds, 1e-9)
+        by_time = times * _AHEAD_S / max(self._seconds, 1e-9)
         each_bytes = max(block.payload_bytes(len(block)), 1) / len(block)
-        least = max(_LEAST, min(_USUAL, int(self._usual_bytes / each_bytes)))
+        least = max(_LEAST, min(times * _USUAL, int(self._usual_bytes / each_bytes)))
         self.elements = max(least, int(min(by_time, self._most_bytes / each_bytes, BLOCK_ROWS)))
 
 

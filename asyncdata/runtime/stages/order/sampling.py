@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.errors import PipelineError
-from asyncdata.memory.advance import NO_ORIGINS, Advance, Mark, Marks, Rows
+from asyncdata.memory.advance import Advance, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
 from asyncdata.memory.structure import LEAF
 from asyncdata.runtime.randomness import fractions
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
-from asyncdata.runtime.stages.order.inputs import Input, side_by_side
+from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import CountedStage, Taken
 from asyncdata.runtime.state.marker import Marker
@@ -32,7 +32,7 @@ Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
 class RandomChoices(CountedStage):
-    """The numbers of inputs, drawn by weight without an end; they use nothing up.
+    """The numbers of inputs, drawn by weight without an end.
 
     Args:
         context: What every stage is given.
@@ -48,12 +48,6 @@ class RandomChoices(CountedStage):
 
     def _take(self, start: int, limit: int) -> Taken:
         return limit, LEAF, (ArrayColumn(choose(self._bounds, fractions(self._key, start, limit))),)
-
-    def _pull_ready(self, limit: int) -> Block | None:
-        block = super()._pull_ready(limit)
-        assert block is not None
-        block.advance = Advance(limit, NO_ORIGINS, np.zeros(limit, np.int64), block.advance.marks)
-        return block
 
 
 class VaryingChoices(RowwiseStage):
@@ -148,7 +142,6 @@ class SampleStage(Stage):
         self._stop_on_empty = stop_on_empty
         self._told = ended
         self._choices = np.empty(0, np.int64)
-        self._tail = NO_ORIGINS
         self._begun = False
         self._ended = False
         self._marker = Marker()
@@ -168,7 +161,7 @@ class SampleStage(Stage):
             self.prepare()
         while not self._ended:
             if not await self._next_choices(limit):
-                return self._finish()
+                break
             kept = self._kept()
             if not len(kept):
                 self._pass_over(len(self._choices))
@@ -181,14 +174,14 @@ class SampleStage(Stage):
             if await source.more(BLOCK_ROWS, self._pause):
                 continue
             # A choice has met the end of an input.
-            self._tail = np.concatenate((self._tail, source.left_over()))
             source.release()
             await source.stage.aclose()
             if self._told is not None:
                 self._told(number)
             if self._stop_on_empty or all(one.ended for one in self._inputs):
                 self._pass_over(1)
-                return self._finish()
+                break
+        self._finish()
         return None
 
     async def _next_choices(self, limit: int) -> bool:
@@ -196,7 +189,6 @@ class SampleStage(Stage):
         await self._pause()
         if not len(self._choices):
             if not await self._selector.more(limit, self._pause):
-                self._tail = np.concatenate((self._tail, self._selector.left_over()))
                 return False
             self._choices = self._numbers(self._selector.peek())
         return True
@@ -225,9 +217,9 @@ class SampleStage(Stage):
         return np.flatnonzero(live[self._choices])
 
     def _pass_over(self, count: int) -> None:
-        """Uses up choices that give no element."""
+        """Uses up choices."""
         if count:
-            self._tail = np.concatenate((self._tail, self._selector.skip(count)))
+            self._selector.skip(count)
             self._choices = self._choices[count:]
 
     def _emit(self, kept: Rows) -> Block:
@@ -245,23 +237,15 @@ class SampleStage(Stage):
         counts = np.bincount(order, minlength=len(self._inputs))
         present = [number for number in present if counts[number]]
         marks = self._marks(order, kept)
-        choices = self._selector.take(int(kept[-1]) + 1)
-        self._choices = self._choices[int(kept[-1]) + 1 :]
-        choices = choices.select(kept)
+        self._pass_over(int(kept[-1]) + 1)
         joined = Block.concat([self._inputs[number].take(int(counts[number])) for number in present])
         if len(present) > 1:
             back = np.empty(stop, np.int64)
             back[np.argsort(order, kind="stable")] = np.arange(stop)
-            joined = joined.reorder(back, joined.advance.reorder(back, ()))
-        choices.release()
-        advance = side_by_side([choices.advance, joined.advance])
+            joined = joined.reorder(back, joined.advance)
         # One input that gives its rows in any order makes all of them so, also where none of its rows is here.
-        advance = advance.with_marks(marks) if self.ordered else advance.unordered()
-        if len(self._tail):
-            # What is used up without an element goes with the element that comes next.
-            advance = Advance.concat([Advance(0, self._tail), advance])
-            self._tail = NO_ORIGINS
-        return Block(joined.structure, joined.columns, joined.origin, advance)
+        joined.advance = Advance(stop, marks, ordered=self.ordered)
+        return joined
 
     def _marks(self, order: Rows, kept: Rows) -> Marks:
         def mark(row: int) -> Mark:
@@ -271,12 +255,10 @@ class SampleStage(Stage):
 
         return self._marker.marks(len(order), mark, ordered=self.ordered)
 
-    def _finish(self) -> Block | None:
+    def _finish(self) -> None:
         self._ended = True
         for source in (self._selector, *self._inputs):
             source.release()
-        tail, self._tail = self._tail, NO_ORIGINS
-        return Block.empty(Advance(0, tail)) if len(tail) else None
 
     @property
     def draining(self) -> bool:
@@ -284,7 +266,5 @@ class SampleStage(Stage):
         return self._ended or all(source.stage.draining for source in self._inputs)
 
     async def aclose(self) -> None:
-        self._ended = True
-        for source in (self._selector, *self._inputs):
-            source.release()
+        self._finish()
         await super().aclose()

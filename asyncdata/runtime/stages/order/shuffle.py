@@ -7,8 +7,8 @@ function of (seed, epoch, i), so blocks may be cut anywhere.
 Draws are made for a whole block of inputs at once. Within the block a slot may be drawn twice; then the later output
 is the input that was put there by the earlier draw, which a stable sort by slot finds.
 
-The provenance of the rows, and the source rows they use up, travel through the buffer as columns like the others. What
-the input used up behind its last row leaves with the last row of the output.
+The provenance of the rows, and what they use up of tracks, travel through the buffer as columns like the others. What
+the input used up behind its last row leaves behind the last row of the output.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Final
 import numpy as np
 
 from asyncdata.memory.accounts import Foreseen
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, ORIGIN_WIDTH, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
 from asyncdata.memory.structure import LEAF, Structure
+from asyncdata.memory.used import NO_PAIRS, PAIR_WIDTH, Used
 from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.randomness import below
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
@@ -84,29 +85,32 @@ def _pop(places: list[int], draws: Rows) -> Rows:
 
 
 def with_history(block: Block) -> list[Column]:
-    """The block's columns, then its provenance, then the source rows that each row uses up.
+    """The block's columns, then its provenance, then what each row uses up of tracks.
 
-    The last is an array of one row each, or, where that is not so, objects: an array of rows each.
+    The last is an array of as many pairs for each row, or, where the numbers differ, objects: an array of pairs each.
     """
-    advance = block.advance
-    used: Column = ArrayColumn(advance.used_rows)
-    if advance.ends is not None:
-        used = ObjectColumn([advance.used_rows[a:b] for a, b in pairwise((0, *advance.ends.tolist()))])
-    return [*block.columns, ArrayColumn(block.origin), used]
+    used = block.advance.used
+    history: Column
+    if used is None:
+        history = ArrayColumn(np.empty((len(block), 0, PAIR_WIDTH), np.int64))
+    elif used.ends is None:
+        history = ArrayColumn(used.pairs.reshape(-1, 1, PAIR_WIDTH))
+    else:
+        history = ObjectColumn([used.pairs[a:b] for a, b in pairwise((0, *used.ends.tolist()))])
+    return [*block.columns, ArrayColumn(block.origin), history]
 
 
 def from_history(structure: Structure, columns: list[Column], marks: Marks = (), *, ordered: bool = True) -> Block:
     """The inverse: a block of rows that have been moved about."""
-    origin, used = columns[-2:]
+    origin, history = columns[-2:]
     assert isinstance(origin, ArrayColumn)
-    if isinstance(used, ArrayColumn):
-        advance = Advance(len(used), used.array, None, marks, ordered=ordered)
-    else:
-        assert isinstance(used, ObjectColumn)
-        parts = [rows.reshape(-1, ORIGIN_WIDTH) for rows in used.items]
-        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-        advance = Advance(len(parts), np.concatenate([NO_ORIGINS, *parts]), ends, marks, ordered=ordered)
-    return Block(structure, tuple(columns[:-2]), origin.array, advance)
+    used = None
+    if isinstance(history, ObjectColumn):
+        parts = [pairs.reshape(-1, PAIR_WIDTH) for pairs in history.items]
+        used = Used(np.concatenate([NO_PAIRS, *parts]), np.cumsum([len(part) for part in parts], dtype=np.int64))
+    elif isinstance(history, ArrayColumn) and history.array.shape[1]:
+        used = Used(history.array.reshape(-1, PAIR_WIDTH))
+    return Block(structure, tuple(columns[:-2]), origin.array, Advance(len(origin), marks, used, ordered=ordered))
 
 
 class ShuffleStage(Stage):
@@ -299,8 +303,8 @@ class ShuffleStage(Stage):
         places = self._places
         count = min(limit, len(places))
         if not count:
-            tail, self._tail = self._tail, EMPTY
-            return Block.empty(Advance(0, tail.used_rows)) if len(tail.used_rows) else None
+            tail, self._tail = self._tail.dropped(), EMPTY
+            return Block.empty(tail) if tail.has_news else None
         drawn = self._marker.rows
         draws = _draws(self._key, drawn, len(places), count)
         ordered = self._marker.input.ordered

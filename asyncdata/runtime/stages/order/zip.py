@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from asyncdata.memory.advance import Advance, Mark
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
 from asyncdata.memory.structure import Structure, graft
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.order.inputs import Input, side_by_side
+from asyncdata.runtime.stages.order.inputs import Input
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.state.tracks import Track
 
@@ -82,7 +80,7 @@ class ZipStage(Stage):
         heads = [source.take(rows) for source in self._inputs]
         structure = graft(self._structure, iter([head.structure for head in heads]))
         columns = tuple(column for head in heads for column in head.columns)
-        advance = side_by_side([head.advance for head in heads], marks)
+        advance = Advance.side_by_side([head.advance for head in heads], marks)
         if self._track is not None:
             advance = self._track.counted(advance)
         return Block(structure, columns, heads[0].origin, advance)
@@ -94,11 +92,10 @@ class ZipStage(Stage):
         self._ended = True
         if self._track is not None:
             self._track.ends(self._marker.rows)
-        used = [source.skip(1) if source.rows else source.left_over() for source in self._inputs]
+        tail = Advance.concat([source.skip(1) if source.rows else source.left_over() for source in self._inputs])
         for source in self._inputs:
             source.release()
-        tail = np.concatenate(used)
-        return Block.empty(Advance(0, tail)) if len(tail) else None
+        return Block.empty(tail) if tail.has_news else None
 
     @property
     def draining(self) -> bool:

@@ -14,15 +14,19 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn
 from asyncdata.memory.returned import returned_nest
 from asyncdata.observe.stopwatch import clock
+from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.memory.activity import Outside
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext, is_ended_by_pipeline
 from asyncdata.runtime.stages.rows.rowwise import RowwiseStage
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
-from asyncdata.runtime.user_code import UserFunction
+from asyncdata.runtime.user_code import UserFunction, element_bytes
 from asyncdata.types import Element
 from asyncdata.workers.calling import explain_call
 from asyncdata.workers.failure import as_raisable
 from asyncdata.workers.program import generator
+
+_CALLS_PER_SAMPLE: Final = 16
+"""Of all calls, those whose elements and results are measured."""
 
 
 class InlineMapStage(RowwiseStage):
@@ -89,7 +93,7 @@ class AsyncMapStage(Stage):
         upstream: Stage,
         function: Callable[..., Coroutine[Any, Any, Any]],
         *,
-        parallelism: int,
+        parallelism: int | Knob,
         setup: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         keys: tuple[int, int] | None = None,
         depth: int = 0,
@@ -97,7 +101,7 @@ class AsyncMapStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._function = function
-        self._parallelism = parallelism
+        self._parallelism = as_knob(parallelism)
         self._setup = setup
         self._entered: AbstractAsyncContextManager[Any] | None = None
         self._resources: tuple[Any, ...] = ()
@@ -107,7 +111,7 @@ class AsyncMapStage(Stage):
         self._ahead: Ahead[_Call] = Ahead(context, self._fill)
         self._calls = self._ahead.items
         self._tasks: set[asyncio.Task[None]] = set()
-        context.meter.runs, context.meter.parallel = "coroutine", parallelism
+        context.meter.runs, context.meter.parallel = "coroutine", self._parallelism.value
         self._rows = 0
 
     @property
@@ -126,7 +130,7 @@ class AsyncMapStage(Stage):
         while True:
             await self._ahead.room(self._is_full, self._is_ready)
             await self._pause()
-            self._block = await self._upstream.pull(min(BLOCK_ROWS, self._parallelism))
+            self._block = await self._upstream.pull(min(BLOCK_ROWS, self._parallelism.value))
             if self._block is None:
                 return
             await self._begin_all(self._block)
@@ -134,7 +138,7 @@ class AsyncMapStage(Stage):
             block.release()
 
     def _is_full(self) -> bool:
-        return len(self._calls) >= self._parallelism
+        return len(self._calls) >= self._parallelism.value
 
     async def _begin_all(self, block: Block) -> None:
         rest = block.advance
@@ -168,6 +172,9 @@ class AsyncMapStage(Stage):
             call.error = as_raisable(error)
             self.context.sources.locate(call.error, self.label, call.origin[0])
         call.done = True
+        if self._parallelism.done % _CALLS_PER_SAMPLE == 0:
+            self._parallelism.bytes_each = element_bytes(element) + element_bytes(call.value)
+        self._parallelism.done += 1
         self._ahead.tell()
 
     # --- delivering --------------------------------------------------------------------------------------------

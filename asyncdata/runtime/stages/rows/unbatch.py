@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 
 from asyncdata.errors import UnbatchableError
-from asyncdata.memory.advance import EMPTY, Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, read_table
@@ -56,7 +55,6 @@ class UnbatchStage(Stage):
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._rows: Block | None = None
-        self._tail = EMPTY
         self._rows_per_batch = 1
 
     async def _pull(self, limit: int) -> Block | None:
@@ -65,30 +63,20 @@ class UnbatchStage(Stage):
             if self._block is None:
                 self._block = await self._upstream.pull(max(1, limit // self._rows_per_batch))
                 if self._block is None:
-                    return self._last_news()
-                self._join_tail(self._block)
+                    return None
+                if not len(self._block):
+                    news, self._block = self._block, None
+                    return news
             self._spread()
         rows, self._rows = self._rows, None
         if len(rows) > limit:
             rows, self._rows = rows.split(limit)
         return rows
 
-    def _join_tail(self, block: Block) -> None:
-        """What was used up before a block's first batch goes with that batch, that is with the last of its rows."""
-        advance = Advance.concat([self._tail, block.advance]) if self._tail.has_news else block.advance
-        block.advance, self._tail = advance.split(advance.rows) if advance.has_news else (advance, EMPTY)
-
-    def _last_news(self) -> Block | None:
-        tail, self._tail = self._tail, EMPTY
-        return Block.empty(tail) if tail.has_news else None
-
     def _spread(self) -> None:
         """Takes batches that are alike apart; an error comes after the rows before it."""
         batches = self._block
         assert batches is not None
-        if not len(batches):
-            self._block = None
-            return
         rest = None
         if len(batches) > 1 and not _alike(batches):
             batches, rest = batches.split(1)

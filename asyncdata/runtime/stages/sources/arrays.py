@@ -49,7 +49,7 @@ class CountedStage(Stage):
             return None
         count, structure, columns = found
         origin = self._origin(count)
-        return Block(structure, columns, origin, source_advance(origin, self._marker, self._mark))
+        return Block(structure, columns, origin, source_advance(count, self._marker, self._mark))
 
     def _mark(self, at: int) -> Mark:
         """What is written in front of the element of this number."""
@@ -73,12 +73,10 @@ def source_origin(source: int, start: int, count: int) -> Rows:
     return origin
 
 
-def source_advance(
-    origin: Rows, marker: Marker, mark: Callable[[int], Mark] = lambda number: {"at": number}
-) -> Advance:
+def source_advance(count: int, marker: Marker, mark: Callable[[int], Mark] = lambda number: {"at": number}) -> Advance:
     """The advance of elements that are counted, not read; ``mark(number)`` is written in front of some of them."""
     start = marker.rows
-    return Advance(len(origin), origin, None, marker.marks(len(origin), lambda row: mark(start + row)))
+    return Advance(count, marker.marks(count, lambda row: mark(start + row)))
 
 
 class RangeStage(CountedStage):

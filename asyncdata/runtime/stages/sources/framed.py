@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncdata.errors import AsyncdataError, BrokenFrameError, CompressionError, DataError, MemoryLimitError
 from asyncdata.formats.framing import Framer, Frames, Place, Refs, Values
-from asyncdata.memory.advance import Advance, Mark, Marks, Rows
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.runtime.reading.chunks import Chunks
@@ -181,7 +181,7 @@ class FramedStage(FileStage):
         _, stop = self._bytes.bounds
         self._ended = self._bytes.last and behind == stop
         self._bytes.use(behind)
-        return Block.empty(Advance(0, origin))
+        return Block.empty(EMPTY)
 
     def _place(self) -> Place:
         info = self._bytes.info
@@ -204,7 +204,7 @@ class FramedStage(FileStage):
         marks = self._marks(origin, frames.lines)
         columns = tuple(self._column(values) for values in frames.values)
         self._index += count
-        self._block = Block(self._framer.structure, columns, origin, Advance(count, origin, None, marks))
+        self._block = Block(self._framer.structure, columns, origin, Advance(count, marks))
 
     def _next_ready(self, limit: int) -> Block | None:
         """The records that were accepted and not delivered yet: at most ``limit``, which they were framed for."""

@@ -290,10 +290,9 @@ class ParquetStage(FileStage):
         offset = self._group.ranges[0][0] if self._group.ranges else 0
         origin = self._origin(self._group.first_row + self._row, np.full(decoded.rows, offset))
         self._row += decoded.rows
-        advance = Advance(decoded.rows, origin)
         if decoded.kept is not None:
-            advance, origin = advance.select(decoded.kept), origin[decoded.kept]
-        advance = advance.with_marks(self._marks(origin))
+            origin = origin[decoded.kept]
+        advance = Advance(len(origin), self._marks(origin))
         if not len(origin):
             return Block.empty(advance)
         return Block(self._footer.structure, columns, origin, advance)

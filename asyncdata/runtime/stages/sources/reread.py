@@ -8,8 +8,8 @@
                 dropped      handed out: R3 R4 …
 
 What always holds: every index of a record is handed out once at most, each record comes whole from one version, and no
-read mixes two. What was handed out, or left out because it failed, cannot be taken back; so of the new version as many
-leading records are dropped. When the new version has no more records than that, the file ends there.
+read mixes two. What was handed out cannot be taken back; so of the new version the records up to the last such index
+are dropped. When the new version has no more records than that, the file ends there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RestartStage(Stage):
         self._make = make
         self._forget = forget
         self._inner = make()
-        self._used_up = 0
+        self._handed_out = 0
         self._to_drop = 0
         self._restarts = 0
         self._closed = False
@@ -50,7 +50,7 @@ class RestartStage(Stage):
     def restore(self, mark: Mark) -> None:
         """See `Stage`."""
         self._inner.restore(mark)
-        self._used_up = mark["record"]
+        self._handed_out = mark["record"]
 
     def prepare(self) -> None:
         """Starts reading."""
@@ -72,17 +72,14 @@ class RestartStage(Stage):
                 continue
             if block is None:
                 return None
-            # The indices of records, those that were left out among them.
-            used = block.advance.used_rows[:, 1]
-            if len(used) and used[-1] < self._to_drop:
-                # With their advance: they were used up when they, or their like, were handed out.
-                block.release()
-                continue
-            if dropped := int(np.searchsorted(block.origin[:, 1], self._to_drop)):
+            indices = block.origin[:, 1]
+            if dropped := int(np.searchsorted(indices, self._to_drop)):
                 head, block = block.split(dropped)
                 head.release()
-            if len(used):
-                self._used_up = int(used[-1]) + 1
+            if len(block):
+                self._handed_out = int(indices[-1]) + 1
+            elif dropped:
+                continue
             return block
 
     async def _begin_again(self) -> None:
@@ -90,7 +87,7 @@ class RestartStage(Stage):
         await self._inner.aclose()
         self._forget()
         self._inner = self._make()
-        self._to_drop = self._used_up
+        self._to_drop = self._handed_out
 
     async def aclose(self) -> None:
         self._retire()

@@ -108,7 +108,7 @@ class TarStage(FramedStage):
         marks = self._marks(origin, None)
         self._index += len(run)
         structure = DictOf((KEY, *self._extensions), (LEAF,) * len(columns))
-        return Block(structure, tuple(columns), origin, Advance(len(run), origin, None, marks))
+        return Block(structure, tuple(columns), origin, Advance(len(run), marks))
 
     def _drop_pending(self) -> None:
         if self._pending is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import source_advance
@@ -71,7 +72,12 @@ class CacheStage(Stage):
             await self._recorder.keep(block)
         self._block = None
         passed = self._marker.rows
-        return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state})
+        return self._marker.mark(block, lambda row, _: self._mark(passed + row))
+
+    def _mark(self, row: int) -> Mark:
+        """A cell is filled again in the run that has filled it, because other runs may have other orders."""
+        filling = self._store.filling
+        return {"at": row} if filling is None else {"at": row, "filling": filling.to_mark()}
 
     # --- later runs --------------------------------------------------------------------------------------------
 
@@ -83,7 +89,7 @@ class CacheStage(Stage):
                 self._ended = True
                 return None
             block = await self._store.load(self._next)
-            block.advance = source_advance(block.origin, self._marker)
+            block.advance = source_advance(len(block), self._marker, self._mark)
             self._next += 1
             self._rest = block if len(block) else None
         block, self._rest = self._rest, None

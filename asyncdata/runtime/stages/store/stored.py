@@ -44,6 +44,7 @@ from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
+from asyncdata.runtime.state.filling import Filling
 from asyncdata.types import Json, ObjectInfo
 
 
@@ -72,6 +73,10 @@ class ElementStore(Protocol):
     async def load(self, number: int) -> Block:
         """The elements of one image; without an advance."""
 
+    @property
+    def filling(self) -> Filling | None:
+        """The run that has filled it, or fills it, where its elements are gone with this process."""
+
 
 # --- memory --------------------------------------------------------------------------------------------------------
 
@@ -81,13 +86,16 @@ class MemoryCell:
 
     Attributes:
         images: The elements; None until a run was complete.
+        filling: The run that has filled it; of an empty cell the one in which it must be filled, because there are
+            states of runs that read what was in it then. None: whichever comes first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, filling: Filling | None = None) -> None:
         self.images: list[Image] | None = None
+        self.filling = filling
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryCell, ()
+        return MemoryCell, (self.filling,)
 
 
 class Charges:
@@ -117,10 +125,14 @@ class MemoryStore:
         cell: What is kept.
         charges: Of this pipeline for the cell.
         elements: How many there will be; negative where that is not known.
+        filling: The run in which an empty cell is filled.
     """
 
-    def __init__(self, context: StageContext, cell: MemoryCell, charges: Charges, elements: int) -> None:
+    def __init__(
+        self, context: StageContext, cell: MemoryCell, charges: Charges, elements: int, filling: Filling | None = None
+    ) -> None:
         self._elements = elements
+        self._filling = filling
         self._cell = cell
         self._charges = charges
         self._budget = context.budget
@@ -144,9 +156,14 @@ class MemoryStore:
 
     def fill(self) -> StoreWriter:
         """See `ElementStore`."""
-        filling = _MemoryWriter(self, self._cell, self._charges, self._budget)
-        self._account.foresee = lambda: filling.foresee(self._elements)
-        return filling
+        writer = _MemoryWriter(self, self._cell, self._charges, self._budget)
+        self._account.foresee = lambda: writer.foresee(self._elements)
+        return writer
+
+    @property
+    def filling(self) -> Filling | None:
+        """The run that has filled the cell, or fills it."""
+        return self._filling if self._cell.images is None else self._cell.filling
 
     async def load(self, number: int) -> Block:
         """See `ElementStore`."""
@@ -186,7 +203,7 @@ class _MemoryWriter:
 
     async def finish(self) -> None:
         if self._cell.images is None:
-            self._cell.images = self._images
+            self._cell.filling, self._cell.images = self._store.filling, self._images
             self._charges.tickets += self._tickets
             self._tickets = []
         await self.discard()
@@ -271,6 +288,8 @@ class FileStore:
             return await self._threads.run(use, slabs.arena.array[slab.offset : slab.offset + length])
         finally:
             slabs.drop(slab)
+
+    filling = None
 
     def fill(self) -> StoreWriter:
         """See `ElementStore`."""

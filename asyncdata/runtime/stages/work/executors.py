@@ -97,7 +97,9 @@ class ThreadExecutor:
         asking = _Asking(asyncio.get_running_loop(), grant)
         work = asyncio.ensure_future(self._threads.run(execute, self._arena.view, self._program, payload, asking.need))
         try:
-            return await asyncio.shield(work)
+            # Unlike a shield, this reports nothing to the loop when the call fails after this task was cancelled.
+            await asyncio.wait((work,))
+            return work.result()
         except asyncio.CancelledError:
             work.cancel()
             await until_done(work)

@@ -26,6 +26,7 @@ from asyncdata.memory.advance import EMPTY, Mark, Marks, Rows
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import Column
 from asyncdata.observe.stopwatch import Stopwatch
+from asyncdata.runtime.knob import Knob, as_knob
 from asyncdata.runtime.memory.landing import NoRoomError
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import Collected, Collector
@@ -98,20 +99,20 @@ class WorkerStage(Stage):
         *,
         executor: Executor,
         outcome: Outcome,
-        parallelism: int,
+        parallelism: int | Knob,
         keys: tuple[int, int] | None = None,
         collector: Collector | None = None,
         least_rows: int = 0,
         first_rows: int = 1,
     ) -> None:
         super().__init__(context, (upstream,))
-        context.meter.runs, context.meter.parallel = executor.runs, parallelism
+        self._parallelism = as_knob(parallelism)
+        context.meter.runs, context.meter.parallel = executor.runs, self._parallelism.value
         # The dispatcher waits beside the feeder, whose time is what the meter divides.
         self._memory_waits = context.tasks.waits = context.inputs.waits = Stopwatch()
         self._upstream = upstream
         self._executor = executor
         self._outcome = outcome
-        self._parallelism = parallelism
         self._ordered = context.ordered
         self._budget = context.budget
         self._rows_account = context.rows
@@ -196,8 +197,8 @@ class WorkerStage(Stage):
 
     async def _wait_for_room(self) -> None:
         while (
-            self._under_way >= self._parallelism
-            or len(self._jobs) > self._parallelism
+            self._under_way >= self._parallelism.value
+            or len(self._jobs) > self._parallelism.value
             or (self._jobs and self._input_bytes > self._most_ahead)
         ):
             self._room.clear()
@@ -274,7 +275,7 @@ class WorkerStage(Stage):
 
     async def _dispatch(self) -> None:
         while True:
-            while not self._due or self._running >= (self._parallelism if self._sizes.known else 1):
+            while not self._due or self._running >= (self._parallelism.value if self._sizes.known else 1):
                 if self._ended and not self._due and not self._running:
                     return
                 await self._wait_to_begin()
@@ -323,6 +324,8 @@ class WorkerStage(Stage):
             self._under_way -= 1
             self._input_bytes -= job.input_bytes
             self._pace.learn(job.seconds, job.result_bytes, len(job))
+            self._parallelism.done += 1
+            self._parallelism.bytes_each = job.input_bytes + job.result_bytes
             if self._outcome == "rows" and (left := job.split_off()) is not None:
                 self._continue(job, left)
             self._room.set()

@@ -290,5 +290,5 @@ def test_plain_data_helper_keeps_what_matters() -> None:
     """The helper these tests compare with tells dtypes and values apart."""
     assert plain(np.zeros(1, np.int8)) != plain(np.zeros(1, np.int16))
     assert plain(BytesArray.from_items([b"a"])) == [b"a"]
-    assert Advance(0, np.empty((0, 4), np.int64)).has_news is False
+    assert Advance(0).has_news is False
     assert LEAF is None

@@ -16,7 +16,7 @@ from asyncdata.runtime.stages.order.prefetch import Depth
 def block(rows: int, row_bytes: int = 8) -> Block:
     """So many rows of so many bytes."""
     origin = np.zeros((rows, NO_ORIGINS.shape[1]), np.int64)
-    return Block(LEAF, (ArrayColumn(np.zeros((rows, row_bytes), np.uint8)),), origin, Advance(rows, origin))
+    return Block(LEAF, (ArrayColumn(np.zeros((rows, row_bytes), np.uint8)),), origin, Advance(rows))
 
 
 def test_it_begins_with_few() -> None:

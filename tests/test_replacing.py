@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from asyncdata.storage.local.replacing import replacing
+from asyncdata.replacing import replacing
 from tests.faults.programs import program
 
 
@@ -31,7 +31,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) ->
     path = tmp_path / "state[1].json"
     body = f"""
 from pathlib import Path
-from asyncdata.storage.local.replacing import replacing
+from asyncdata.replacing import replacing
 with replacing(Path({str(path)!r})) as file:
     file.write(b"half")
     file.flush()
@@ -62,7 +62,7 @@ def test_many_writers_of_one_path(tmp_path: Path) -> None:
     path = tmp_path / "state"
     body = f"""
 from pathlib import Path
-from asyncdata.storage.local.replacing import replacing
+from asyncdata.replacing import replacing
 
 def write(number):
     for _ in range(50):

@@ -1,0 +1,102 @@
+"""What ``bench`` and ``profile`` iterate: files, or a dataset of the user's; and for how long."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Callable
+
+from asyncdata import arguments as checks
+from asyncdata.command_line.located_files import add_file_arguments, locate
+from asyncdata.command_line.result_printer import ResultPrinter, UsageError
+from asyncdata.dataset.dataset import Dataset
+from asyncdata.observe.progress import Display
+from asyncdata.options import Options
+
+
+def add_measured_arguments(parser: argparse.ArgumentParser, *, seconds: float, may_be_none: bool = False) -> None:
+    """What is iterated, and when that ends.
+
+    Args:
+        parser: Of the command.
+        seconds: The default of ``--seconds``.
+        may_be_none: Whether the command can do something else.
+    """
+    urls = "URL, glob or range in braces; or module:function, which returns a Dataset"
+    add_file_arguments(parser, urls, may_be_none=may_be_none)
+    at_most = f"stop after this time (default: {seconds:g})"
+    parser.add_argument("--seconds", type=number_above("--seconds"), default=seconds, metavar="S", help=at_most)
+    parser.add_argument(
+        "--epochs", type=_epochs, default=1, metavar="N", help="stop after this many epochs (default: 1)"
+    )
+
+
+def number_above(option: str, least: float | None = None) -> Callable[[str], float]:
+    """Reads an option's value: a number above 0, or one that is not below `least`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+            return checks.number(option, value, above=0) if least is None else checks.number(option, value, least=least)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _epochs(text: str) -> int:
+    try:
+        return checks.integer("--epochs", int(text), least=1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def measured_dataset(
+    arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display
+) -> Dataset:
+    """What is measured.
+
+    Raises:
+        UsageError: That is not one thing.
+        StorageError: Some of it cannot be read.
+    """
+    if len(arguments.url) == 1 and names_dataset(arguments.url[0]):
+        return named_dataset(arguments.url[0])
+    located = asyncio.run(locate(arguments.url, options, display, arguments.format))
+    if located.unreadable:
+        for error in located.unreadable[1:]:
+            results.complain(str(error))
+        raise located.unreadable[0]
+    kinds = located.by_kind()
+    if len(kinds) > 1:
+        raise UsageError(f"the files are of different kinds: {'; '.join(map(str, kinds))}. Measure one kind at a time")
+    ((kind, files),) = kinds.items()
+    return kind.records([each.info.url for each in files], in_order=False)
+
+
+def names_dataset(word: str) -> bool:
+    """Whether a word is ``module:function`` rather than a URL."""
+    module, colon, name = word.partition(":")
+    return bool(colon) and name.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
+def named_dataset(word: str) -> Dataset:
+    """The dataset that ``module:function`` returns, or is. The module may lie in the current directory.
+
+    Raises:
+        UsageError: It cannot be imported, or is no dataset.
+    """
+    module, _, name = word.partition(":")
+    # For the whole program: worker processes import the functions of the module by its name.
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{word} cannot be imported: {error}") from None
+    dataset = found() if callable(found) else found
+    if not isinstance(dataset, Dataset):
+        raise UsageError(f"{word} is {checks.shown(dataset)}, which is neither a Dataset nor returns one")
+    return dataset

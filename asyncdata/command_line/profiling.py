@@ -1,0 +1,108 @@
+"""``asyncdata profile``: iterates over files or a dataset of the user's with a pretended training step, and reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+from asyncdata.command_line.measured_datasets import add_measured_arguments, measured_dataset, number_above
+from asyncdata.command_line.result_printer import OK, ResultPrinter, UsageError
+from asyncdata.observe.plain import finite
+from asyncdata.observe.profile import profile
+from asyncdata.observe.progress import Display, Pace
+from asyncdata.observe.stopwatch import clock
+from asyncdata.options import Options
+from asyncdata.replacing import replacing
+from asyncdata.runtime.life.profile_socket import ask, sockets_of
+
+HELP: Final = "find out what limits a pipeline, and write a report"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that only this command has."""
+    add_measured_arguments(parser, seconds=30, may_be_none=True)
+    pid = "ask this running program, which has Options(profile_socket=True), instead of iterating"
+    parser.add_argument("--pid", type=int, metavar="PID", help=pid)
+    parser.add_argument(
+        "--out", default="profile.html", type=_out, metavar="FILE", help=".html or .json (default: profile.html)"
+    )
+    step = "pretend that a training step takes so long, for each element (default: 0)"
+    parser.add_argument("--step-ms", type=number_above("--step-ms", least=0), default=0.0, metavar="MS", help=step)
+
+
+def _out(text: str) -> str:
+    if not text.endswith((".html", ".json")):
+        raise argparse.ArgumentTypeError(f"{text!r} ends in neither .html nor .json")
+    return text
+
+
+def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
+    """Iterates, or asks a running program, and writes what was recorded."""
+    if (arguments.pid is None) != bool(arguments.url):
+        raise UsageError("give URLs or module:function, or --pid of a running program")
+    if arguments.pid is not None:
+        return _ask(arguments, results)
+    recorded = profile(arguments.out)
+    dataset = measured_dataset(arguments, options, results, display).with_options(options)
+    step = threading.Event()  # never set: waiting for it leaves processor and interpreter to others, as a device does
+    pace = Pace(clock())
+    with recorded:
+        for _ in range(arguments.epochs):
+            with dataset.iterator() as elements:
+                for _ in elements:
+                    step.wait(arguments.step_ms / 1e3)
+                    pace.done += 1
+                    if clock() - pace.began >= arguments.seconds:
+                        break
+                    display.show(pace.done, lambda: f"elements, {pace.done / (clock() - pace.began):,.0f}/s")
+            if clock() - pace.began >= arguments.seconds:
+                break
+    display.close()
+    report = recorded.report()
+    for line in (*str(report).splitlines(), ""):
+        results.say(line)
+    results.say(f"The report is in {os.path.abspath(arguments.out)}")
+    results.document(source=arguments.url, report=os.path.abspath(arguments.out), profile=finite(report.document()))
+    return OK
+
+
+def _ask(arguments: argparse.Namespace, results: ResultPrinter) -> int:
+    """Writes what a running program has recorded about itself.
+
+    Raises:
+        OSError: It cannot be asked.
+    """
+    answers = [ask(path, arguments.seconds) for path in sockets_of(arguments.pid)]
+    if not answers:
+        raise FileNotFoundError(
+            f"process {arguments.pid} of this user has no profile socket: run its pipelines with "
+            "Options(profile_socket=True), and this command with the same TMPDIR"
+        )
+    reports = []
+    for number, answer in enumerate(answers):
+        if "error" in answer:
+            raise ConnectionRefusedError(answer["error"])
+        path = Path(arguments.out).absolute()
+        path = path.with_stem(f"{path.stem}-{number + 1}") if number else path
+        text = answer["html"] if path.suffix == ".html" else json.dumps(answer["document"])
+        with replacing(path) as file:
+            file.write(text.encode("utf-8", "xmlcharrefreplace"))
+        reports.append(str(path))
+        for name, stack in answer["stacks"].items():
+            results.say(f"Thread {name}:")
+            for line in stack.splitlines():
+                results.say(line)
+            results.say("")
+        for line in (*answer["text"].splitlines(), "", f"The report is in {path}"):
+            results.say(line)
+    results.document(
+        pid=arguments.pid,
+        reports=reports,
+        profiles=[each["document"] for each in answers],
+        stacks=answers[0]["stacks"],
+    )
+    return OK

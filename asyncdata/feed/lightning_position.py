@@ -1,0 +1,42 @@
+"""Lightning: a callback that keeps the position behind what was trained on; the only file that imports lightning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from asyncdata.feed.feeding import Feed, UsedBatches
+
+
+class LightningCallback(Callback):  # type: ignore[misc]  # lightning is not there where types are checked
+    """Keeps the position of a feed in Lightning's checkpoints; `asyncdata.feed.lightning_callback` makes it."""
+
+    def __init__(self, batches: Feed) -> None:
+        self._batches = batches
+        self._used = UsedBatches(batches)
+        self._steps = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning numbers the epochs."""
+        self._batches.set_epoch(trainer.current_epoch)
+        self._steps = trainer.global_step
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing is accumulated over the end of an epoch."""
+        self._used.begin_epoch()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Whoever steps the optimizer by hand may do it without Lightning's knowledge."""
+        self._used.trained(stepped=trainer.global_step != self._steps or not pl_module.automatic_optimization)
+        self._steps = trainer.global_step
+
+    def state_dict(self) -> dict[str, Any]:
+        """All ranks', because Lightning saves what the first rank says; all of them call it."""
+        return self._used.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on where the run was interrupted."""
+        self._used.load_state_dict(state_dict)

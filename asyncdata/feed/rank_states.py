@@ -1,0 +1,75 @@
+"""The states of all ranks of a feed: which one is a rank's own, and what a rank goes on with if there were others.
+
+Ranks are at the same step of the same epoch. If their number changes, `asyncdata.state.split` divides what they have
+left of it; the epochs behind it are divided as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from asyncdata.errors import StateError
+from asyncdata.feed.ranks import Rank
+from asyncdata.runtime.state.division import split
+
+VERSION: Final = 1
+
+_KEYS: Final = {"version": int, "epoch": int, "steps": int, "turn": int, "rank": int, "world": int, "divided": bool}
+
+
+def state_of(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, Any]:
+    """The state that a rank loads.
+
+    Args:
+        states: One of this rank, or one of each rank of another number of them.
+        mine: This rank.
+
+    Raises:
+        StateError: One is no state, is missing, or is of another step; or the pipeline cannot be divided.
+    """
+    found = {}
+    for state in states:
+        _check(state)
+        found[state["rank"], state["world"]] = state
+    if mine in found:
+        return found[mine]
+    worlds = {world for _, world in found}
+    if len(worlds) != 1 or len(found) != max(worlds):
+        had = ", ".join(f"rank {rank} of {world}" for rank, world in sorted(found))
+        raise StateError(
+            f"the state is that of {had or 'no rank'}, and this is rank {mine.rank} of {mine.world}: each rank loads "
+            "its own state. Another number of ranks needs the states of all of them, which all_ranks() saves"
+        )
+    return _divided([found[key] for key in sorted(found)], mine)
+
+
+def _check(state: Mapping[str, Any]) -> None:
+    if not all(isinstance(state.get(key), kind) for key, kind in _KEYS.items()):
+        raise StateError("this is not the state of a feed; a state of PipelineIterator belongs to ds.iterator()")
+    if state["version"] > VERSION:
+        raise StateError(f"the state is of version {state['version']}, and this library knows {VERSION}")
+
+
+def _divided(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, Any]:
+    first = states[0]
+    for state in states:
+        if (state["epoch"], state["steps"]) != (first["epoch"], first["steps"]):
+            raise StateError(
+                f"rank {state['rank']} was at step {state['steps']} of epoch {state['epoch']}, and rank "
+                f"{first['rank']} at step {first['steps']} of epoch {first['epoch']}: the states do not belong together"
+            )
+        if state["turn"]:
+            raise StateError(
+                f"rank {state['rank']} was reading its part again (even='repeat'), so the rest of the epoch cannot be "
+                "divided among other ranks"
+            )
+    own = {**first, "rank": mine.rank, "world": mine.world}
+    if not first["steps"]:
+        return {**own, "pipeline": None, "divided": False}
+    if len(states) == 1 and not first["divided"]:
+        raise StateError(
+            "a single process has saved this state, without a shard, so the rest of its epoch cannot be divided among "
+            f"{mine.world} ranks: begin an epoch with set_epoch(n)"
+        )
+    return {**own, "pipeline": split([state["pipeline"] for state in states], mine.world)[mine.rank], "divided": True}

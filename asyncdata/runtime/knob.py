@@ -1,0 +1,210 @@
+"""`Knob`: a number that a stage reads whenever it decides; `Knobs`: all those of a pipeline, and who turns them.
+
+    stage ── reads value, counts what is done ── Knob ◀── turns ── Knobs ── every quarter of a second ──▶ Autotuner
+                                                                     └── reads meters, the consumer's waits, memory
+
+What is decided, and why, is in `planner.autotune`. A pipeline without knobs has no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from asyncdata.observe.parts import KnobStats
+from asyncdata.observe.stopwatch import Stopwatch, clock
+from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use
+from asyncdata.runtime.memory.budget import Budget
+from asyncdata.runtime.meter import Meter
+from asyncdata.runtime.stage import Spawn
+
+EVERY_S: Final = 0.25
+"""Between two looks at the meters."""
+
+_MEMORY_PART: Final = 8
+"""Of the limit: what all knobs may take beyond their defaults."""
+
+_RAMPS: Final = 1.25
+"""While the number of requests in flight grows to so many times of what it was, rates change by themselves."""
+
+Counted: TypeAlias = Literal["calls", "times"]
+"""What a knob counts: calls at a time, or how many times the usual elements."""
+
+
+class Knob:
+    """A number that may change at any time. Stage loop only.
+
+    Args:
+        value: At the beginning.
+
+    Attributes:
+        value: What counts now. No stage may rely on two readings being equal.
+        done: Things finished so far, counted by the stages.
+        bytes_each: Memory that one more at a time takes, told by the stages.
+    """
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.done = 0
+        self.bytes_each = 0.0
+
+
+def as_knob(value: int | Knob) -> Knob:
+    """A knob that nobody turns, for a number."""
+    return Knob(value) if isinstance(value, int) else value
+
+
+class _Place(NamedTuple):
+    """One knob, and what shows whether it is right.
+
+    Attributes:
+        knob: For all stages at this place of the plan.
+        counted: What it counts.
+        bounds: Where it may stand.
+        meter: Of the step.
+        held: Runs while the knob keeps a stage from doing more.
+    """
+
+    knob: Knob
+    counted: Counted
+    bounds: KnobRange
+    meter: Meter
+    held: Stopwatch
+
+
+class _Reading(NamedTuple):
+    """What stopwatches showed."""
+
+    awaited: float
+    held: float
+    calls: float
+
+
+class Knobs:
+    """The knobs of one pipeline. Stage loop only, but for `stats`.
+
+    Args:
+        spawn: Starts the task that turns them.
+        budget: The pipeline's memory.
+        requests: How many requests may be in flight now.
+        workers: How many worker processes there are or will be.
+        found: What earlier iterations found, by knob; what this one finds is entered.
+
+    Attributes:
+        consumer_waits: Runs while the consumer waits for an element.
+    """
+
+    def __init__(
+        self,
+        spawn: Spawn,
+        budget: Budget,
+        requests: Callable[[], int],
+        workers: int,
+        found: MutableMapping[str, int],
+    ) -> None:
+        self.consumer_waits = Stopwatch()
+        self._spawn = spawn
+        self._budget = budget
+        self._requests = requests
+        self._workers = max(1, workers)
+        self._found = found
+        self._tuner = Autotuner()
+        self._places: dict[str, _Place] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self, place: str, counted: Counted, bounds: KnobRange, meter: Meter, held: Stopwatch) -> Knob:
+        """The knob at a place of the plan, the same one for every epoch and every inner dataset.
+
+        Args:
+            place: In the plan.
+            counted: What it counts.
+            bounds: Where it may stand.
+            meter: Of the step.
+            held: Runs while the knob keeps a stage there from doing more.
+        """
+        known = self._places.get(place)
+        if known is not None:
+            return known.knob
+        knob = Knob(self._tuner.add(place, bounds, self._found.get(place)))
+        self._places[place] = _Place(knob, counted, bounds, meter, held)
+        if self._task is None:
+            self._task = self._spawn(self._run())
+        return knob
+
+    def consume(self, *, waits: bool) -> None:
+        """Says whether the consumer waits for an element."""
+        if waits and not self.consumer_waits.open:
+            self.consumer_waits.begin()
+        elif not waits and self.consumer_waits.open:
+            self.consumer_waits.end()
+
+    def stats(self) -> tuple[KnobStats, ...]:
+        """Where they stand, and why; from any thread."""
+        return tuple(
+            KnobStats(
+                step=place.meter.label,
+                counts=place.counted,
+                value=place.knob.value,
+                default=place.bounds.first,
+                because=self._tuner.why(name),
+            )
+            for name, place in list(self._places.items())
+        )
+
+    # --- turning -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        waited, cpu_s, requests, began = self.consumer_waits.seconds(), time.thread_time(), self._requests(), clock()
+        readings: dict[str, _Reading] = {}
+        every_s = EVERY_S
+        while True:
+            await asyncio.sleep(every_s)
+            now = clock()
+            seconds = max(now - began, 1e-9)
+            busy = (time.thread_time() - cpu_s) / seconds
+            waits = self.consumer_waits.seconds(now)
+            limit = self._requests()
+            is_ramping = not requests / _RAMPS <= limit <= requests * _RAMPS
+            before, readings = readings, {name: _read(place, now) for name, place in self._places.items()}
+            interval = Interval(
+                seconds=seconds,
+                waiting=min(1.0, (waits - waited) / seconds),
+                uses={name: self._use(name, before[name], readings[name], seconds, busy) for name in before},
+                room_bytes=self._room_bytes(),
+                is_ramping=is_ramping,
+            )
+            for name, value in self._tuner.decide(interval).items():
+                self._turn(name, value)
+            waited, cpu_s, began = waits, time.thread_time(), now
+            requests = limit if is_ramping else requests
+
+    def _use(self, name: str, before: _Reading, after: _Reading, seconds: float, loop_busy: float) -> Use:
+        place = self._places[name]
+        copies = max(1, place.meter.alive.open)
+        in_workers = (after.calls - before.calls) / seconds / self._workers
+        runs = place.meter.runs
+        return Use(
+            done=place.knob.done,
+            awaited=min(1.0, (after.awaited - before.awaited) / seconds / copies),
+            held=min(1.0, (after.held - before.held) / seconds / copies),
+            busy=loop_busy if runs == "coroutine" else in_workers if runs == "process" else 0.0,
+            bytes_each=place.knob.bytes_each,
+        )
+
+    def _room_bytes(self) -> int:
+        """Read-ahead takes what is free, and gives it back; so what knobs may take does not depend on it."""
+        places = self._places.values()
+        taken = sum((place.knob.value - place.bounds.first) * place.knob.bytes_each for place in places)
+        return max(0, self._budget.limit // _MEMORY_PART - int(taken))
+
+    def _turn(self, name: str, value: int) -> None:
+        place = self._places[name]
+        place.knob.value = self._found[name] = value
+        if place.counted == "calls":
+            place.meter.parallel = value
+
+
+def _read(place: _Place, now: float) -> _Reading:
+    return _Reading(place.meter.pulls.seconds(now), place.held.seconds(now), place.meter.calls_s)

@@ -1,0 +1,58 @@
+"""`Filling`: in which run a `cache()` in memory was filled.
+
+A cache that other epochs read is gone with its process. Behind a state it is filled again, in the run that had filled
+it: another one may have another order, other random numbers, or another seed. Marks of elements that were read from a
+cache say which run that was; a state says it of all caches of its plan, because in front of the first element there is
+no mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from asyncdata.plan.grouping import Cache
+from asyncdata.plan.node import Node, walk
+
+
+class Filling(NamedTuple):
+    """What the order and the random numbers of the elements follow from.
+
+    Attributes:
+        seed: Of the pipeline.
+        epoch: Path of repeat counters.
+        element: Provenance of the elements around the dataset.
+    """
+
+    seed: int
+    epoch: tuple[int, ...]
+    element: tuple[int, ...] = ()
+
+    def to_mark(self) -> list[Any]:
+        """As JSON can hold it."""
+        return [self.seed, list(self.epoch), list(self.element)]
+
+    @classmethod
+    def from_mark(cls, value: Any) -> Filling:
+        """What `to_mark` made.
+
+        Raises:
+            TypeError: It is damaged.
+            ValueError: It is damaged.
+        """
+        seed, epoch, element = value
+        if not all(type(number) is int for number in (seed, *epoch, *element)):
+            raise TypeError("the run of a cache")
+        return cls(seed, tuple(epoch), tuple(element))
+
+
+def memory_cells(plan: Node) -> list[Any]:
+    """What caches in memory keep; each knows the run that has filled it, or must fill it."""
+    return [node.cell for node in walk(plan) if isinstance(node, Cache) and node.filename is None]
+
+
+def bring_back(cells: Sequence[Any], fillings: Sequence[Filling | None]) -> None:
+    """Cells that are empty will be filled as they were; the others stay as they are."""
+    for cell, filling in zip(cells, fillings, strict=False):
+        if cell.images is None:
+            cell.filling = filling

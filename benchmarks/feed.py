@@ -1,0 +1,257 @@
+"""What handing a batch to a framework adds to a numpy loop: CPU time per step and copies; a Markdown table.
+
+    python -m benchmarks.feed [--python PYTHON] [--quick]
+
+A feed is compared with a loop over its own dataset, which gives the same batches as numpy arrays. Each framework's own
+loader is compared with a loop over the arrays that it is given, which lie in memory. So each figure is what the loader
+adds, and not what it costs to read. With Keras the loop calls ``train_on_batch`` of a model with one weight, and the
+loaders feed `fit`.
+
+A step multiplies two small matrices. Every cell is a process of its own, which counts its own CPU time, all threads: a
+round of the one, a round of the other, medians of several. A copy is counted where the framework's array is not the
+memory of numpy's. Without a framework its rows are left out. Copies to a GPU are not measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import asyncdata as ad
+from asyncdata import feed
+from benchmarks.conditions import conditions
+from benchmarks.launch import run_json
+from benchmarks.servers import REPOSITORY
+from benchmarks.table import markdown
+
+TRAINERS_PYTHON: Final = REPOSITORY / ".cache" / "trainers" / "bin" / "python"
+ROUNDS: Final = 9
+SHAPES: Final = {"32 KiB": (32, 256), "9.6 MB": (64, 37_500)}
+"""Of a batch of float32."""
+
+CELLS: Final = {
+    "torch": ("feed.torch", "DataLoader(batch_size=None)", "StatefulDataLoader(batch_size=None)"),
+    "jax": ("feed.jax", "Grain and device_put"),
+    "tensorflow": ("feed.tensorflow", "tf.data from_generator", "tf.data from_tensor_slices, batch"),
+    "keras": ("feed.keras", "keras PyDataset"),
+}
+
+
+KNOWN: Final[list[Any]] = []
+"""The last arrays that a loader was given."""
+
+
+def noted(array: Any) -> Any:
+    """The same array; the last ones are known."""
+    KNOWN.append(array)
+    del KNOWN[:-16]
+    return array
+
+
+def dataset(shape: tuple[int, ...], count: int) -> ad.Dataset:
+    """Batches that cost little."""
+    kept = arrays(shape, 8)
+    return ad.Dataset.range(count).map(lambda number: noted(kept[number % 8]))
+
+
+def arrays(shape: tuple[int, ...], count: int) -> list[Any]:
+    """As many batches in memory, which begin on 64-byte boundaries; a few of them, again and again."""
+    few = []
+    for number in range(min(count, 8)):
+        space = np.empty(int(np.prod(shape)) * 4 + 64, np.uint8)
+        begin = -space.ctypes.data % 64
+        few.append(space[begin : begin + int(np.prod(shape)) * 4].view(np.float32).reshape(shape))
+        few[-1][:] = number
+    KNOWN.extend(few)
+    return [few[number % len(few)] for number in range(count)]
+
+
+class Cell:
+    """A loader, and the loop that it is compared with.
+
+    Args:
+        bare: Iterates numpy's arrays.
+        loader: Iterates the framework's.
+        address: Where an array of the framework begins.
+    """
+
+    def __init__(
+        self, bare: Callable[[], Iterable[Any]], loader: Callable[[], Iterable[Any]], address: Callable[[Any], int]
+    ) -> None:
+        self.bare = bare
+        self.loader = loader
+        self.address = address
+
+
+def of_numpy(array: Any) -> int:
+    """Where an array begins."""
+    return int(array.__array_interface__["data"][0])
+
+
+def torch_cell(name: str, shape: tuple[int, ...], count: int) -> Cell:
+    """PyTorch's."""
+    import torch  # noqa: PLC0415 -- one framework per process
+    from torch.utils.data import DataLoader, IterableDataset  # noqa: PLC0415 -- likewise
+
+    address = torch.Tensor.data_ptr
+    if name == "feed.torch":
+        ds = dataset(shape, count)
+        return Cell(lambda: ds, lambda: feed.torch(ds), address)
+    kept = arrays(shape, count)
+
+    class Arrays(IterableDataset):  # type: ignore[misc]  # torch is not there where types are checked
+        """The arrays, as tensors that share their memory."""
+
+        def __iter__(self) -> Iterator[Any]:
+            return map(torch.from_numpy, kept)
+
+    if name.startswith("Stateful"):
+        from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 -- likewise
+
+        return Cell(lambda: kept, lambda: StatefulDataLoader(Arrays(), batch_size=None), address)
+    return Cell(lambda: kept, lambda: DataLoader(Arrays(), batch_size=None), address)
+
+
+def jax_cell(name: str, shape: tuple[int, ...], count: int) -> Cell:
+    """JAX's, on the CPU."""
+    import jax  # noqa: PLC0415 -- one framework per process
+
+    def address(array: Any) -> int:
+        return int(array.unsafe_buffer_pointer())
+
+    if name == "feed.jax":
+        ds = dataset(shape, count)
+        return Cell(lambda: ds, lambda: feed.jax(ds), address)
+    import grain  # noqa: PLC0415 -- likewise
+
+    kept = arrays(shape, count)
+    source = grain.MapDataset.source(kept).to_iter_dataset()
+    return Cell(lambda: kept, lambda: map(jax.device_put, source), address)
+
+
+def tensorflow_cell(name: str, shape: tuple[int, ...], count: int) -> Cell:
+    """TensorFlow's."""
+    import tensorflow as tf  # noqa: PLC0415 -- one framework per process
+
+    def address(tensor: Any) -> int:
+        return of_numpy(np.from_dlpack(tensor))
+
+    signature = tf.TensorSpec(shape, tf.float32)
+    if name == "feed.tensorflow":
+        ds = dataset(shape, count)
+        return Cell(lambda: ds, lambda: feed.tensorflow(ds, output_signature=signature), address)
+    kept = arrays(shape, count)
+    if name.endswith("from_generator"):
+        fed = tf.data.Dataset.from_generator(lambda: iter(kept), output_signature=signature)
+    else:
+        fed = tf.data.Dataset.from_tensor_slices(np.concatenate(kept[:8])).batch(shape[0]).repeat(-(-count // 8))
+        fed = fed.take(count)
+    return Cell(lambda: kept, lambda: fed, address)
+
+
+def keras_cell(name: str, shape: tuple[int, ...], count: int) -> Cell:
+    """Keras', on JAX."""
+    import keras  # noqa: PLC0415 -- one framework per process
+
+    model = keras.Sequential([keras.Input(shape[1:]), keras.layers.Lambda(lambda x: x[:, :1]), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    targets = np.zeros((shape[0], 1), np.float32)
+    kept = arrays(shape, count)
+
+    class Arrays(keras.utils.PyDataset):  # type: ignore[misc]  # keras is not there where types are checked
+        """The arrays."""
+
+        def __len__(self) -> int:
+            return count
+
+        def __getitem__(self, index: int) -> Any:
+            return kept[index], targets
+
+    def bare() -> Iterator[None]:
+        for batch in kept:
+            model.train_on_batch(batch, targets)
+            yield None
+
+    def fit() -> Iterator[None]:
+        if name == "feed.keras":
+            fed = feed.keras(dataset(shape, count).map(lambda batch: (batch, targets)), steps=count)
+            model.fit(fed, verbose=0)
+            fed.close()
+        else:
+            model.fit(Arrays(), verbose=0, shuffle=False)
+        yield from [None] * count
+
+    return Cell(bare, fit, lambda _: 0)
+
+
+MAKERS: Final = {"torch": torch_cell, "jax": jax_cell, "tensorflow": tensorflow_cell, "keras": keras_cell}
+
+
+def measured(framework: str, name: str, size: str, rounds: int) -> dict[str, Any]:
+    """One cell, in this process."""
+    shape = SHAPES[size]
+    count = 2000 if size == "32 KiB" else 300
+    cell = MAKERS[framework](name, shape, count)
+    small = np.ones((32, 32), np.float32)
+    times: dict[str, list[float]] = {"bare": [], "loader": []}
+    for number in range(rounds + 1):
+        for side, loop in (("bare", cell.bare), ("loader", cell.loader)):
+            begin = time.process_time()
+            steps = 0
+            for _ in loop():
+                small @ small
+                steps += 1
+            if number:  # the first round fills caches
+                times[side].append((time.process_time() - begin) / steps * 1e6)
+    added = [with_it - without for with_it, without in zip(times["loader"], times["bare"], strict=True)]
+    return {"added_us": added, "bare_us": times["bare"], "copies": copies(cell, framework)}
+
+
+def copies(cell: Cell, framework: str) -> str:
+    """Whether the framework's arrays are the memory of numpy's."""
+    if framework == "keras":
+        return "-"  # `fit` copies, whatever it is given
+    kept = [(batch, cell.address(batch)) for batch, _ in zip(cell.loader(), range(8), strict=False)]
+    known = {of_numpy(array) for array in KNOWN}
+    return str(int(not known.issuperset(address for _, address in kept)))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", default=str(TRAINERS_PYTHON), help="an interpreter that has the frameworks")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    rounds = 3 if given.quick else ROUNDS
+    if given.cell:
+        print(json.dumps(measured(given.cell[0], given.cell[1], given.cell[2], rounds)))
+        return
+    if not Path(given.python).exists():
+        print("The frameworks are not installed here: make trainers")
+        return
+    print(conditions(packages=("asyncdata", "numpy")))
+    print("\nAdded CPU us per step, median of rounds; copies on the host\n")
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax", "PYTHONWARNINGS": "ignore"}
+    rows = []
+    for framework, names in CELLS.items():
+        for name in names:
+            cells = {}
+            for size in SHAPES:
+                command = [given.python, "-m", "benchmarks.feed", "--cell", framework, name, size]
+                cells[size] = run_json(command + ["--quick"] * given.quick, {**os.environ, **quiet})
+            rows.append([name, *(f"{statistics.median(cell['added_us']):.0f}" for cell in cells.values())])
+            rows[-1].append(cells["9.6 MB"]["copies"])
+    print(markdown(["loader", *(f"batch of {size}" for size in SHAPES), "copies"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""``asyncdata profile``: a report of files and of the user's own datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    """The table and the verdict are printed, and the page is where the last line says."""
+    ran = run("profile", f"{own}:dataset", "--seconds", 600)
+    assert ran.code == 0
+    assert "map(square)" in ran.out
+    assert "Limited by" in ran.out
+    path = Path(ran.out.splitlines()[-1].removeprefix("The report is in "))
+    assert path == tmp_path / "profile.html"
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_the_document(run: Callable[..., Any], shard: Callable[..., Path], tmp_path: Path) -> None:
+    """Of files, of several epochs; it is also what the file holds."""
+    shard("a.tfrecord", [bytes(100)] * 50)
+    document = run("profile", "*.tfrecord", "--epochs", 2, "--json", "--out", "report.json").document
+    assert [each["stats"]["elements"] for each in document["profile"]["pipelines"]] == [50, 50]
+    assert document["report"] == str(tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text()) == document["profile"]
+
+
+def test_a_pretended_step(run: Callable[..., Any], own: str) -> None:
+    """The consumer is busy with it, until the time is up."""
+    document = run("profile", f"{own}:endless", "--json", "--seconds", "0.05", "--step-ms", "10").document
+    (pipeline,) = document["profile"]["pipelines"]
+    assert 0 < pipeline["stats"]["elements"] <= 6
+    assert pipeline["stats"]["consumer"]["step_s"] >= 0.01
+
+
+def test_an_error_of_the_user(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    """It keeps its traceback, and there is a report of what happened before."""
+    with pytest.raises(ZeroDivisionError):
+        run("profile", f"{own}:fails")
+    assert (tmp_path / "profile.html").exists()
+
+
+def test_no_such_directory(run: Callable[..., Any], own: str) -> None:
+    """It is said before anything is iterated."""
+    ran = run("profile", f"{own}:endless", "--out", "missing/report.html")
+    assert (ran.code, ran.out) == (3, "")
+    assert "does not exist" in ran.err

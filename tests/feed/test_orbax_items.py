@@ -1,0 +1,78 @@
+"""feed.orbax_save and feed.orbax_restore: real checkpoints of real processes, as many as before or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.architecture.tree import ROOT
+from tests.feed.installed import needed_here
+from tests.feed.orbax_rank import COUNT
+from tests.patience import LIMIT_S
+
+
+def ranks(folder: Path, mode: str, world: int) -> list[dict[str, list[int]]]:
+    """What each of so many processes was given."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.feed.orbax_rank", str(folder), mode, str(world), str(rank), coordinator],
+            cwd=ROOT,
+            env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        outcomes = [process.communicate(timeout=LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(err for _, err in outcomes)
+    return [json.loads(out.splitlines()[-1]) for out, _ in outcomes]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A checkpoint of two processes behind two steps, and what they were given before it."""
+    needed_here("orbax")
+    needed_here("jax")
+    folder = tmp_path_factory.mktemp("orbax") / "checkpoints"
+    return folder, ranks(folder, "save", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_processes_go_on_where_a_checkpoint_is(world: int, saved: tuple[Path, list[dict[str, Any]]]) -> None:
+    """Whatever their number, they are given each element once that those before them were not."""
+    folder, before = saved
+    after = ranks(folder, "restore", world)
+    for source in ("feed", "iterator"):
+        assert [len(rank[source]) for rank in before] == [6, 6]
+        assert sorted(chain(*(rank[source] for rank in before + after))) == list(range(COUNT))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_which_a_part_is_missing_is_refused(
+    saved: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """With the names of the files that are there."""
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(saved[0], folder)
+    (folder / "2" / "feed" / "process_0-of-2.json").unlink()
+    with pytest.raises(AssertionError, match=r"some processes are missing: there are \['process_1-of-2.json'\]"):
+        ranks(folder, "restore", 1)

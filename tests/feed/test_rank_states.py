@@ -1,0 +1,177 @@
+"""States of all ranks: each loads its own, another number of ranks divides the rest; what a callback keeps."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import asyncdata as ad
+from asyncdata.errors import StateError
+from asyncdata.feed.feeding import AllRanks, Feed, UsedBatches
+from asyncdata.feed.ranks import Even
+from tests.feed.plain import Meeting, on_all_ranks, plain
+from tests.samples import samples
+
+BATCH = 3
+
+
+def numbers(count: int, *, known: bool) -> ad.Dataset:
+    """Batches of the numbers below `count`, in another order in each epoch."""
+    ds = ad.Dataset.range(count).shuffle(8, seed=1)
+    return (ds if known else ds.filter(lambda _: True)).batch(BATCH)
+
+
+def trained(
+    world: int, count: int, states: Sequence[Mapping[str, Any]] | None, stop: int | None, **settings: Any
+) -> tuple[list[list[int]], list[dict[str, Any]], list[int]]:
+    """What each rank is given from states on until it stops, their states there, and their numbers of steps."""
+    known: bool = settings.pop("known")
+    meeting = Meeting(world)
+
+    def of(rank: int) -> tuple[list[int], dict[str, Any], int]:
+        feed = plain(numbers(count, known=known), rank, meeting, world=world, **settings)
+        if states is not None:
+            AllRanks(feed).load_state_dict({"ranks": states})
+        given: list[int] = []
+        steps = 0
+        for element in itertools.islice(feed, stop):
+            batch = element[0][element[1]] if settings["even"] == "pad" else element
+            given += batch.tolist()
+            steps += 1
+        return given, json.loads(json.dumps(feed.state_dict())), steps
+
+    given, after, steps = zip(*on_all_ranks(world, of), strict=True)
+    return list(given), list(after), list(steps)
+
+
+@pytest.mark.parametrize("seed", range(samples(5, 150)))
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("even", ["drop", "pad", "agree"])
+def test_another_number_of_ranks_divides_the_rest(even: Even, seed: int, *, known: bool) -> None:
+    """Twice in a row, at drawn steps: all ranks together give each element once, in as many steps each."""
+    draw = random.Random(seed)
+    count = draw.randint(20, 60)
+    worlds = [draw.randint(2, 4), draw.randint(2, 4), draw.randint(1, 4)]
+    states: list[dict[str, Any]] | None = None
+    seen: list[int] = []
+    for world, stop in zip(worlds, (draw.randint(0, 2), draw.randint(0, 2), None), strict=True):
+        given, states, steps = trained(world, count, states, stop, even=even, known=known)
+        seen += list(itertools.chain(*given))
+        assert len(set(steps)) == 1
+    assert states is not None
+    assert [(state["epoch"], state["divided"]) for state in states] == [(1, False)] * worlds[-1]
+    assert len(seen) == len(set(seen))
+    if even == "pad":
+        assert sorted(seen) == list(range(count))
+
+
+def test_a_divided_epoch_goes_on_at_every_step() -> None:
+    """Its states are those of the new ranks, and begin the next epoch as usual."""
+    _, states, _ = trained(3, 40, None, 2, even="pad", known=True)
+    whole, _, (steps, _) = trained(2, 40, states, None, even="pad", known=True)
+    for stop in range(1, steps):
+        first, after, _ = trained(2, 40, states, stop, even="pad", known=True)
+        assert after[0]["divided"]
+        rest, last, _ = trained(2, 40, after, None, even="pad", known=True)
+        assert [sorted(one + other) for one, other in zip(first, rest, strict=True)] == list(map(sorted, whole))
+        following, _, _ = trained(2, 40, last, None, even="pad", known=True)
+        assert sorted(itertools.chain(*following)) == list(range(40))
+
+
+def test_states_that_cannot_be_divided_are_refused() -> None:
+    """With the reason."""
+    _, states, _ = trained(3, 40, None, 2, even="pad", known=True)
+    _, later, _ = trained(3, 40, None, 3, even="pad", known=True)
+    _, (single,), _ = trained(1, 40, None, 2, even="drop", known=True)
+    for wrong, message in (
+        (states[:2], "rank 0 of 3, rank 1 of 3, and this is rank 0 of 2"),
+        ([], "no rank"),
+        ([*states[:2], later[2]], "rank 2 was at step 3 of epoch 0"),
+        ([*states[:2], {**states[2], "turn": 1}], "even='repeat'"),
+        ([single], "single process"),
+        ([{}], "not the state of a feed"),
+    ):
+        with pytest.raises(StateError, match=message):
+            AllRanks(plain(numbers(40, known=True), 0, world=2)).load_state_dict({"ranks": wrong})
+    with pytest.raises(StateError, match="all ranks"):
+        AllRanks(plain(numbers(40, known=True))).load_state_dict(single)
+    beginning = plain(numbers(40, known=True), 0, world=2)
+    beginning.all_ranks().load_state_dict({"ranks": [plain(numbers(40, known=True)).state_dict()]})
+    assert beginning.epoch == 0
+
+
+# --- what a callback keeps ---------------------------------------------------------------------------------------
+
+
+def place(feed: Feed) -> tuple[int, int]:
+    """Epoch and step of its state."""
+    state = feed.state_dict()
+    return state["epoch"], state["steps"]
+
+
+def test_only_whole_optimizer_steps_are_used() -> None:
+    """Batches that were asked for ahead, or whose gradients wait, are not; nor are those of a forgotten step."""
+    feed = plain(numbers(20, known=False))
+    used = UsedBatches(feed)
+    assert place(feed) == (0, 0)
+    steps = iter(feed)
+    for expected, stepped in ((0, False), (2, True), (3, True), (3, False), (3, False), (6, True)):
+        next(steps)
+        assert place(feed)[0] == 0
+        used.trained(stepped=stepped)
+        assert place(feed) == (0, expected)
+    next(steps)
+    assert place(feed) == (0, 6)
+    assert next(steps, None) is None
+    assert place(feed) == (0, 6)  # the last batch was not trained on
+    used.begin_epoch()
+    next(iter(feed))
+    assert place(feed) == (1, 0)
+
+
+def test_a_kept_position_is_loaded_by_its_keeper_alone() -> None:
+    """A trainer that saves the feed beside the callback does not move it, not even with another rank's state."""
+    feed = plain(numbers(20, known=True), 1, world=2)
+    used = UsedBatches(feed)
+    other = plain(numbers(20, known=True), 0, world=2)
+    next(iter(other))
+    feed.load_state_dict(other.state_dict())
+    assert place(feed) == (0, 0)
+    mine = plain(numbers(20, known=True), 1, world=2)
+    next(iter(mine))
+    used.load_state_dict({"ranks": [other.state_dict(), mine.state_dict()]})
+    assert place(feed) == (0, 1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_looking_ahead_ends_an_epoch_of_which_nothing_is_left(*, known: bool) -> None:
+    """And changes nothing else: the same batches follow."""
+    feed, expected = plain(numbers(7, known=known)), [batch.tolist() for batch in numbers(7, known=known)]
+    feed.look_ahead()
+    found, places = [], []
+    for batch in feed:
+        found.append(batch.tolist())
+        feed.look_ahead()
+        feed.look_ahead()
+        places.append(place(feed))
+    assert found == expected
+    assert places == [(0, 1), (0, 2), (1, 0)]
+    assert [batch.tolist() for batch in feed] == [batch.tolist() for batch in numbers(7, known=known).iterator(epoch=1)]
+
+
+def test_an_error_ahead_is_raised_with_the_batch_that_it_belongs_to() -> None:
+    """So that what was trained before can be saved."""
+    feed = plain(ad.Dataset.range(6).map(lambda number: 1 // (int(number) - 4)).batch(2))
+    steps = iter(feed)
+    for _ in range(2):
+        next(steps)
+        feed.look_ahead()
+    assert place(feed) == (0, 2)
+    with pytest.raises(ZeroDivisionError):
+        next(steps)
+    assert place(feed) == (0, 2)

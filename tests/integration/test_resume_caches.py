@@ -1,0 +1,104 @@
+"""A cache in memory that another run had filled has the same elements behind a state, in a process that begins anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncdata as ad
+from tests.samples import SOAK
+
+D = ad.Dataset
+
+
+def noisy(x: Any, rng: np.random.Generator) -> Any:
+    return (int(x), int(rng.integers(1000)))
+
+
+MAKES: dict[str, Callable[[], ad.Dataset]] = {
+    "shuffled": lambda: D.range(20).shuffle(7, seed=1).cache(),
+    "shuffled without a seed": lambda: D.range(20).shuffle(7).cache(),
+    "random numbers": lambda: D.range(20).map(noisy, rng=True).cache().batch(3),
+    "repeated": lambda: D.range(9).shuffle(7).cache().repeat(3),
+    "read in another order": lambda: D.range(20).shuffle(7).cache().shuffle(5).batch(2),
+    "two": lambda: D.zip((D.range(12).shuffle(5).cache(), D.range(12).map(noisy, rng=True).cache())),
+    "long": lambda: D.range(2500).shuffle(100).cache().batch(100),
+}
+
+
+def plain(elements: list[Any]) -> str:
+    return json.dumps(elements, default=lambda value: value.tolist())
+
+
+ALIKE = ("shuffled", "shuffled without a seed", "random numbers", "two")
+"""Those that read the cache in the same order in every epoch."""
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_a_cache_is_filled_as_it_was(name: str) -> None:
+    """Behind states of the epoch that fills it and of the next one, taken in front of the first element, too."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        dataset = MAKES[name]()
+        for _ in range(2):
+            elements, states = taken(dataset)
+            for position in {0, 1, len(elements) // 2, len(elements)} if not SOAK else range(len(states)):
+                again = MAKES[name]()
+                with again.iterator(state=states[position]) as it:
+                    assert plain(list(it)) == plain(elements[position:]), position
+                if name in ALIKE:
+                    assert plain(list(again)) == plain(list(dataset)), "the next epoch"
+
+
+def test_a_cache_that_another_run_filled_is_not_read() -> None:
+    """The state is right, not what is in memory here; the next epochs read that again."""
+    dataset, other = MAKES["shuffled without a seed"](), MAKES["shuffled without a seed"]()
+    with ad.Runtime(ad.Options(num_workers=0)):
+        here = plain(list(other))
+        list(dataset)
+        elements, states = taken(dataset)
+        assert here != plain(elements)
+        with other.iterator(state=states[5]) as it:
+            assert plain(list(it)) == plain(elements[5:])
+        assert plain(list(other)) == here
+
+
+def test_an_isolated_loader_fills_it_as_it_was() -> None:
+    """There the cache is in the loader's memory, and the state is made here."""
+    with ad.Runtime(ad.Options(isolate=True, num_workers=0)):
+        elements, states = taken(MAKES["repeated"]())
+        for position in (13, 25):
+            with MAKES["repeated"]().iterator(state=states[position]) as it:
+                assert plain(list(it)) == plain(elements[position:])
+
+
+def test_the_run_is_named() -> None:
+    """`describe` says in which epoch, and in which repetition of it, the cache is filled again."""
+    dataset = MAKES["shuffled"]()
+    list(dataset.iterator(epoch=4))
+    for position in (0, 7):
+        _, states = taken(dataset)
+        assert "a cache that is not complete is filled again, under epoch 4" in str(ad.state.describe(states[position]))
+    _, states = taken(MAKES["repeated"]())
+    assert "under epoch 0, repetition 0" in str(ad.state.describe(states[20]))
+
+
+@pytest.mark.parametrize("wrong", [3, [3], [[1, 2, 3]], [["1", [0], []]], [[1, [0.5], []]]])
+def test_damaged_runs_are_refused(wrong: Any) -> None:
+    """With an error of one kind."""
+    _, states = taken(MAKES["shuffled"]())
+    with pytest.raises(ad.StateError, match="damaged"):
+        MAKES["shuffled"]().iterator(state={**states[1], "caches": wrong})
+
+
+def taken(dataset: ad.Dataset) -> tuple[list[Any], list[Any]]:
+    """The elements of an epoch, and the state in front of each and behind the last one."""
+    with dataset.iterator() as it:
+        elements, states = [], [it.state_dict()]
+        for element in it:
+            elements.append(element)
+            states.append(it.state_dict())
+    return elements, json.loads(json.dumps(states))
