@@ -81,7 +81,7 @@ def pieces(body: Body, start: int = 0, stop: int | None = None) -> Iterator[byte
 
 
 def checksums_of(data: bytes) -> Checksums:
-    """Checksums of a whole body at hand."""
+    """Checksums of a whole body."""
     running = Checksum()
     running.update(data)
     return running.value()

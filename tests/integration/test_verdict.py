@@ -192,7 +192,7 @@ def test_decompression_in_one_thread_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("options", [{}, {"on_change": "restart"}, {"errors": ad.ErrorPolicy()}], ids=str)
 def test_every_element_is_counted_once(tmp_path: Path, deterministic: bool, options: dict[str, Any]) -> None:
-    """By each step, wherever it gets its elements from: pulled, at hand, read again, or guarded."""
+    """By each step, wherever it gets its elements from: pulled, available, read again, or guarded."""
     for number in range(12):
         (tmp_path / f"{number}.txt").write_text("".join(f"{number} {line}\n" for line in range(number * 300)))
     names = ad.Dataset.list_files(str(tmp_path / "*.txt"))

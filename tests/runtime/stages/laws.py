@@ -319,7 +319,7 @@ class Scripted(Stage):
         except StopIteration as stop:
             block: Block | None = stop.value
             return block
-        raise AssertionError("numbers are at hand at once")
+        raise AssertionError("numbers are available at once")
 
     async def _next(self, limit: int) -> Block | None:
         cuts = self._bench.cuts

@@ -225,7 +225,7 @@ async def test_bytes_nobody_asked_for_end_an_idle_connection(certificate: tuple[
 
 
 async def test_after_the_end_nothing_is_written_or_told(certificate: tuple[Path, ssl.SSLContext]) -> None:
-    """Aborted inside of its own call, with more at hand, a protocol hears of its loss and of nothing else."""
+    """Aborted inside of its own call, with more available, a protocol hears of its loss and of nothing else."""
 
     class Fed(Notes):
         transport: TlsTransport

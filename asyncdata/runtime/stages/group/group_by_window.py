@@ -41,7 +41,7 @@ class _Group:
         size: Elements of a full window.
         parts: Rows of earlier blocks.
         rows: How many.
-        fresh: Places of further rows in the block at hand.
+        fresh: Places of further rows in the current block.
     """
 
     size: int
@@ -272,7 +272,7 @@ class GroupByWindowStage(Stage):
         return size
 
     def _pick(self, rows: list[int]) -> Block:
-        """Some rows of the block at hand, which move out of it."""
+        """Some rows of the current block, which move out of it."""
         assert self._block is not None
         self._gone += rows
         index = np.array(rows, np.int64)

@@ -122,7 +122,7 @@ class WindowStage(Stage):
     # --- input -------------------------------------------------------------------------------------------------
 
     def _full_windows(self) -> int:
-        """Full windows that can be made of the rows at hand."""
+        """Full windows that can be made of the rows available."""
         missing = self._rows - self._gap - self._span
         return 0 if missing < 0 else missing // self._shift + 1
 
@@ -214,7 +214,7 @@ class WindowStage(Stage):
 
     @property
     def draining(self) -> bool:
-        """When the input drains; what is at hand takes no time."""
+        """When the input drains; what is available takes no time."""
         return self._ended or super().draining
 
     async def aclose(self) -> None:

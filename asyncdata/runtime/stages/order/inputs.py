@@ -1,4 +1,4 @@
-"""One of several inputs of a stage: the rows at hand, and how far it was read."""
+"""One of several inputs of a stage: the rows available, and how far it was read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Input:
         stage: What is read.
 
     Attributes:
-        ended: It has no more rows than those at hand.
+        ended: It has no more rows than those available.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -63,7 +63,7 @@ class Input:
 
     @property
     def rows(self) -> int:
-        """Rows at hand."""
+        """Rows available."""
         return 0 if self._block is None else len(self._block)
 
     async def more(self, limit: int, pause: Pause) -> bool:
@@ -97,11 +97,11 @@ class Input:
         return head.advance.dropped()
 
     def at(self, row: int) -> State:
-        """The input's state after the first `row` of the rows at hand."""
+        """The input's state after the first `row` of the rows available."""
         return self._fold.state if self._block is None else self._fold.at(self._block.advance, row)
 
     def peek(self) -> Block:
-        """The rows at hand; there must be some."""
+        """The rows available; there must be some."""
         assert self._block is not None
         return self._block
 
@@ -110,7 +110,7 @@ class Input:
         return EMPTY if self._block is None else self._block.advance.dropped()
 
     def release(self) -> None:
-        """Gives back what is at hand."""
+        """Gives back what is available."""
         if self._block is not None:
             self._block.release()
             self._block = None

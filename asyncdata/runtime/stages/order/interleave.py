@@ -3,7 +3,7 @@
     input elements ─▶ opened ahead (reading their first bytes) ─▶ slots 0 … cycle_length-1 ─▶ rotation ─▶ output
 
 Deterministic: the rotation waits for the slot whose turn it is; the order is tf.data's, element for element. Sloppy: a
-slot that has nothing at hand is passed over; the order within an inner dataset is kept, and a pull waits only while
+slot that has no rows is passed over; the order within an inner dataset is kept, and a pull waits only while
 no slot has anything.
 
 What is opened ahead neither changes the order nor counts for the state: an inner dataset begins when it gets its slot,
@@ -36,9 +36,9 @@ MakeInner = Callable[..., Stage]
 
 _SHORT: Final = 1 << 16
 
-_AT_HAND_BYTES: Final = 16 << 20
-"""Payload that is collected from all slots together, where it is at hand, before rows leave: longer blocks are cheaper
-by the row, and what has arrived need not be waited for."""
+_AVAILABLE_BYTES: Final = 16 << 20
+"""Payload that is collected from all slots together, where it is available, before rows leave: longer blocks are
+cheaper by the row, and what has arrived need not be waited for."""
 
 
 class _Waiting(NamedTuple):
@@ -76,7 +76,7 @@ class _Slot(Input):
 
     @property
     def has_enough(self) -> bool:
-        """Whether there is no reason to ask for more rows, even if they are at hand."""
+        """Whether there is no reason to ask for more rows, even if they are available."""
         return self.ended or self.rows >= self._enough
 
     def add(self, block: Block | None) -> None:
@@ -209,7 +209,7 @@ class InterleaveStage(Stage):
 
     def _slot(self, inner: Stage, row: int, used: Rows) -> _Slot:
         cycle = len(self._slots)
-        return _Slot(inner, row, used, BLOCK_ROWS // cycle, _AT_HAND_BYTES // cycle)
+        return _Slot(inner, row, used, BLOCK_ROWS // cycle, _AVAILABLE_BYTES // cycle)
 
     @property
     def _may_open_more(self) -> bool:
@@ -221,7 +221,7 @@ class InterleaveStage(Stage):
         return max(0, self._slots.count(None) + self._ahead - len(self._waiting))
 
     async def _open_more(self) -> None:
-        """Opens what input is at hand, and what is not in the background: slots that have rows wait for no input."""
+        """Opens what input is available, and what is not in the background: slots that have rows wait for no input."""
         if self._opening is None and self._missing and self._may_open_more:
             await self._open_ahead(wait=False)
             if self._missing and self._may_open_more:
@@ -237,7 +237,7 @@ class InterleaveStage(Stage):
             self._arrived.set()
 
     async def _open_ahead(self, *, wait: bool) -> None:
-        """Prepares inner datasets, of the input that is at hand; waits for some only where there is none."""
+        """Prepares inner datasets, of the input that is available; waits for some only where there is none."""
         try:
             while (missing := self._missing) and self._failure is None:
                 await self._pause()
@@ -250,7 +250,7 @@ class InterleaveStage(Stage):
                 elif self._input_ended:
                     return
                 elif (block := self._upstream.pull_ready(max(missing, self._ahead))) is not None:
-                    # Elements that are at hand cost less together; their datasets are made one by one.
+                    # Elements that are available cost less together; their datasets are made one by one.
                     self._take_input(block)
                 elif wait:
                     block = await self._upstream.pull(missing)
@@ -343,13 +343,13 @@ class InterleaveStage(Stage):
             passed = 0
             await slot.more(BLOCK_ROWS, self._pause)
             if slot.rows:
-                await self._fill_at_hand()
+                await self._fill_available()
                 return True
             await self._vacate(index)
             self._turn = next_turn(self._turn, cycle)
         return False
 
-    async def _fill_at_hand(self) -> None:
+    async def _fill_available(self) -> None:
         """Rows for the slots whose turns come next, as far as they are there: the longer a block, the cheaper its rows.
 
         A free slot among them is given what it would be given at its turn.
@@ -454,7 +454,7 @@ class InterleaveStage(Stage):
             self._arrived.set()
 
     def _emit(self, limit: int) -> Block | None:
-        """Rows at hand, in the order of the rotation."""
+        """Rows available, in the order of the rotation."""
         slots = self._slots
         # A sloppy rotation passes over slots without rows; an ordered one stops at them, unless they are free for
         # good: while input may come, a free slot is one that must be asked.

@@ -45,7 +45,7 @@ def plan_rows(
     """Which slots the next rows come from, until one must be asked for more, or `limit` is reached.
 
     Args:
-        available: Rows at hand per slot.
+        available: Rows available per slot.
         vacant: Slots that will never have rows again; the turn passes over them.
         turn: Whose turn it is.
         block_length: Elements per turn.
@@ -93,10 +93,10 @@ def _repeated(slots: list[int], counts: int | list[int]) -> Rows:
 
 
 def recorded_rows(available: Sequence[int], made_of: Sequence[int | None], choices: Choices, limit: int) -> Rows:
-    """The slots of the next rows in a recorded order, until one of them has no more rows at hand.
+    """The slots of the next rows in a recorded order, until one of them has no more rows available.
 
     Args:
-        available: Rows at hand per slot.
+        available: Rows available per slot.
         made_of: The input row that each slot's dataset is made of; None for a free slot.
         choices: The recorded order, of which the rows are taken.
         limit: Rows at the most.

@@ -1,7 +1,7 @@
 """`sample_from_datasets`, `choose_from_datasets`: a selector says which input each element comes from.
 
     selector: 0 1 1 0 2 …        a stage like any other, of numbers
-    inputs:   ▒ ▒ ▒              rows at hand of each; an input is asked when a choice falls on it and it has none
+    inputs:   ▒ ▒ ▒              rows available of each; an input is asked when a choice falls on it and it has none
 
 The order is the selector's, never that of arrival. A choice that falls on an input that has ended is passed over, or
 ends the stage.

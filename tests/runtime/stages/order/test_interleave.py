@@ -161,7 +161,7 @@ def test_sloppy_does_not_wait_for_a_slow_dataset() -> None:
 
 
 class Unready(Stage):
-    """An input about which nobody knows what it has at hand."""
+    """An input about which nobody knows what it has available."""
 
     def __init__(self, upstream: Stage) -> None:
         super().__init__(upstream.context, (upstream,))
@@ -274,7 +274,7 @@ def test_what_is_at_hand_early_shows_in_no_state(cycle: int, block: int) -> None
 
 
 class InPieces(Stage):
-    """Numbers in blocks of so many, all of which are at hand."""
+    """Numbers in blocks of so many, all of which are available."""
 
     def __init__(self, bench: Bench, numbers: range, piece: int) -> None:
         super().__init__(bench.context("in pieces"))
@@ -297,7 +297,7 @@ class InPieces(Stage):
 
 @pytest.mark.parametrize("sloppy", [False, True])
 async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
-    """Inner datasets whose pieces end at different places do not cut the output there, while more is at hand."""
+    """Inner datasets whose pieces end at different places do not cut the output there, while more is available."""
     bench = Bench()
 
     def make(bench: Bench) -> Stage:
@@ -329,5 +329,5 @@ async def test_what_is_at_hand_leaves_in_long_blocks(sloppy: bool) -> None:
 
     trace = await bench.observe(measured)
     assert sorted(trace.elements) == [1000 * i + j for i in range(8) for j in range(900)]
-    # Two cycles of four datasets whose rows are at hand; cut where a piece ends, there would be many more.
+    # Two cycles of four datasets whose rows are available; cut where a piece ends, there would be many more.
     assert len([length for length in lengths if length]) <= 16

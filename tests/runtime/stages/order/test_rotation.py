@@ -73,7 +73,7 @@ def test_nothing_at_hand_plans_nothing() -> None:
 
 
 def test_a_recorded_order_is_repeated() -> None:
-    """From whatever slots the datasets have got, as far as rows are at hand."""
+    """From whatever slots the datasets have got, as far as rows are available."""
     order = np.array([0, 0, 1, 0, 2, 2, 2])
     runs = runs_of(order, [7, 3, 9])
     assert runs.tolist() == [[7, 2], [3, 1], [7, 1], [9, 3]]

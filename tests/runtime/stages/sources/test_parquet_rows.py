@@ -1,4 +1,4 @@
-"""`ParquetStage`: its laws over bytes at hand, and against a server what it asks for and what memory it takes."""
+"""`ParquetStage`: its laws over bytes in memory, and against a server what it asks for and what memory it takes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options(server: FakeGCS, **changes: Any) -> ad.Options:
 
 
 class Stored:
-    """An object whose bytes are at hand, some of them only after the loop has gone round.
+    """An object whose bytes are available, some of them only after the loop has gone round.
 
     Args:
         bench: Draws which.
@@ -85,7 +85,7 @@ class Arriving:
 
 
 def reading(data: bytes, *, columns: tuple[str, ...] | None = None, filters: Any = None, known: bool = True) -> Make:
-    """A stage over a file at hand."""
+    """A stage over a file in memory."""
 
     def make(bench: Bench) -> Stage:
         info = ObjectInfo(url=URL, size=len(data), version="1")
