@@ -24,8 +24,10 @@ PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-in
 ARGS ?=
 # The tests start hundreds of programs: without bytecode each of them compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests run in as many processes as there are cores, up to four: each starts worker processes of its own.
-PYTEST := $(RUN) -m pytest --numprocesses auto --maxprocesses 4
+# Tests run in one process more than there are cores, because many of them wait, and in four at most: each starts worker
+# processes of its own.
+PROCESSES := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+PYTEST := $(RUN) -m pytest --numprocesses $(PROCESSES) --maxprocesses 4
 # Where interpreters differ: processes and their ends, threads, signals, memory, what user code returns.
 QUICK := tests/dataset tests/faults tests/memory tests/runtime tests/testing tests/workers $(wildcard tests/test_*.py)
 

@@ -104,7 +104,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 _TOGETHER = ("hdfs", "referee")
 # They start many processes and take the longest. At the end of a run they would keep one process busy and the others
 # idle.
-_FIRST = (*_TOGETHER, "faults", "benchmarks", "chaos", "integration", "workers")
+_FIRST = (*_TOGETHER, "test_state.py", "testing", "faults", "benchmarks", "chaos", "integration", "workers")
 
 
 def _folder(nodeid: str) -> str:

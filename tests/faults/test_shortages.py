@@ -146,13 +146,14 @@ def test_few_descriptors_are_enough_for_many_distant_files(workers: int) -> None
 limit("RLIMIT_NOFILE", 64)
 
 def opens(batch):
-    files = [open("/dev/null") for _ in range(8)]
+    files = [open("/dev/null") for _ in range(4)]
     return len(batch) * len(files)
 
-options = ad.Options(storage={{"gs": {{"endpoint_url": "{server.url}", "token": "anon"}}}}, num_workers={workers})
+storage = {{"gs": {{"endpoint_url": "{server.url}", "token": "anon"}}}}
+options = ad.Options(storage=storage, num_workers={workers}, num_threads=2)
 files = ad.Dataset.list_files("gs://{BUCKET}/*", shuffle=False)
 rows = files.interleave(ad.TFRecordDataset, cycle_length=64, deterministic=False).batch(64)
-assert sum(rows.map(opens, ad.AUTOTUNE).with_options(options)) == 64 * 20 * 8
+assert sum(rows.map(opens, ad.AUTOTUNE).with_options(options)) == 64 * 20 * 4
 """)
 
 
