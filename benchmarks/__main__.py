@@ -22,6 +22,7 @@ BENCHMARKS: Final = (
     "autotune",
     "stragglers",
     "latency_hiding",
+    "decode",
     "end_to_end",
     "remote",
     "resume",

@@ -2,12 +2,14 @@
 
     raw     40,000 bytes: the number in 8 bytes, then noise
     small   tf.train.Examples of 158 bytes on average: five integers (the first is the number) and five floats
+    wide    tf.train.Examples of twenty integers (the first is the number) and twenty floats
+    tokens  tf.train.Examples with a list of 1 to 512 integers ("tokens") and the number ("label")
     jpeg    tf.train.Examples with a picture of about 44 KB and its number as the label
     blobs   tf.train.Examples of 40 KB: a byte string of noise ("image") and the number ("label")
     tiny    tf.train.Examples of 200 bytes: a byte string of 168 bytes and the number
 
-Shards of `small` and `tiny` are copies of one another, because making a million records would take longer than reading
-them: their numbers come once per shard.
+Shards of `small`, `wide`, `tokens` and `tiny` are copies of one another, because making a million records would take
+longer than reading them: their numbers come once per shard.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ from benchmarks.conditions import SEED
 from benchmarks.pictures import make_example
 
 RAW_BYTES: Final = 40_000
+SCALAR_COLUMNS: Final = {"small": 5, "wide": 20}
+"""How many integers, and how many floats, a record of these kinds has."""
+
 _TINY_BYTES: Final = 168
-_COPIED: Final = ("small", "tiny")
+_COPIED: Final = ("small", "wide", "tokens", "tiny")
+_TOKENS: Final = 512
 _NOISE_BYTES: Final = 1 << 26
 
 
@@ -38,7 +44,7 @@ class Shards:
     """A set of files.
 
     Attributes:
-        kind: "raw", "small", "jpeg", "blobs" or "tiny".
+        kind: "raw", "small", "wide", "tokens", "jpeg", "blobs" or "tiny".
         shards: Number of files.
         records: Records in each.
     """
@@ -74,9 +80,7 @@ def write_shards(root: Path, wanted: Shards) -> Path:
     folder.mkdir(parents=True)
     paths = [folder / f"shard-{number:05d}.tfrecord" for number in range(wanted.shards)]
     if wanted.kind in _COPIED:
-        _write(
-            paths[0], small_records(wanted.records) if wanted.kind == "small" else blobs(0, wanted.records, _TINY_BYTES)
-        )
+        _write(paths[0], _copied_records(wanted.kind, wanted.records))
         for path in paths[1:]:
             shutil.copyfile(paths[0], path)
     elif wanted.kind == "blobs":
@@ -111,11 +115,11 @@ def blobs(first: int, count: int, size: int) -> Iterator[bytes]:
         yield serialize_example({"image": noise[at : at + size], "label": number})
 
 
-def small_records(count: int) -> Sequence[bytes]:
-    """The records of a shard of `small`."""
+def scalar_records(count: int, columns: int) -> Sequence[bytes]:
+    """Examples with so many integers, of which the first is the number, and as many floats."""
     random = np.random.default_rng(SEED)
-    integers = random.integers(0, 1 << 24, (count, 4))
-    floats = random.random((count, 5), np.float32)
+    integers = random.integers(0, 1 << 24, (count, columns - 1))
+    floats = random.random((count, columns), np.float32)
     records = []
     for number in range(count):
         values: dict[str, object] = {"i0": number}
@@ -123,6 +127,20 @@ def small_records(count: int) -> Sequence[bytes]:
         values |= {f"f{column}": float(value) for column, value in enumerate(floats[number])}
         records.append(serialize_example(values))
     return records
+
+
+def token_records(count: int) -> Iterator[bytes]:
+    """Examples with a list of integers, and a number."""
+    random = np.random.default_rng(SEED)
+    for number in range(count):
+        tokens = random.integers(0, 50_000, random.integers(1, _TOKENS + 1))
+        yield serialize_example({"tokens": tokens, "label": number})
+
+
+def _copied_records(kind: str, count: int) -> Iterator[bytes] | Sequence[bytes]:
+    if kind == "tiny":
+        return blobs(0, count, _TINY_BYTES)
+    return token_records(count) if kind == "tokens" else scalar_records(count, SCALAR_COLUMNS[kind])
 
 
 def _write(path: Path, records: Iterator[bytes] | Sequence[bytes]) -> None:

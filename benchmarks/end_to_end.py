@@ -1,9 +1,8 @@
 """Whole pipelines: against a bounded network, against other readers on the same work, and what the parent process pays.
 
-    python -m benchmarks.end_to_end [--quick] [--only network local remote parent]
+    python -m benchmarks.end_to_end [--quick] [--only network remote parent]
 
 network   40 KB records over a link of 40 ms, 90 MB/s a stream and 800 MB/s in all: the share of the link that is used
-local     pictures and small records from local files, beside tf.data
 remote    pictures and 40 KB records from fake_gcs over the same link, beside PyTorch's DataLoader with gcsfs
 parent    CPU time of the parent process per record, from local files, in warm memory
 
@@ -33,8 +32,9 @@ from benchmarks.servers import REPOSITORY
 from benchmarks.table import markdown, median_cell, ratio_cell
 from benchmarks.workloads import Epoch, Work
 
-PARTS: Final = ("network", "local", "remote", "parent")
+PARTS: Final = ("network", "remote", "parent")
 TASK_US: Final = 25.0
+PEER: Final = "PyTorch + gcsfs"
 HEAD: Final = (
     "work",
     "reader",
@@ -81,7 +81,6 @@ class Bench:
     root: Path
     sizes: Sizes
     rounds: int
-    tensorflow: str | None
     torch: str | None
     note: Callable[[str], None]
 
@@ -140,19 +139,6 @@ def network(bench: Bench) -> list[list[str]]:
     return rows
 
 
-def local(bench: Bench) -> list[list[str]]:
-    """Beside tf.data, on local files."""
-    rows = []
-    for title, shards in (("JPEG, local", bench.sizes.pictures), ("158 B, local", bench.sizes.small)):
-        folder = write_shards(bench.root, shards)
-        work = work_on(shards, str(folder))
-        runs: dict[str, Callable[[], Epoch]] = {"asyncdata": functools.partial(_once, work)}
-        if bench.tensorflow is not None:
-            runs["tf.data"] = functools.partial(run_peer, bench.tensorflow, "tf_data.py", work)
-        rows += _beside(bench, title, folder, runs, "tf.data", "tensorflow")
-    return rows
-
-
 def remote(bench: Bench) -> list[list[str]]:
     """Beside PyTorch's DataLoader with gcsfs, over the link."""
     rows = []
@@ -162,29 +148,27 @@ def remote(bench: Bench) -> list[list[str]]:
             work = work_on(shards, f"gs://{shards.name}", endpoint=server.url)
             runs: dict[str, Callable[[], Epoch]] = {"asyncdata": functools.partial(_once, work)}
             if bench.torch is not None:
-                runs["PyTorch + gcsfs"] = functools.partial(run_peer, bench.torch, "torch_gcsfs.py", work)
-            rows += _beside(bench, title, folder, runs, "PyTorch + gcsfs", "torch and gcsfs")
+                runs[PEER] = functools.partial(_peer_once, bench.torch, work)
+            rows += _beside(bench, title, folder, runs)
     return rows
 
 
-def _beside(
-    bench: Bench, title: str, folder: Path, runs: dict[str, Callable[[], Epoch]], peer: str, modules: str
-) -> list[list[str]]:
+def _beside(bench: Bench, title: str, folder: Path, runs: dict[str, Callable[[], Epoch]]) -> list[list[str]]:
     nbytes = sum(path.stat().st_size for path in folder.iterdir())
     results = {
         name: [dataclasses.replace(epoch, nbytes=nbytes) for epoch in epochs]
         for name, epochs in in_turn(bench.rounds, runs, bench.note).items()
     }
-    if peer not in results:
-        missing = [title, peer, *["-"] * (len(HEAD) - 3), f"not measured: no interpreter with {modules}"]
+    if PEER not in results:
+        missing = [title, PEER, *["-"] * (len(HEAD) - 3), "not measured: no interpreter with torch and gcsfs"]
         return [row(title, "asyncdata", results["asyncdata"], "-"), missing]
     rates = {name: [epoch.records / epoch.wall_s for epoch in epochs] for name, epochs in results.items()}
     costs = {name: [epoch.cpu_s for epoch in epochs] for name, epochs in results.items()}
     compared = (
-        f"{ratio_cell(rates['asyncdata'], rates[peer])} x the rate, "
-        f"{ratio_cell(costs['asyncdata'], costs[peer])} x the CPU of {peer}"
+        f"{ratio_cell(rates['asyncdata'], rates[PEER])} x the rate, "
+        f"{ratio_cell(costs['asyncdata'], costs[PEER])} x the CPU of {PEER}"
     )
-    return [row(title, "asyncdata", results["asyncdata"], compared), row(title, peer, results[peer], "1.00")]
+    return [row(title, "asyncdata", results["asyncdata"], compared), row(title, PEER, results[PEER], "1.00")]
 
 
 def parent(bench: Bench) -> list[list[str]]:
@@ -241,6 +225,11 @@ def _once(work: Work) -> Epoch:
     return epoch
 
 
+def _peer_once(python: str, work: Work) -> Epoch:
+    (epoch,) = run_peer(python, "torch_gcsfs.py", work)
+    return epoch
+
+
 # --- the command -------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +245,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="measurements of each (default: 3)")
     parser.add_argument("--data", type=Path, help="folder to keep the files in (default: a temporary one)")
     peers = f"(default: this interpreter, else {PEERS_PYTHON.relative_to(REPOSITORY)})"
-    parser.add_argument("--tensorflow", metavar="PYTHON", help=f"interpreter that has tensorflow {peers}")
     parser.add_argument("--torch", metavar="PYTHON", help=f"interpreter that has torch, gcsfs and OpenCV {peers}")
     options = parser.parse_args(arguments)
     sizes = QUICK if options.quick else FULL
@@ -266,7 +254,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             root=root.absolute(),
             sizes=sizes,
             rounds=options.rounds or sizes.rounds,
-            tensorflow=find_python(("tensorflow",), options.tensorflow),
             torch=find_python(("torch", "gcsfs", "cv2"), options.torch),
             note=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
         )
@@ -274,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows: list[list[str]] = []
         for part in options.only:
             bench.note(part)
-            rows += {"network": network, "local": local, "remote": remote, "parent": parent}[part](bench)
+            rows += {"network": network, "remote": remote, "parent": parent}[part](bench)
     print(f"{start}\n\n{markdown(HEAD, rows)}")
     return 0
 

@@ -27,8 +27,8 @@ def run_here(work: Work) -> list[Epoch]:
     return [Epoch(**values) for values in run_json(command)]
 
 
-def run_peer(python: str, script: str, work: Work, timeout_s: float | None = None) -> Epoch:
-    """The work done by a peer.
+def run_peer(python: str, script: str, work: Work, timeout_s: float | None = None) -> list[Epoch]:
+    """The work done by a peer, one result per epoch.
 
     Args:
         python: An interpreter that has the peer.
@@ -40,13 +40,13 @@ def run_peer(python: str, script: str, work: Work, timeout_s: float | None = Non
         subprocess.TimeoutExpired: It was stopped.
     """
     path = REPOSITORY / "benchmarks" / "peers" / script
-    values = run_json([python, str(path), json.dumps(dataclasses.asdict(work))], timeout_s=timeout_s)
+    epochs = run_json([python, str(path), json.dumps(dataclasses.asdict(work))], timeout_s=timeout_s)
     shards = Shards(kind=work.kind, shards=work.shards, records=work.records)
     expected = shards.numbers * shards.repeats, shards.repeats * sum(range(shards.numbers))
-    if (values["records"], values["checksum"]) != expected:
-        raise RuntimeError(f"{script} read {values['records']} of {expected[0]} records, or others than it should")
-    names = {field.name for field in dataclasses.fields(Epoch)}
-    return Epoch(**{name: value for name, value in values.items() if name in names})
+    for values in epochs:
+        if (values["records"], values.pop("checksum")) != expected:
+            raise RuntimeError(f"{script} read {values['records']} of {expected[0]} records, or others than it should")
+    return [Epoch(**values) for values in epochs]
 
 
 def run_json(

@@ -25,6 +25,7 @@ PAGE: Final = REPOSITORY / "docs" / "explanation" / "performance-tables.md"
 SUMMARY: Final = PAGE.with_name("performance.md")
 COMMANDS: Final = {
     "range_read": ("range_read", "--server", "nginx"),
+    "decode": ("decode",),
     "end_to_end": ("end_to_end",),
     "noisy_trainer": ("noisy_trainer",),
     "listing": ("listing",),

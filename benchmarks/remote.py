@@ -147,7 +147,7 @@ def run_all(
         limit_s = took_s.get(reader, _START_S) + _FINISH_S if name == "hang" else None
         began = time.monotonic()
         try:
-            return run_peer(peers[reader], _PEERS[reader][0], _reached(reader, work, root), timeout_s=limit_s)
+            return run_peer(peers[reader], _PEERS[reader][0], _reached(reader, work, root), timeout_s=limit_s)[-1]
         except subprocess.TimeoutExpired:
             return None
         except subprocess.CalledProcessError:

@@ -24,18 +24,14 @@ import numpy.typing as npt
 
 import asyncdata as ad
 from asyncdata.options import MIB
-from benchmarks.datasets import Shards
+from benchmarks.datasets import SCALAR_COLUMNS, Shards
 from benchmarks.measure import Sampler, cpu_s, tree_cpu_s, tree_pss_bytes
 from benchmarks.preadv import Preadv
 from benchmarks.runtime_stats import read_stats
 
 Numbers = npt.NDArray[np.int64]
 
-_SMALL_SPEC: Final = {
-    **{f"i{number}": ad.FixedLenFeature((), np.int64) for number in range(5)},
-    **{f"f{number}": ad.FixedLenFeature((), np.float32) for number in range(5)},
-}
-_BLOB_SPEC: Final = {"image": ad.FixedLenFeature((), bytes), "label": ad.FixedLenFeature((), np.int64)}
+PICTURE_SIZE: Final = (224, 224)
 _PSS_INTERVAL_S: Final = 0.25
 
 
@@ -124,6 +120,18 @@ class Epoch:
         return (self.records - self.first_records) / max(self.wall_s - self.first_s, 1e-9)
 
 
+def parser(kind: str) -> Any:
+    """The map function that parses records of a kind."""
+    if kind in SCALAR_COLUMNS:
+        columns = range(SCALAR_COLUMNS[kind])
+        integers = {f"i{number}": ad.FixedLenFeature((), np.int64) for number in columns}
+        return ad.parse_example(integers | {f"f{number}": ad.FixedLenFeature((), np.float32) for number in columns})
+    label = {"label": ad.FixedLenFeature((), np.int64)}
+    if kind == "tokens":
+        return ad.parse_example({"tokens": ad.FixedLenSequenceFeature((), np.int64, allow_missing=True), **label})
+    return ad.parse_example({"image": ad.FixedLenFeature((), bytes), **label})
+
+
 def pipeline(work: Work) -> ad.Dataset:
     """The dataset that does the work."""
     ds = ad.Dataset.list_files(work.pattern, shuffle=False).interleave(
@@ -132,11 +140,10 @@ def pipeline(work: Work) -> ad.Dataset:
     if work.shuffle:
         ds = ds.shuffle(work.shuffle, seed=1)
     if work.kind == "jpeg":
-        ds = ds.map(ad.parse_example(_BLOB_SPEC), ad.AUTOTUNE)
-        ds = ds.map(ad.decode_image(size=(224, 224), feature="image"), ad.AUTOTUNE).batch(work.batch)
+        ds = ds.map(parser(work.kind), ad.AUTOTUNE)
+        ds = ds.map(ad.decode_image(size=PICTURE_SIZE, feature="image"), ad.AUTOTUNE).batch(work.batch)
     elif work.kind != "raw" and work.parse:
-        parse = ad.parse_example(_SMALL_SPEC if work.kind == "small" else _BLOB_SPEC)
-        ds = ds.batch(work.batch).map(parse, ad.AUTOTUNE, executor=work.executor or None)
+        ds = ds.batch(work.batch).map(parser(work.kind), ad.AUTOTUNE, executor=work.executor or None)
     else:
         ds = ds.batch(work.batch)
     return ds.prefetch(ad.AUTOTUNE)
@@ -146,7 +153,7 @@ def numbers_of(batch: Any, kind: str) -> Numbers:
     """The numbers of a batch's records."""
     if kind == "raw":
         return np.array([int.from_bytes(view[:8], "little") for view in batch.views()], np.int64)
-    found: Numbers = batch["i0" if kind == "small" else "label"]
+    found: Numbers = batch["i0" if kind in SCALAR_COLUMNS else "label"]
     return found
 
 

@@ -92,7 +92,12 @@ def batches_of(records: Iterable[memoryview], work: dict[str, Any]) -> Iterator[
 
 
 def report(batches: Iterable[Any], numbers_of: Callable[[Any], Sequence[int]] = numbers_of) -> None:
-    """Takes all batches and prints what they cost, from making the iterator on.
+    """Takes all batches, prints what they cost, and ends the process: see `cost` and `end`."""
+    end([cost(batches, numbers_of)])
+
+
+def cost(batches: Iterable[Any], numbers_of: Callable[[Any], Sequence[int]] = numbers_of) -> dict[str, float]:
+    """Takes all batches and returns what they cost, from making the iterator on.
 
     Args:
         batches: Of elements as `element_of` makes them, unless `numbers_of` says otherwise.
@@ -109,21 +114,21 @@ def report(batches: Iterable[Any], numbers_of: Callable[[Any], Sequence[int]] = 
         records += len(numbers)
         first_records = first_records or len(numbers)
     wall_s = time.perf_counter() - began
-    print(
-        json.dumps(
-            {
-                "first_s": first_s,
-                "wall_s": wall_s,
-                "first_records": first_records,
-                "records": records,
-                "nbytes": 0,
-                "cpu_s": tree_cpu_s(me) - cpu,
-                "parent_cpu_s": cpu_s(me) - parent,
-                "tasks": 0,
-                "checksum": checksum,
-            }
-        ),
-        flush=True,
-    )
+    return {
+        "first_s": first_s,
+        "wall_s": wall_s,
+        "first_records": first_records,
+        "records": records,
+        "nbytes": 0,
+        "cpu_s": tree_cpu_s(me) - cpu,
+        "parent_cpu_s": cpu_s(me) - parent,
+        "tasks": 0,
+        "checksum": checksum,
+    }
+
+
+def end(epochs: Sequence[dict[str, float]]) -> None:
+    """Prints what each epoch cost, and ends the process at once."""
+    print(json.dumps(epochs), flush=True)
     # Threads of the clients are not waited for.
     os._exit(0)

@@ -6,16 +6,17 @@ import glob
 import json
 import os
 import sys
-import time
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from benchmarks.measure import cpu_s
+from benchmarks.peers.reading import cost, end
 
 _PIXELS = 224
+_SCALAR_COLUMNS = {"small": 5, "wide": 20}
 
 
 def dataset(work: dict[str, Any]) -> Any:
@@ -32,8 +33,7 @@ def dataset(work: dict[str, Any]) -> Any:
     if work["kind"] == "jpeg":
         ds = ds.map(_decode, tf.data.AUTOTUNE).batch(work["batch"])
     else:
-        parse = _parse_small if work["kind"] == "small" else _parse_blobs
-        ds = ds.batch(work["batch"]).map(parse, tf.data.AUTOTUNE)
+        ds = ds.batch(work["batch"]).map(_parser(work["kind"]), tf.data.AUTOTUNE)
     return ds.prefetch(tf.data.AUTOTUNE)
 
 
@@ -45,65 +45,53 @@ def _decode(record: Any) -> tuple[Any, Any]:
     return tf.cast(tf.image.resize(pixels, (_PIXELS, _PIXELS)), tf.uint8), parsed["label"]
 
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # as above
-def _parse_small(records: Any) -> Any:
-    spec = {f"i{number}": tf.io.FixedLenFeature((), tf.int64) for number in range(5)}
-    spec |= {f"f{number}": tf.io.FixedLenFeature((), tf.float32) for number in range(5)}
-    return tf.io.parse_example(records, spec)
+def _parser(kind: str) -> Any:
+    """Parses a batch of records."""
+    if kind in _SCALAR_COLUMNS:
+        columns = range(_SCALAR_COLUMNS[kind])
+        spec = {f"i{number}": tf.io.FixedLenFeature((), tf.int64) for number in columns}
+        spec |= {f"f{number}": tf.io.FixedLenFeature((), tf.float32) for number in columns}
+    elif kind == "tokens":
+        spec = {
+            "tokens": tf.io.FixedLenSequenceFeature((), tf.int64, allow_missing=True),
+            "label": tf.io.FixedLenFeature((), tf.int64),
+        }
+    else:
+        spec = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
+    return tf.autograph.experimental.do_not_convert(lambda records: tf.io.parse_example(records, spec))
 
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # as above
-def _parse_blobs(records: Any) -> Any:
-    spec = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
-    return tf.io.parse_example(records, spec)
-
-
-def _delivered(batch: Any, kind: str) -> Any:
+def _delivered(batch: Any, kind: str) -> list[int]:
     """The numbers of a batch; its byte strings are made ``bytes``, as by other readers."""
     if kind == "jpeg":
-        return batch[1]
-    if kind == "small":
-        return batch["i0"]
-    batch["image"].numpy().tolist()
-    return batch["label"]
+        numbers = batch[1]
+    elif kind in _SCALAR_COLUMNS:
+        numbers = batch["i0"]
+    else:
+        if "image" in batch:
+            batch["image"].numpy().tolist()
+        numbers = batch["label"]
+    found: list[int] = numbers.numpy().tolist()
+    return found
 
 
 def main() -> None:
-    """Reads everything once and prints what it cost."""
+    """Reads everything as often as it is told and prints what each time cost."""
     work = json.loads(sys.argv[1])
     ds = dataset(work)
-    cpu = cpu_s(os.getpid())
-    began = time.perf_counter()
-    first_s, first_records, records, checksum = 0.0, 0, 0, 0
-    # The clock stops while the iterator is alive: dropping it takes time that no training loop waits for.
-    batches = iter(ds)
-    for batch in batches:
-        first_s = first_s or time.perf_counter() - began
-        numbers = _delivered(batch, work["kind"])
-        count = int(numbers.shape[0])
-        checksum += int(numbers.numpy().sum())
-        records += count
-        first_records = first_records or count
-    wall_s = time.perf_counter() - began
-    spent = cpu_s(os.getpid()) - cpu
-    print(
-        json.dumps(
-            {
-                "first_s": first_s,
-                "wall_s": wall_s,
-                "first_records": first_records,
-                "records": records,
-                "nbytes": sum(os.path.getsize(path) for path in glob.glob(work["pattern"])),
-                "cpu_s": spent,
-                "parent_cpu_s": spent,
-                "tasks": 0,
-                "checksum": checksum,
-            }
-        ),
-        flush=True,
-    )
-    # Threads of the runtime are not waited for.
-    os._exit(0)
+    epochs = []
+    kept: list[Any] = []
+    for _ in range(work["epochs"]):
+        # The clock stops while the iterator is alive: dropping it takes time that no training loop waits for.
+        epochs.append(cost(_kept(ds, kept), lambda batch: _delivered(batch, work["kind"])))
+        epochs[-1]["nbytes"] = sum(os.path.getsize(path) for path in glob.glob(work["pattern"]))
+    end(epochs)
+
+
+def _kept(ds: Any, kept: list[Any]) -> Iterator[Any]:
+    """The batches of an iterator that stays alive."""
+    kept.append(iter(ds))
+    yield from kept[-1]
 
 
 if __name__ == "__main__":

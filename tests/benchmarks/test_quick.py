@@ -28,7 +28,11 @@ pytestmark = pytest.mark.slow
         pytest.param(("autotune", "--only", "async map, 50 ms"), 1, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "http", "paced"), 16, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "tls"), 14, marks=pytest.mark.soak),
-        pytest.param(("end_to_end", "--only", "network", "local"), 6, marks=pytest.mark.soak),
+        pytest.param(
+            ("decode", *(word for peer in ("tensorflow", "torch", "spdl") for word in (f"--{peer}", "/nowhere"))),
+            8,
+            marks=pytest.mark.soak,
+        ),
         pytest.param(("end_to_end", "--only", "remote", "parent"), 9, marks=pytest.mark.soak),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
