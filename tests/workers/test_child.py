@@ -322,10 +322,14 @@ async def test_a_worker_has_only_the_descriptors_it_needs(described: dict[str, A
 async def test_numeric_libraries_get_one_thread_unless_the_user_said_otherwise(
     make_kit: MakeKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers are the parallelism; OMP_NUM_THREADS of the user wins."""
+    """Workers are the parallelism; the user's variables win. OpenCV has its own."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OPENCV_FOR_THREADS_NUM", raising=False)
     kit = await make_kit(num_workers=1)
     assert json.loads(await kit.run(handlers.describe_process))["omp"] == "1"
+    assert await kit.run(handlers.opencv_threads) == b"1"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("OPENCV_FOR_THREADS_NUM", "3")
     kit = await make_kit(num_workers=1)
     assert json.loads(await kit.run(handlers.describe_process))["omp"] == "3"
+    assert await kit.run(handlers.opencv_threads) == b"3"
