@@ -10,6 +10,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,8 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import pytest
 
+from asyncdata.workers import messages
+from asyncdata.workers.channel import Channel
+from asyncdata.workers.child import WorkerLoops
+from asyncdata.workers.whereabouts import Mark
 from tests.patience import LIMIT_S
 from tests.workers import handlers
 from tests.workers.conftest import MakeKit
@@ -275,6 +281,28 @@ def test_what_user_code_prints_goes_to_the_parents_stderr() -> None:
     """)
     assert len(first_line(parent).split()) == 2
     assert sorted(end(parent).splitlines()) == ["complained: hello", "printed: hello"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_parent_that_leaves_while_a_task_waits_for_room_ends_the_loop(stream: bool) -> None:
+    """An iterator may be closed at any moment: this is no error of the worker, which has nothing to say about it."""
+    parent, theirs = Channel.pair(stream=stream)
+    asked: list[int] = []
+
+    def handler(arena: memoryview, program: Any, payload: bytes, need: Any, mark: Any) -> bytes:
+        asked.append(1)
+        parent._sock.shutdown(socket.SHUT_WR)
+        need(10)
+        return b"unreachable"
+
+    theirs.setblocking(True)
+    channel = Channel(theirs, stream=stream)
+    with contextlib.closing(channel), contextlib.closing(parent):
+        loops = WorkerLoops(tasks=channel, control=channel, arena=memoryview(b""), handler=handler, mark=Mark(-1))
+        parent.send(messages.PROGRAM, 1, body=cloudpickle.dumps(None))
+        parent.send(messages.TASK, 1, 1)
+        loops.run()
+    assert asked == [1]
 
 
 @pytest.fixture
