@@ -20,6 +20,8 @@ TRAINERS := .cache/trainers
 # Pinned, because nothing may replace a build for CPUs alone (named by PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL) by one for
 # GPUs, which has 4.5 GB.
 TORCH := torch==2.13.0
+# What docs/howto/use-other-libraries-in-map.md shows.
+TRANSFORMERS := albumentations scikit-learn sentencepiece tokenizers
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-input
 ARGS ?=
 # The tests start hundreds of programs: without bytecode each of them compiles the package again.
@@ -50,12 +52,12 @@ tensorflow: $(TENSORFLOW)/.installed ## install TensorFlow beside, for the tests
 feeds: $(FEEDS)/.installed ## install PyTorch, JAX and Keras beside, for the tests of asyncdata.feed
 
 feedtests: $(FEEDS)/.installed ## run the tests of asyncdata.feed, and the pages about it, with these
-	$(MAKE) VENV=$(FEEDS) test ARGS='tests/feed tests/architecture/test_docs.py -k feed'
+	$(MAKE) VENV=$(FEEDS) test ARGS='tests/feed tests/architecture/test_docs.py -k "feed or libraries"'
 
 trainers: $(TRAINERS)/.installed ## install Lightning, Transformers, Accelerate, Orbax, flax and TensorFlow, too
 
 trainertests: $(TRAINERS)/.installed ## run the tests of asyncdata.feed, and the pages about it, with all of them
-	$(MAKE) VENV=$(TRAINERS) test ARGS='tests/feed tests/architecture/test_docs.py -k feed'
+	$(MAKE) VENV=$(TRAINERS) test ARGS='tests/feed tests/architecture/test_docs.py -k "feed or libraries"'
 
 demo: $(VENV)/.bench ## GCS stand-in, JPEG shards, decode in worker processes, a table at the end
 	$(RUN) -m benchmarks.demo $(ARGS)
@@ -99,13 +101,15 @@ $(TENSORFLOW)/.installed: | $(VENV)/.python
 $(FEEDS)/.installed: pyproject.toml
 	$(MAKE) VENV=$(FEEDS) $(FEEDS)/.python
 	$(FEEDS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras
+	@# For one page of the documentation, which is skipped where they do not install.
+	-$(FEEDS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input $(TRANSFORMERS)
 	$(MAKE) VENV=$(FEEDS) $(FEEDS)/.dev
 	@touch $@
 
 $(TRAINERS)/.installed: pyproject.toml
 	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.python
 	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input '$(TORCH)' torchdata jax keras \
-		accelerate flax lightning optax orbax-checkpoint tensorflow-cpu transformers
+		accelerate flax lightning optax orbax-checkpoint tensorflow-cpu transformers $(TRANSFORMERS)
 	$(MAKE) VENV=$(TRAINERS) $(TRAINERS)/.dev
 	@touch $@
 

@@ -143,15 +143,15 @@ class WorkerLoops:
         while True:
             try:
                 message = self._next()
+                if message.kind == messages.TASK:
+                    if self._begin(message.ticket):
+                        self._execute(message)
+                elif message.kind == messages.PROGRAM:
+                    self._programs[message.ticket] = _Program(message.body)
+                elif message.kind == messages.FORGET:
+                    self._programs.pop(message.ticket, None)
             except EOFError:
                 return
-            if message.kind == messages.TASK:
-                if self._begin(message.ticket):
-                    self._execute(message)
-            elif message.kind == messages.PROGRAM:
-                self._programs[message.ticket] = _Program(message.body)
-            elif message.kind == messages.FORGET:
-                self._programs.pop(message.ticket, None)
 
     def _next(self) -> Message:
         while not self._inbox:

@@ -2,7 +2,7 @@
 
 A worker is a fresh interpreter (``exec``, never a bare fork). It needs no import guard in the user's script, and works
 from notebooks and from ``python -``. It gets the parent's ``sys.path``, interpreter options and working directory, one
-BLAS thread unless the environment says otherwise, and the parent's stderr for everything that user code prints.
+thread per numeric library unless the environment says otherwise, and the parent's stderr for all that user code prints.
 
 ``Popen`` takes milliseconds, so a separate thread calls it. This thread lives as long as its pool, because the kernel
 ends workers when the thread that started them ends. This also ends them when the parent is killed.
@@ -43,6 +43,8 @@ _SINGLE_THREAD_VARIABLES: Final = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+    "RAYON_NUM_THREADS",
 )
 _X_OPTIONS: Final = ("dev", "utf8", "no_debug_ranges", "int_max_str_digits", "frozen_modules", "warn_default_encoding")
 _BOOTSTRAP: Final = (

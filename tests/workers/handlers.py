@@ -311,6 +311,13 @@ def describe_process(arena: memoryview, payload: bytes, need: Need) -> bytes:
     ).encode()
 
 
+def opencv_threads(arena: memoryview, payload: bytes, need: Need) -> bytes:
+    """How many threads OpenCV would use."""
+    import cv2  # noqa: PLC0415 -- only here
+
+    return str(cv2.getNumThreads()).encode()
+
+
 def _target(descriptor: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")

@@ -10,6 +10,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,8 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]  # ships no types
 import pytest
 
+from asyncdata.workers import messages
+from asyncdata.workers.channel import Channel
+from asyncdata.workers.child import WorkerLoops
+from asyncdata.workers.whereabouts import Mark
 from tests.patience import LIMIT_S
 from tests.workers import handlers
 from tests.workers.conftest import MakeKit
@@ -277,6 +283,28 @@ def test_what_user_code_prints_goes_to_the_parents_stderr() -> None:
     assert sorted(end(parent).splitlines()) == ["complained: hello", "printed: hello"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_parent_that_leaves_while_a_task_waits_for_room_ends_the_loop(stream: bool) -> None:
+    """An iterator may be closed at any moment: this is no error of the worker, which has nothing to say about it."""
+    parent, theirs = Channel.pair(stream=stream)
+    asked: list[int] = []
+
+    def handler(arena: memoryview, program: Any, payload: bytes, need: Any, mark: Any) -> bytes:
+        asked.append(1)
+        parent._sock.shutdown(socket.SHUT_WR)
+        need(10)
+        return b"unreachable"
+
+    theirs.setblocking(True)
+    channel = Channel(theirs, stream=stream)
+    with contextlib.closing(channel), contextlib.closing(parent):
+        loops = WorkerLoops(tasks=channel, control=channel, arena=memoryview(b""), handler=handler, mark=Mark(-1))
+        parent.send(messages.PROGRAM, 1, body=cloudpickle.dumps(None))
+        parent.send(messages.TASK, 1, 1)
+        loops.run()
+    assert asked == [1]
+
+
 @pytest.fixture
 async def described(make_kit: MakeKit) -> Any:
     """What a worker process says about itself."""
@@ -322,10 +350,14 @@ async def test_a_worker_has_only_the_descriptors_it_needs(described: dict[str, A
 async def test_numeric_libraries_get_one_thread_unless_the_user_said_otherwise(
     make_kit: MakeKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers are the parallelism; OMP_NUM_THREADS of the user wins."""
+    """Workers are the parallelism; the user's variables win. OpenCV has its own."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OPENCV_FOR_THREADS_NUM", raising=False)
     kit = await make_kit(num_workers=1)
     assert json.loads(await kit.run(handlers.describe_process))["omp"] == "1"
+    assert await kit.run(handlers.opencv_threads) == b"1"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("OPENCV_FOR_THREADS_NUM", "3")
     kit = await make_kit(num_workers=1)
     assert json.loads(await kit.run(handlers.describe_process))["omp"] == "3"
+    assert await kit.run(handlers.opencv_threads) == b"3"
