@@ -97,7 +97,7 @@ def test_what_begins_meanwhile(folder: Path) -> None:
             assert len(list(ad.Dataset.range(7))) == 7
     asker.join()
     elements = {each["stats"]["elements"] for each in answers[0]["document"]["pipelines"]}
-    assert elements <= {0, 7}
+    assert elements <= {0, 5, 7}  # the first pipeline may not be closed yet
     assert 7 in elements
     assert sum(each.elements for each in own.report().pipelines[0].arrivals) in (5, 7)
 
