@@ -116,7 +116,7 @@ def blobs(first: int, count: int, size: int) -> Iterator[bytes]:
 
 
 def scalar_records(count: int, columns: int) -> Sequence[bytes]:
-    """Examples with so many integers, of which the first is the number, and as many floats."""
+    """Examples with a number of integers, the first of which counts the records, and as many floats."""
     random = np.random.default_rng(SEED)
     integers = random.integers(0, 1 << 24, (count, columns - 1))
     floats = random.random((count, columns), np.float32)

@@ -24,7 +24,7 @@ def batches(work: dict[str, Any]) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Reads everything as often as it is told and prints what each time cost."""
+    """Reads everything the given number of times, and prints what each time cost."""
     work = json.loads(sys.argv[1])
     kind = work["kind"]
     end([cost(batches(work), lambda batch: numbers_of(batch, kind).tolist()) for _ in range(work["epochs"])])

@@ -76,7 +76,7 @@ def _delivered(batch: Any, kind: str) -> list[int]:
 
 
 def main() -> None:
-    """Reads everything as often as it is told and prints what each time cost."""
+    """Reads everything the given number of times, and prints what each time cost."""
     work = json.loads(sys.argv[1])
     ds = dataset(work)
     epochs = []

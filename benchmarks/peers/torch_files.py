@@ -33,7 +33,7 @@ class Files(IterableDataset):  # type: ignore[misc]  # torch is not installed wh
 
 
 def main() -> None:
-    """Reads everything as often as it is told and prints what each time cost."""
+    """Reads everything the given number of times, and prints what each time cost."""
     work = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     loader = DataLoader(

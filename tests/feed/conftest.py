@@ -1,4 +1,4 @@
-"""Frameworks are told before anything imports them: the CPU alone, as four devices; JAX as Keras' backend.
+"""Settings that frameworks read when they are imported: the CPU alone, as four devices; JAX as Keras' backend.
 
 PyTorch makes a folder for compiled code when some packages import it; it belongs beside the other caches.
 """

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.architecture.tree import ROOT
 from tests.feed.installed import needed_here
 from tests.feed.orbax_rank import COUNT
-from tests.patience import LIMIT_S
+from tests.feed.rank_processes import answers_of
 
 
 def ranks(folder: Path, mode: str, world: int) -> list[dict[str, list[int]]]:
@@ -25,25 +20,9 @@ def ranks(folder: Path, mode: str, world: int) -> list[dict[str, list[int]]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.feed.orbax_rank", str(folder), mode, str(world), str(rank), coordinator],
-            cwd=ROOT,
-            env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        outcomes = [process.communicate(timeout=LIMIT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(err for _, err in outcomes)
-    return [json.loads(out.splitlines()[-1]) for out, _ in outcomes]
+    alone = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "cpu"}
+    words = ("tests.feed.orbax_rank", str(folder), mode, str(world))
+    return answers_of([((*words, str(rank), coordinator), alone) for rank in range(world)])
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.architecture.tree import ROOT
 from tests.feed.installed import needed
-from tests.patience import LIMIT_S
+from tests.feed.rank_processes import answers_of
 
 needed("torch")
 from tests.feed.torch_rank import BATCH, COUNTS, EVEN, SHORT_S  # noqa: E402 -- imports torch
@@ -25,25 +20,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process was given."""
     world = len(COUNTS)
     meeting: Path = tmp_path_factory.mktemp("gloo") / "meeting"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.feed.torch_rank", str(meeting)],
-            cwd=ROOT,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        outcomes = [process.communicate(timeout=LIMIT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(err for _, err in outcomes)
-    return [json.loads(out.splitlines()[-1]) for out, _ in outcomes]
+    here = {"WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"}
+    words = ("tests.feed.torch_rank", str(meeting))
+    return answers_of([(words, {**here, "RANK": str(rank)}) for rank in range(world)])
 
 
 @pytest.mark.parametrize("even", EVEN)
