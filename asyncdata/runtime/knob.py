@@ -158,9 +158,9 @@ class Knobs:
     async def _run(self) -> None:
         waited, cpu_s, requests, began = self.consumer_waits.seconds(), time.thread_time(), self._requests(), clock()
         readings: dict[str, _Reading] = {}
-        every_s = EVERY_S
         while True:
-            await asyncio.sleep(every_s)
+            # Waits for nothing: a rate is measured over a length of time. The pipeline's end cancels this task.
+            await asyncio.sleep(EVERY_S)
             now = clock()
             seconds = max(now - began, 1e-9)
             busy = (time.thread_time() - cpu_s) / seconds
