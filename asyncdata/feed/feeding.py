@@ -6,6 +6,7 @@ take no epoch. The feed's state is that of the iterator that began last.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +97,7 @@ class Feed(ABC):
     def epoch(self) -> int:
         """Number of the epoch whose batch comes next: the one that runs, or else the one that would begin."""
         run = self._run
-        return self._next.epoch if run is None or run.ended else run.epoch
+        return run.epoch if run is not None and run.live else self._next.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Makes this the number of the next epoch, for trainers that count epochs themselves.
@@ -130,8 +131,8 @@ class Feed(ABC):
         self._check_process()
         place, even = self._next, self._division.even
         steps, part = self._known_steps(), self.dataset
-        if place.divided:
-            steps, part = None, self._division.part(self._whole, self._rank(), divided=True)
+        if place.begun_by:
+            steps, part = None, self._division.part(self._whole, self._rank(), begun_by=place.begun_by)
         votes = even is not None and steps is None and self._processes() > 1
         if steps == INFINITE_CARDINALITY:
             steps = None
@@ -188,7 +189,7 @@ class Feed(ABC):
             "turn": place.turn,
             "rank": mine.rank,
             "world": mine.world,
-            "divided": place.divided,
+            "begun_by": place.begun_by,
             "pipeline": place.pipeline,
         }
 
@@ -211,7 +212,7 @@ class Feed(ABC):
         """Begins where this rank's state is, or with this rank's part of what all ranks have left."""
         state = state_of(states, self._rank())
         self._run = None
-        place = EpochPlace(state["epoch"], state["steps"], state["turn"], state.get("pipeline"), state["divided"])
+        place = EpochPlace(state["epoch"], state["steps"], state["turn"], state.get("pipeline"), state["begun_by"])
         self._next = place
 
     def all_ranks(self) -> AllRanks:
@@ -243,23 +244,29 @@ class Feed(ABC):
 
 
 class FeedIterator(Iterator[Any]):
-    """One epoch of a feed. When nobody refers to it any more, its pipeline ends, and the feed keeps its state."""
+    """One epoch of a feed. When nobody refers to it any more, its pipeline ends, and the feed keeps its state.
+
+    Several threads may share it: each batch goes to one of them.
+    """
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._run: Run | None = None
+        self._lock = threading.RLock()  # a handler of signals may ask in the middle of anything
 
     def __next__(self) -> Any:
-        run = self._run
-        if run is None:
-            run = self._run = self._feed._begin()  # noqa: SLF001 -- the two are one
-            weakref.finalize(self, run.abandon).atexit = False
-        try:
-            batch = END if run.ended else run.next()
-        except BaseException:
-            # Interrupted at any step, it cannot say any more which batch is the next one; what was handed out it can.
-            run.abandon()
-            raise
+        with self._lock:
+            run = self._run
+            if run is None:
+                run = self._run = self._feed._begin()  # noqa: SLF001 -- the two are one
+                weakref.finalize(self, run.abandon).atexit = False
+            try:
+                batch = END if run.ended else run.next()
+            except BaseException as error:
+                # Interrupted at any step, it cannot say any more which batch is the next one; what was handed out it
+                # can.
+                run.fail(error)
+                raise
         if batch is END:
             raise StopIteration
         return batch

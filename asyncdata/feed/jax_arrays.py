@@ -38,6 +38,7 @@ class JaxFeed(Feed):
         self._depth = depth
         self._dtypes = dtypes
         self._known_share: Share | None = None
+        self._rows: dict[int, int] = {}
 
     def _check_process(self) -> None:
         """Any process will do."""
@@ -67,15 +68,27 @@ class JaxFeed(Feed):
         made: list[Any] = []
         for leaf in leaves:
             array = np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
+            if not isinstance(array, np.ndarray) or not _is_known(array.dtype):
                 made.append(leaf)
                 continue
             try:
+                self._check_rows(len(made), array)
                 made.append(self._placed(narrowed(array, self._dtypes)))
             except PipelineError as error:
                 error.complete(leaf=leaf_names(structure)[len(made)] or None)
                 raise
         return unflatten(structure, iter(made))
+
+    def _check_rows(self, leaf: int, array: npt.NDArray[Any]) -> None:
+        """Of other rows, the processes would make arrays of different shapes, and compute different things."""
+        if self._sharding is None or not array.ndim or jax.process_count() == 1 or self._share.world == 1:
+            return
+        before = self._rows.setdefault(leaf, len(array))
+        if len(array) != before:
+            raise PipelineError(
+                f"a batch of {len(array)} rows comes behind batches of {before}: an array is made of the rows of all "
+                "processes, so each of them must give as many every time. Use drop_remainder=True"
+            )
 
     def _placed(self, array: npt.NDArray[Any]) -> Any:
         sharding = self._sharding
@@ -89,6 +102,11 @@ class JaxFeed(Feed):
                 "process: choose a batch size that can, and drop_remainder=True"
             )
         return jax.make_array_from_process_local_data(sharding, array)
+
+
+def _is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether jax has the type; those of the package ml_dtypes, such as bfloat16, are of numpy's kind "V"."""
+    return dtype.kind in _KINDS or (dtype.kind == "V" and bool(jax.dtypes.issubdtype(dtype, np.number)))
 
 
 def narrowed(array: npt.NDArray[Any], dtypes: Dtypes) -> npt.NDArray[Any]:
@@ -130,5 +148,10 @@ def _rows_by_process(sharding: Any) -> dict[int, set[tuple[int, int]]]:
 
 def _least(numbers: list[int]) -> list[int]:
     """See `even.Least`; in the thread of the trainer, because all processes must compute in the same order."""
-    found: list[int] = multihost_utils.process_allgather(np.array(numbers, np.int32)).min(axis=0).tolist()
+    try:
+        found: list[int] = multihost_utils.process_allgather(np.array(numbers, np.int32)).min(axis=0).tolist()
+    except (RuntimeError, ValueError) as error:
+        raise PipelineError(
+            "the other processes did not say how many batches they have: one of them has ended, or cannot be reached"
+        ) from error
     return found

@@ -19,7 +19,7 @@ from asyncdata.feed.even import NOTHING_TO_REPEAT
 from asyncdata.feed.ranks import Even
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
-from asyncdata.memory.structure import flatten
+from asyncdata.memory.structure import flatten, map_leaves
 from asyncdata.runtime.consumer.iterate import PipelineIterator
 from asyncdata.types import Element
 
@@ -37,14 +37,14 @@ class EpochPlace(NamedTuple):
         steps: Batches of it that were used.
         turn: How often this rank's part was read to its end before: 0 but for ``even="repeat"``.
         pipeline: The state of the pipeline, or None at its beginning.
-        divided: Whether the epoch was begun by another number of ranks, so that its number of steps is not known.
+        begun_by: How many ranks divided the epoch before these, so that its number of steps is not known; 0: none.
     """
 
     epoch: int
     steps: int = 0
     turn: int = 0
     pipeline: Mapping[str, Any] | None = None
-    divided: bool = False
+    begun_by: int = 0
 
 
 class _Pass(NamedTuple):
@@ -78,7 +78,7 @@ class OwnBatches:
         self._whole = whole
         self._even = even
         self._epoch = place.epoch
-        self._divided = place.divided
+        self._begun_by = place.begun_by
         self._passes: deque[_Pass] = deque(maxlen=_KEPT_PASSES)
         self._given = place.steps
         self._own_ended = place.turn > 0
@@ -107,7 +107,9 @@ class OwnBatches:
             if self._last is END:
                 self._last = self._pattern()
             self._given += 1
-            return self._last, _mask(self._last, fill=False)
+            # Of its own, because the trainer may have kept the last batch, and may write to the padding.
+            padding = map_leaves(_copied, self._last, whole_ragged=True)
+            return padding, _mask(padding, fill=False)
         batch = END
         if self._passes[-1].turn:
             batch = next(self._passes[-1].iterator, END)
@@ -132,7 +134,7 @@ class OwnBatches:
         """Where the epoch is behind so many steps."""
         found = self._of(steps)
         pipeline = found.iterator.state_dict(at=_position(found, steps))
-        return EpochPlace(self._epoch, steps, found.turn, pipeline, self._divided)
+        return EpochPlace(self._epoch, steps, found.turn, pipeline, self._begun_by)
 
     def commit(self, steps: int) -> None:
         """So many steps were used: the state behind them stays known."""
@@ -158,6 +160,10 @@ class OwnBatches:
 def _position(found: _Pass, steps: int) -> int:
     """What the iterator of a pass has delivered up to a step; padding is not delivered by it."""
     return min(found.position + steps - found.first, found.iterator.position)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray | BytesArray | RaggedArray) else leaf
 
 
 def _mask(batch: Element, *, fill: bool) -> npt.NDArray[np.bool_]:

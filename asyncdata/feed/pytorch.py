@@ -6,8 +6,11 @@ slab. What torch has no type for stays what it is: byte strings, texts, `RaggedA
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import weakref
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -26,6 +29,9 @@ from asyncdata.memory.structure import map_leaves
 from asyncdata.types import Element
 
 _KINDS: Final = "?biufc"
+_OF_BITS: Final = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Types of the package ml_dtypes, which torch has, too, and does not know as numpy's."""
+
 _PINNED: Final = ("cuda", "xpu")
 """Devices that copy from pinned memory without the processor."""
 
@@ -52,10 +58,13 @@ class TorchFeed(Feed, IterableDataset):  # type: ignore[misc]  # torch is not th
     def dataloader(self) -> Any:
         """A ``torch.utils.data.DataLoader`` that passes the feed's batches on, for trainers that insist on one.
 
-        It adds no process and no copy. Accelerate must not prepare it if there are several processes, because it would
-        shard the batches once more.
+        It adds no process and no copy. ``Accelerator.prepare`` leaves it as it is: the feed has sharded the batches and
+        copies them to the device.
         """
-        return DataLoader(self, batch_size=None, num_workers=0, collate_fn=_same)
+        loader = DataLoader(self, batch_size=None, num_workers=0, collate_fn=_same)
+        # So Accelerate marks what it has prepared. It would shard the batches of each rank once more.
+        loader._is_accelerate_prepared = True  # noqa: SLF001 -- there is no public way
+        return loader
 
     def _check_process(self) -> None:
         if get_worker_info() is not None:
@@ -106,7 +115,12 @@ def on_host(batch: Element) -> Any:
 def _tensor(leaf: Any) -> Any:
     if isinstance(leaf, np.generic):
         leaf = np.array(leaf)
-    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _KINDS or leaf.dtype.itemsize > 16:
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    if leaf.dtype.name in _OF_BITS:
+        bits = f"u{leaf.dtype.itemsize}"
+        return _tensor(leaf.view(bits)).view(getattr(torch, leaf.dtype.name))
+    if leaf.dtype.kind not in _KINDS or leaf.dtype.itemsize > 16:
         return leaf
     if not leaf.dtype.isnative:
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))
@@ -128,32 +142,48 @@ class _Votes:
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
-        self._group = torch.distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=deadline_s))
+        with self._missing("whether they are there"):
+            self._group = torch.distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=deadline_s))
+        # At exit groups end with the process, or before it by destroy_process_group().
+        weakref.finalize(self, _leave, self._group).atexit = False
 
     def __call__(self, values: list[int]) -> list[int]:
         """See `even.Least`."""
         least = torch.tensor(values, dtype=torch.int64)
-        try:
+        with self._missing("how many batches they have"):
             torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN, group=self._group)
-        except RuntimeError as error:
-            raise PipelineError(
-                f"the other ranks did not say within {self._deadline_s:g} s how many batches they have: one of them "
-                "left its loop or has ended. deadline_s= is how long to wait"
-            ) from error
         found: list[int] = least.tolist()
         return found
+
+    @contextlib.contextmanager
+    def _missing(self, what: str) -> Iterator[None]:
+        """A rank that has ended or does something else is missed, at the deadline at the latest."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise PipelineError(
+                f"the other ranks did not say {what}: one of them has ended, or left its loop more than "
+                f"deadline_s={self._deadline_s:g} seconds ago"
+            ) from error
 
     def gather(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         """The states of all ranks. They travel as JSON, because what torch would pickle is executed when it is read."""
         text = json.dumps(state, allow_nan=False).encode()
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather(sizes, torch.tensor([len(text)]), group=self._group)
-        longest = max(int(size) for size in sizes)
-        mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        texts = [torch.zeros_like(mine) for _ in sizes]
-        torch.distributed.all_gather(texts, mine, group=self._group)
+        with self._missing("their states"):
+            torch.distributed.all_gather(sizes, torch.tensor([len(text)]), group=self._group)
+            longest = max(int(size) for size in sizes)
+            mine = torch.zeros(longest, dtype=torch.uint8)
+            mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            texts = [torch.zeros_like(mine) for _ in sizes]
+            torch.distributed.all_gather(texts, mine, group=self._group)
         return [json.loads(bytes(each[: int(size)].tolist())) for each, size in zip(texts, sizes, strict=True)]
+
+
+def _leave(group: Any) -> None:
+    """Closes the connections of a group, of which every feed that votes has one."""
+    with contextlib.suppress(ValueError):  # all groups have ended before
+        torch.distributed.destroy_process_group(group)
 
 
 class _DeviceCopies:

@@ -15,7 +15,7 @@ from asyncdata.runtime.state.division import split
 
 VERSION: Final = 1
 
-_KEYS: Final = {"version": int, "epoch": int, "steps": int, "turn": int, "rank": int, "world": int, "divided": bool}
+_KEYS: Final = {"version": int, "epoch": int, "steps": int, "turn": int, "rank": int, "world": int, "begun_by": int}
 
 
 def state_of(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, Any]:
@@ -66,10 +66,12 @@ def _divided(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, An
             )
     own = {**first, "rank": mine.rank, "world": mine.world}
     if not first["steps"]:
-        return {**own, "pipeline": None, "divided": False}
-    if len(states) == 1 and not first["divided"]:
+        return {**own, "pipeline": None, "begun_by": 0}
+    try:
+        parts = split([state["pipeline"] for state in states], mine.world)
+    except StateError as error:
         raise StateError(
-            "a single process has saved this state, without a shard, so the rest of its epoch cannot be divided among "
-            f"{mine.world} ranks: begin an epoch with set_epoch(n)"
-        )
-    return {**own, "pipeline": split([state["pipeline"] for state in states], mine.world)[mine.rank], "divided": True}
+            f"{error}. So the rest of epoch {first['epoch']} cannot be divided among {mine.world} ranks: set_epoch(n) "
+            "begins another epoch"
+        ) from error
+    return {**own, "pipeline": parts[mine.rank], "begun_by": first["begun_by"] or len(states)}

@@ -17,12 +17,17 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from asyncdata import arguments
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.handles import node_of
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, StateError
 from asyncdata.options import Environment
+from asyncdata.plan.label import label_of
 from asyncdata.plan.node import UNKNOWN_CARDINALITY, Node, walk
+from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import WithOptions
 from asyncdata.planner.cardinality import cardinality
 from asyncdata.planner.rank_shard import shard_of, sharded
+from asyncdata.planner.sharing import readers_of
+from asyncdata.runtime.life.runtime import active_runtime
+from asyncdata.runtime.settings import settings_of
 
 Even: TypeAlias = Literal["drop", "repeat", "pad", "agree"]
 
@@ -78,26 +83,38 @@ class Division:
             raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world!r} in the environment must be numbers")
         return _checked(int(rank), int(world), "the environment (RANK, WORLD_SIZE)")
 
-    def part(self, dataset: Dataset, mine: Rank, *, divided: bool = False) -> Dataset:
+    def part(self, dataset: Dataset, mine: Rank, *, begun_by: int = 0) -> Dataset:
         """What this process reads.
+
+        A single process reads a shard, too, if the states of the dataset can be divided: several may go on with them.
 
         Args:
             dataset: The whole.
             mine: This process.
-            divided: It goes on with what several processes have left, so it is a part even if it is the only one.
+            begun_by: How many processes have divided the epoch before these ones; 0: none have.
 
         Raises:
             PipelineError: The dataset is sharded already.
+            StateError: The processes before these have divided it into too few parts.
         """
-        if not self.shard or (mine.world == 1 and not divided):
+        if not self.shard:
             return dataset
         plan = node_of("dataset", dataset)
         if shard := shard_of(plan):
+            if mine.world == 1:
+                return dataset
             raise PipelineError(
                 f"the dataset is sharded twice: by its own {shard}, and by the feed for rank {mine.rank} of "
                 f"{mine.world}. Leave one of them out: shard=False keeps the dataset as it is"
             )
-        return Dataset(sharded(plan, mine.world, mine.rank))
+        # The elements of a single file can be divided, and the file cannot.
+        placed_for = max(begun_by or mine.world, 2)
+        made = sharded(plan, mine.world, mine.rank, placed_for=placed_for)
+        if begun_by:
+            _check_parts(made, mine, begun_by)
+        elif mine.world == 1 and not _is_dividable(made):
+            return dataset
+        return Dataset(made)
 
     def counts(self, dataset: Dataset, mine: Rank) -> tuple[int, int]:
         """The most and the least steps that a rank has, as cardinalities."""
@@ -114,6 +131,24 @@ def _count(plan: Node) -> int:
     """The cardinality, which is not known where elements that fail are left out."""
     leaves_out = any(isinstance(node, WithOptions) and node.options.errors is not None for node in walk(plan))
     return UNKNOWN_CARDINALITY if leaves_out else cardinality(plan)
+
+
+def _is_dividable(plan: Node) -> bool:
+    """Whether other readers can go on with the states of a plan."""
+    shared = active_runtime()
+    options = settings_of(plan, None if shared is None else shared.options).options
+    return readers_of(plan, deterministic=options.deterministic).shard is not None
+
+
+def _check_parts(plan: Node, mine: Rank, begun_by: int) -> None:
+    shard = next(node for node in walk(plan) if isinstance(node, Shard))
+    count = cardinality(shard.input)
+    if 0 <= count < mine.world:
+        raise StateError(
+            f"the epoch was begun by {begun_by} ranks, which have divided the {count} elements of "
+            f"{label_of(shard.input)}: until its end there can be {count} ranks at most, and there are {mine.world}. "
+            "set_epoch(n) begins another epoch"
+        )
 
 
 def _checked(rank: int, world: int, where: str) -> Rank:

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineClosedError, PipelineError
 from asyncdata.feed.even import WINDOW, Granted, Least, vote
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
 from asyncdata.types import Element
+from asyncdata.workers.failure import in_a_line
 
 
 class Hand(Protocol):
@@ -107,6 +108,7 @@ class Run:
         self._hand = hand
         self._taken = place.steps
         self._error: Exception | None = None
+        self._failure = ""
         self._window: deque[Element] = deque()
         known = None if steps is None else max(steps - place.steps, 0)
         self._granted = Granted(known, last=True) if least is None else Granted(0, last=False)
@@ -117,6 +119,11 @@ class Run:
         """The next batch, or `END`."""
         if self._error is not None:
             raise self._error
+        if not self.live:
+            # Not at the end: batches that were read ahead are dropped, so nothing that is left may look like it.
+            raise PipelineClosedError(
+                f"the iteration ended in epoch {self.epoch}, before the epoch did: {self._failure or 'it was closed'}"
+            )
         self._prepare()
         if self._hand.waiting:
             found = self._hand.receive()
@@ -208,6 +215,11 @@ class Run:
         self._own.close()
         self._window.clear()
         self._hand.clear()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends without waiting, because of an error, which later calls say."""
+        self._failure = self._failure or in_a_line(error)
+        self.abandon()
 
     def abandon(self) -> None:
         """Ends without waiting, when the trainer has left."""

@@ -1,7 +1,7 @@
 """In which order batches go to a device through staging memory that is used again and again.
 
     batch ── host copy ──▶ slot 0 ═══ copy by the device ═══▶ batch on the device, event
-    batch ── host copy ──▶ slot 1 ═══ …                       (the device copies later than it is told)
+    batch ── host copy ──▶ slot 1 ═══ …                       (the device copies after the call returned)
     batch ── waits for the event of slot 0, then the same
 
 A slot is written only when the copy that read it is done, and a batch is used only behind its copy. A batch of the

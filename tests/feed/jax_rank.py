@@ -6,6 +6,7 @@ Prints a line of JSON: by name of a case, the numbers that this process was give
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 import asyncdata as ad
 from asyncdata import feed
+from asyncdata.errors import PipelineError
 from asyncdata.feed.ranks import Even
 
 COUNTS = [12, 52]
@@ -48,13 +50,34 @@ def cases(rank: int) -> dict[str, Any]:
     found["whole"] = [mine(batch) for batch in batches]
     found["sums"] = [int(total(batch)) for batch in batches]
     found["same"] = [np.asarray(batch.addressable_data(0)).tolist() for batch in feed.jax(ds, sharding=copies)]
+    short = ad.Dataset.range(28, output_type=np.int32).batch(BATCH)
+    try:
+        list(feed.jax(short, sharding=rows))
+    except PipelineError as error:
+        found["short"] = str(error)
     return found
+
+
+def missed(rank: int) -> str:
+    """What the first process says when the other one has died in the middle of an epoch."""
+    steps = iter(feed.jax(ad.Dataset.range(80, output_type=np.int32).filter(lambda _: True).batch(BATCH)))
+    next(steps)
+    if rank:
+        return ""
+    try:
+        list(steps)
+    except PipelineError as error:
+        return str(error)
+    return "nothing"
 
 
 if __name__ == "__main__":
     import jax
 
     jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
-    sys.stdout.write(json.dumps(cases(int(sys.argv[2]))) + "\n")
+    me = int(sys.argv[2])
+    found = cases(me)
+    found["died"] = missed(me)
+    sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
-    jax.distributed.shutdown()
+    os._exit(0)  # one process dies, and the other one cannot take leave of it

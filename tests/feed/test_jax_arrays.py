@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import socket
-import subprocess
-import sys
 from itertools import chain
 from typing import Any
 
@@ -17,10 +14,9 @@ import pytest
 import asyncdata as ad
 from asyncdata import feed
 from asyncdata.errors import PipelineError
-from tests.architecture.tree import ROOT
 from tests.feed.installed import needed
 from tests.feed.jax_rank import BATCH, COUNTS, WHOLE
-from tests.patience import LIMIT_S
+from tests.feed.rank_processes import answers_of
 
 needed("jax")
 import jax  # noqa: E402 -- behind the check
@@ -119,6 +115,18 @@ def test_what_jax_has_no_type_for_stays_on_the_host() -> None:
     assert empty.shape == (0, 3)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_types_that_numpy_lacks_are_those_of_jax(dtype: str) -> None:
+    """A map behind the batch converts to them; on one device, and over several."""
+    kind = getattr(jax.numpy, dtype)
+    ds = ad.Dataset.range(8, output_type=np.int32).batch(4).map(lambda batch: batch.astype(kind), executor="inline")
+    for sharding in (None, NamedSharding(jax.make_mesh((4,), ("d",)), PartitionSpec("d"))):
+        for number, batch in enumerate(feed.jax(ds, sharding=sharding)):
+            assert isinstance(batch, jax.Array)
+            assert batch.dtype == kind
+            assert batch.astype(np.int32).tolist() == list(range(4 * number, 4 * number + 4))
+
+
 @pytest.mark.parametrize("depth", [0, 2])
 def test_training_goes_on_at_every_step(depth: int) -> None:
     """What was sent ahead is not counted: the states give the rest of the epoch, and the next one."""
@@ -149,25 +157,8 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.feed.jax_rank", coordinator, str(rank)],
-            cwd=ROOT,
-            env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outcomes = [process.communicate(timeout=LIMIT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(err for _, err in outcomes)
-    ranks = [json.loads(out.splitlines()[-1]) for out, _ in outcomes]
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    ranks = answers_of([(("tests.feed.jax_rank", coordinator, str(rank)), devices) for rank in range(2)])
     steps = [count // BATCH for count in COUNTS]
     for even, expected in (("drop", min(steps)), ("agree", min(steps)), ("pad", max(steps)), ("repeat", max(steps))):
         assert [len(rank[even]) for rank in ranks] == [expected] * 2
@@ -178,3 +169,6 @@ def test_processes_take_the_same_steps_with_rows_of_their_own() -> None:
     assert ranks[0]["sums"] == ranks[1]["sums"]
     assert sum(ranks[0]["sums"]) == sum(range(WHOLE))
     assert ranks[0]["same"] == ranks[1]["same"]
+    for rank in ranks:
+        assert "a batch of 2 rows comes behind batches of 4" in rank["short"]
+    assert "one of them has ended" in ranks[0]["died"]

@@ -187,10 +187,33 @@ def test_ranks_take_equal_numbers_of_different_batches() -> None:
     assert len(first) == 4
 
 
+WITHOUT_TENSORFLOW = """
+import sys
+
+sys.modules["tensorflow"] = None  # importing it is an error from now on
+from tests.feed.test_keras_dataset import feed, losses, model, rows
+
+batches = feed.keras(rows())
+found = losses(model().fit(batches, epochs=2, verbose=0, validation_data=feed.keras(rows())))
+model().predict(feed.keras(rows()), verbose=0)
+print(found)
+"""
+
+
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="is the backend")
 def test_tensorflow_is_not_needed() -> None:
-    """Nothing here has loaded it."""
-    assert "tensorflow" not in sys.modules
+    """Where it is installed Keras loads it on every backend, so here it cannot."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW],
+        cwd=ROOT,
+        env={**os.environ, "KERAS_BACKEND": BACKEND},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert json.loads(outcome.stdout) == losses(model().fit(feed.keras(rows()), epochs=2, verbose=0))
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="is another one")

@@ -6,7 +6,7 @@ import shutil
 import socket
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -25,30 +25,46 @@ def ranks(folder: Path, mode: str, world: int) -> list[dict[str, list[int]]]:
     return answers_of([((*words, str(rank), coordinator), alone) for rank in range(world)])
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """A checkpoint of two processes behind two steps, and what they were given before it."""
+Saved: TypeAlias = tuple[Path, list[dict[str, Any]]]
+
+
+def saved_by(world: int, factory: pytest.TempPathFactory) -> Saved:
+    """A checkpoint of so many processes behind two steps, and what they were given before it."""
     needed_here("orbax")
     needed_here("jax")
-    folder = tmp_path_factory.mktemp("orbax") / "checkpoints"
-    return folder, ranks(folder, "save", 2)
+    folder = factory.mktemp("orbax") / "checkpoints"
+    return folder, ranks(folder, "save", world)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """That of two processes."""
+    return saved_by(2, tmp_path_factory)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_processes_go_on_where_a_checkpoint_is(world: int, saved: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_processes_go_on_where_a_checkpoint_is(world: int, saved: Saved) -> None:
     """Whatever their number, they are given each element once that those before them were not."""
-    folder, before = saved
+    check_rest(*saved, world)
+
+
+@pytest.mark.slow
+def test_a_single_process_is_joined_by_another(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its checkpoint can be divided, too."""
+    check_rest(*saved_by(1, tmp_path_factory), 2)
+
+
+def check_rest(folder: Path, before: list[dict[str, Any]], world: int) -> None:
+    """So many processes are given each element once that those before them were not."""
     after = ranks(folder, "restore", world)
     for source in ("feed", "iterator"):
-        assert [len(rank[source]) for rank in before] == [6, 6]
+        assert [len(rank[source]) for rank in before] == [6] * len(before)
         assert sorted(chain(*(rank[source] for rank in before + after))) == list(range(COUNT))
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_which_a_part_is_missing_is_refused(
-    saved: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_which_a_part_is_missing_is_refused(saved: Saved, tmp_path: Path) -> None:
     """With the names of the files that are there."""
     folder = tmp_path / "checkpoints"
     shutil.copytree(saved[0], folder)

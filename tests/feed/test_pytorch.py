@@ -153,6 +153,19 @@ def test_staging_memory_holds_any_type(shape: tuple[int, ...]) -> None:
     assert len(spaces) == 2
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_types_that_numpy_lacks_are_those_of_torch(dtype: str) -> None:
+    """A map behind the batch converts to them; no copy, and such a tensor goes through staging memory, too."""
+    kind = getattr(pytest.importorskip("ml_dtypes", reason="JAX brings it along: make feeds"), dtype)
+    ds = ad.Dataset.range(6).map(float).batch(3).map(lambda batch: {"x": batch.astype(kind)}, executor="inline")
+    for number, batch in enumerate(feed.torch(ds)):
+        assert batch["x"].dtype == getattr(torch, dtype)
+        assert batch["x"].float().tolist() == [3.0 * number, 3.0 * number + 1, 3.0 * number + 2]
+    array = np.arange(4).astype(kind)
+    assert feed_pytorch().on_host(array).data_ptr() == array.__array_interface__["data"][0]
+    assert feed_pytorch().on_host(array[1:2].reshape(())).tolist() == 1.0
+
+
 def test_read_only_elements_are_never_changed() -> None:
     """Elements that the dataset itself holds are copied: writing to a tensor does not change the next epoch."""
     batches = feed.torch(ad.Dataset.from_tensors(np.arange(4)).repeat(2))

@@ -56,6 +56,12 @@ def test_one_checkpoint_has_the_positions_of_all(ranks: list[dict[str, Any]]) ->
     assert sorted(chain(*chain(*both))) == list(range(90))
 
 
+def test_a_feed_closes_its_connections(ranks: list[dict[str, Any]]) -> None:
+    """When nobody refers to it any more, so that a program may make as many as it likes, one after the other."""
+    for rank in ranks:
+        assert max(rank["descriptors"]) - rank["descriptors"][0] < len(ranks)
+
+
 def test_a_process_that_fails_takes_the_others_along(ranks: list[dict[str, Any]]) -> None:
     """None waits for it."""
     assert ranks[0]["error"].startswith("ZeroDivisionError")
@@ -66,5 +72,13 @@ def test_a_process_that_fails_takes_the_others_along(ranks: list[dict[str, Any]]
 def test_a_process_that_leaves_is_missed_after_the_deadline(ranks: list[dict[str, Any]]) -> None:
     """The others say so, and end."""
     for rank in ranks[1:]:
-        assert rank["left"].startswith("PipelineError: the other ranks did not say")
-    assert f"within {SHORT_S:g} s" in " ".join(rank["left"] for rank in ranks[1:])
+        assert rank["left"].startswith("PipelineError: the other ranks did not say how many batches they have")
+        assert f"deadline_s={SHORT_S:g} seconds" in rank["left"]
+
+
+def test_a_process_that_dies_is_missed(ranks: list[dict[str, Any]]) -> None:
+    """In the middle of an epoch, at the beginning of another feed, and when states are asked for; nobody hangs."""
+    for rank in ranks[1:]:
+        for case, what in (("steps", "how many batches they have"), ("new", "whether they are there")):
+            assert rank["died"][case].startswith(f"PipelineError: the other ranks did not say {what}")
+        assert rank["died"]["states"].startswith("PipelineError: the other ranks did not say their states")

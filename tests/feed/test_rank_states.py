@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncdata as ad
@@ -27,14 +28,20 @@ def numbers(count: int, *, known: bool) -> ad.Dataset:
 
 
 def trained(
-    world: int, count: int, states: Sequence[Mapping[str, Any]] | None, stop: int | None, **settings: Any
+    world: int,
+    count: int | Callable[[], ad.Dataset],
+    states: Sequence[Mapping[str, Any]] | None,
+    stop: int | None,
+    *,
+    known: bool = True,
+    **settings: Any,
 ) -> tuple[list[list[int]], list[dict[str, Any]], list[int]]:
     """What each rank is given from states on until it stops, their states there, and their numbers of steps."""
-    known: bool = settings.pop("known")
     meeting = Meeting(world)
 
     def of(rank: int) -> tuple[list[int], dict[str, Any], int]:
-        feed = plain(numbers(count, known=known), rank, meeting, world=world, **settings)
+        ds = count() if callable(count) else numbers(count, known=known)
+        feed = plain(ds, rank, meeting, world=world, **settings)
         if states is not None:
             AllRanks(feed).load_state_dict({"ranks": states})
         given: list[int] = []
@@ -56,18 +63,63 @@ def test_another_number_of_ranks_divides_the_rest(even: Even, seed: int, *, know
     """Twice in a row, at drawn steps: all ranks together give each element once, in as many steps each."""
     draw = random.Random(seed)
     count = draw.randint(20, 60)
-    worlds = [draw.randint(2, 4), draw.randint(2, 4), draw.randint(1, 4)]
+    worlds = [draw.randint(1, 4) for _ in range(3)]
     states: list[dict[str, Any]] | None = None
     seen: list[int] = []
     for world, stop in zip(worlds, (draw.randint(0, 2), draw.randint(0, 2), None), strict=True):
+        if states is not None and states[0]["epoch"]:
+            break  # the ranks before had left nothing, and this was the end of the epoch
         given, states, steps = trained(world, count, states, stop, even=even, known=known)
         seen += list(itertools.chain(*given))
         assert len(set(steps)) == 1
     assert states is not None
-    assert [(state["epoch"], state["divided"]) for state in states] == [(1, False)] * worlds[-1]
+    assert {(state["epoch"], state["begun_by"]) for state in states} == {(1, 0)}
     assert len(seen) == len(set(seen))
     if even == "pad":
         assert sorted(seen) == list(range(count))
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Three files of 8, 9 and 10 numbers."""
+    folder = tmp_path_factory.mktemp("files")
+    for number in range(3):
+        with ad.TFRecordWriter(f"{folder}/{number}.tfrecord") as writer:
+            for record in range(8 + number):
+                writer.write(f"{100 * number + record}".encode())
+    return [f"{folder}/{number}.tfrecord" for number in range(3)]
+
+
+SOURCES: dict[str, Callable[[list[str]], ad.Dataset]] = {
+    "one file": lambda paths: ad.TFRecordDataset(paths[0]),
+    "two files": lambda paths: ad.TFRecordDataset(paths[:2]),
+    "three files": lambda paths: ad.TFRecordDataset(paths).shuffle(5, seed=1),
+    "listed": lambda paths: ad.Dataset.list_files(f"{paths[0][:-10]}*", seed=1).interleave(ad.TFRecordDataset),
+    "taken": lambda paths: ad.TFRecordDataset(paths).take(20),
+    "slices": lambda _: ad.Dataset.from_tensor_slices(np.arange(20)).shuffle(5, seed=1),
+    "generated": lambda _: ad.Dataset.from_generator(lambda: range(20), output_signature=ad.ArraySpec((), "i8")),
+    "as ready": lambda paths: ad.TFRecordDataset(paths).map(int, 2, deterministic=False, executor="thread"),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_is_divided_anew_or_refused(source: str, paths: list[str]) -> None:
+    """From any number of ranks to any other: each element once, or an error that says how many ranks there can be."""
+
+    def make() -> ad.Dataset:
+        return SOURCES[source](paths).map(int, executor="inline").batch(2)
+
+    whole = sorted(itertools.chain(*(batch.tolist() for batch in make().iterator(epoch=0))))
+    for before, after in itertools.permutations(range(1, 5), 2):
+        seen, states, _ = trained(before, make, None, 1, even="pad")
+        files = {"two files": 2, "three files": 3, "as ready": 3}.get(source, after)
+        if max(before, 2) <= files < after:
+            message = f"begun by {before} ranks, .* {files} ranks at most, and there are {after}. set_epoch"
+            with pytest.raises(StateError, match=message):
+                trained(after, make, states, None, even="pad")
+        else:
+            rest, _, _ = trained(after, make, states, None, even="pad")
+            assert sorted(itertools.chain(*seen, *rest)) == whole
 
 
 def test_a_divided_epoch_goes_on_at_every_step() -> None:
@@ -76,7 +128,7 @@ def test_a_divided_epoch_goes_on_at_every_step() -> None:
     whole, _, (steps, _) = trained(2, 40, states, None, even="pad", known=True)
     for stop in range(1, steps):
         first, after, _ = trained(2, 40, states, stop, even="pad", known=True)
-        assert after[0]["divided"]
+        assert after[0]["begun_by"] == 3
         rest, last, _ = trained(2, 40, after, None, even="pad", known=True)
         assert [sorted(one + other) for one, other in zip(first, rest, strict=True)] == list(map(sorted, whole))
         following, _, _ = trained(2, 40, last, None, even="pad", known=True)
@@ -87,13 +139,13 @@ def test_states_that_cannot_be_divided_are_refused() -> None:
     """With the reason."""
     _, states, _ = trained(3, 40, None, 2, even="pad", known=True)
     _, later, _ = trained(3, 40, None, 3, even="pad", known=True)
-    _, (single,), _ = trained(1, 40, None, 2, even="drop", known=True)
+    _, (single,), _ = trained(1, lambda: numbers(40, known=True).unbatch().batch(3), None, 2, even=None)
     for wrong, message in (
         (states[:2], "rank 0 of 3, rank 1 of 3, and this is rank 0 of 2"),
         ([], "no rank"),
         ([*states[:2], later[2]], "rank 2 was at step 3 of epoch 0"),
         ([*states[:2], {**states[2], "turn": 1}], "even='repeat'"),
-        ([single], "single process"),
+        ([single], "no shard.*cannot be divided among 2 ranks: set_epoch"),
         ([{}], "not the state of a feed"),
     ):
         with pytest.raises(StateError, match=message):

@@ -97,8 +97,46 @@ def test_the_parts_of_all_ranks_are_the_whole(seed: int, shards: str) -> None:
 def test_the_part_is_taken_near_the_source(make: Any, shown: str, shards: str) -> None:
     """Where it saves the most reading, and no step above it changes its meaning."""
     part = division().part(make(ad.Dataset.list_files(shards, seed=1)), Rank(1, 3))
-    steps = repr(part).removeprefix("<Dataset ").removesuffix(">").split(" → ")
-    assert [step.partition("(")[0] for step in steps] == shown.split(" → ")
+    assert steps_of(part) == shown.split(" → ")
+
+
+def steps_of(ds: ad.Dataset) -> list[str]:
+    """The names of its steps."""
+    return [step.partition("(")[0] for step in repr(ds).removeprefix("<Dataset ").removesuffix(">").split(" → ")]
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (lambda: ad.TFRecordDataset("a").batch(2), "TFRecordDataset → shard → batch"),
+        (lambda: ad.TFRecordDataset(["a", "b"]).batch(2), "from_tensors → shard → interleave → batch"),
+        (lambda: ad.Dataset.range(9).unbatch().batch(2), "range → unbatch → batch"),
+        (lambda: ad.Dataset.range(9).shard(3, 1).batch(2), "range → shard → batch"),
+        (lambda: ad.Dataset.range(9).map(abs, 2, deterministic=False).take(4), "range → map → take"),
+    ],
+)
+def test_a_single_process_has_a_part_that_others_can_share(make: Callable[[], ad.Dataset], shown: str) -> None:
+    """All elements; a dataset whose states cannot be divided stays as it is."""
+    ds = make()
+    part = division().part(ds, Rank(0, 1))
+    assert steps_of(part) == shown.split(" → ")
+    assert (part is ds) == (repr(part) == repr(ds))
+
+
+def test_ranks_draw_what_the_dataset_draws() -> None:
+    """A single process has the order of the dataset, and on any rank an element is given the same random numbers."""
+    ds = ad.Dataset.range(20).shuffle(9).map(lambda n, rng: (n, rng.random()), rng=True).shuffle(5).batch(3)
+    ds = ds.with_options(ad.Options(seed=3))
+    part = division().part(ds, Rank(0, 1))
+    assert part is not ds
+    for epoch in range(2):
+        whole = [(x.tolist(), y.tolist()) for x, y in ds.iterator(epoch=epoch)]
+        assert [(x.tolist(), y.tolist()) for x, y in part.iterator(epoch=epoch)] == whole
+        found: dict[int, float] = {}
+        for rank in range(3):
+            for x, y in division().part(ds, Rank(rank, 3)).iterator(epoch=epoch):
+                found.update(zip(x.tolist(), y.tolist(), strict=True))
+        assert found == {x: y for xs, ys in whole for x, y in zip(xs, ys, strict=True)}
 
 
 def test_a_dataset_that_is_sharded_is_not_sharded_again() -> None:
@@ -106,7 +144,7 @@ def test_a_dataset_that_is_sharded_is_not_sharded_again() -> None:
     ds = ad.Dataset.range(8).shard(2, 1).batch(2)
     with pytest.raises(PipelineError, match=r"own shard\(2, 1\), and by the feed for rank 0 of 2.*shard=False"):
         division().part(ds, Rank(0, 2))
-    assert division().part(ds, Rank(0, 1)) is ds
+    assert division().part(ds, Rank(0, 1)) is ds  # reads this shard alone
     assert division(shard=False).part(ds, Rank(0, 2)) is ds
 
 

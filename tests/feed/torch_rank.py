@@ -16,7 +16,7 @@ import asyncdata as ad
 from asyncdata import feed
 from asyncdata.feed.ranks import Even
 
-COUNTS = [7, 31, 12]
+COUNTS = [7, 31, 12, 23]
 BATCH = 4
 SHORT_S = 1.0
 EVEN: tuple[Even, ...] = ("drop", "repeat", "pad", "agree")
@@ -53,6 +53,7 @@ def cases(rank: int) -> dict[str, Any]:
     whole = ad.Dataset.range(90).shuffle(90, seed=1).filter(lambda _: True).batch(BATCH)
     found["sharded"] = given(feed.torch(whole, even="pad"))
     found["all ranks"] = through_one_checkpoint(rank, whole)
+    found["descriptors"] = [after_a_feed(rank) for _ in range(6)]
     found["error"] = raised(feed.torch(own(rank).map(lambda batch: batch if rank else 1 // 0), shard=False))
     torch.distributed.barrier()
     leaving = feed.torch(own(rank).repeat(3), shard=False, deadline_s=SHORT_S)
@@ -62,6 +63,33 @@ def cases(rank: int) -> dict[str, Any]:
         found["left"] = raised(steps)
     torch.distributed.barrier()
     return found
+
+
+def after_a_feed(rank: int) -> int:
+    """How many descriptors this process has behind the epoch of a feed that nobody refers to any more."""
+    given(feed.torch(own(rank), shard=False))
+    return len(os.listdir("/proc/self/fd"))
+
+
+def missed() -> dict[str, str]:
+    """What other ranks say when rank 0 has died, behind a step that all of them have taken."""
+
+    def begun() -> tuple[Any, Any]:
+        batches = feed.torch(own(torch.distributed.get_rank()).repeat(3), shard=False, deadline_s=SHORT_S)
+        steps = iter(batches)
+        next(steps)
+        return batches, steps
+
+    _, steps = begun()
+    asked, _ = begun()
+    torch.distributed.barrier()
+    if torch.distributed.get_rank() == 0:
+        return {}
+    return {
+        "steps": raised(steps),
+        "states": raised(asked.all_ranks().state_dict() for _ in range(1)),
+        "new": raised(feed.torch(own(1), shard=False, deadline_s=SHORT_S)),
+    }
 
 
 def through_one_checkpoint(rank: int, whole: ad.Dataset) -> dict[str, Any]:
@@ -90,5 +118,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     me, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=me, world_size=world)
-    sys.stdout.write(json.dumps(cases(me)) + "\n")
-    torch.distributed.destroy_process_group()
+    found = cases(me)
+    found["died"] = missed()
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # the first rank dies, and the others cannot take leave of it

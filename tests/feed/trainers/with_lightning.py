@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from asyncdata import feed
-from tests.feed.trainers.record import EPOCHS, RATE, Kind, Record, batches, per_step
+from tests.feed.trainers.record import EPOCHS, RATE, Kind, Record, batches, even_of, loss_of, parts_of, per_step
+
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))  # Lightning removes it behind the first run
 
 
 class OneWeight(lightning.LightningModule):  # type: ignore[misc]  # lightning is not there where types are checked
@@ -23,8 +26,9 @@ class OneWeight(lightning.LightningModule):  # type: ignore[misc]  # lightning i
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002 -- Lightning passes it by name
         """Of one batch."""
-        loss = ((batch["x"] - self.weight) ** 2).mean()
-        self._record.add(batch["x"], loss.item())
+        x, counts = parts_of(batch)
+        loss = loss_of(x, counts, self.weight)
+        self._record.add(x[counts], loss.item())
         return loss
 
     def configure_optimizers(self) -> Any:
@@ -34,7 +38,7 @@ class OneWeight(lightning.LightningModule):  # type: ignore[misc]  # lightning i
 
 def train(record: Record, kind: Kind, folder: Path, checkpoint: Path | None) -> None:
     """See `Trainer`."""
-    fed = feed.torch(batches(kind))
+    fed = feed.torch(batches(kind), even=even_of(kind))
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         accumulate_grad_batches=per_step(kind),
@@ -43,6 +47,8 @@ def train(record: Record, kind: Kind, folder: Path, checkpoint: Path | None) -> 
             ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1),
         ],
         accelerator="cpu",
+        devices=WORLD,
+        strategy="ddp" if WORLD > 1 else "auto",
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
