@@ -1,175 +1,135 @@
-"""What AUTOTUNE finds, against the best of settings that are fixed, and against the default that it begins with.
+"""What AUTOTUNE finds, against the best of settings that are fixed, and against the defaults that it begins with.
 
-    python -m benchmarks.autotune [--quick] [--only WORK …] [--rounds N]
+    python -m benchmarks.autotune [--quick] [--only WORK …] [--rounds N] [--seconds S]
 
-Each work has one kind of setting that matters. A sweep of fixed values comes first; the best of them, the default and
-AUTOTUNE are then run in turn. Rates are measured after ten seconds with AUTOTUNE, after two with fixed values.
+For each work all listed settings are run once. The best three of them, the defaults and AUTOTUNE are then run in turn.
+Rates are measured after ten seconds with AUTOTUNE (and ten seconds after a change of the work), after 1.5 s with fixed
+settings. *x best* is the ratio to the setting that was the best in these rounds. Ratios are medians of pairs, and the
+lowest and the highest of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import contextlib
+import functools
 import json
+import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from asyncdata.planner import autotune
+from benchmarks.autotune_works import DEFAULT, FOUND, WORKS, Setting, Work
 from benchmarks.conditions import conditions
+from benchmarks.datasets import write_shards
 from benchmarks.launch import run_json
+from benchmarks.links import touch
 from benchmarks.measure import in_turn
-from benchmarks.table import markdown, median_cell, ratio_cell
-
-FOUND: Final = -1
-"""Stands for AUTOTUNE where values are given."""
+from benchmarks.servers import fake_gcs
+from benchmarks.table import markdown, median_cell
 
 _SETTLING_S: Final = 10.0
-_WARMING_S: Final = 2.0
-_COMPUTING_S: Final = 0.002
-_STEP_S: Final = 0.02
+_WARMING_S: Final = 1.5
+_BEST: Final = 3
+_LINK: Final = {
+    "name": "40 ms, 20 MB/s a stream, 120 MB/s in all",
+    "latency": {"kind": "fixed", "median_s": 0.04},
+    "stream_bytes_per_s": 20e6,
+    "total_bytes_per_s": 120e6,
+}
 _HEAD: Final = (
     "work",
-    "best fixed value",
+    "settings",
+    "best fixed setting",
     "its elements/s",
     "AUTOTUNE elements/s",
     "x best",
-    "default",
     "x default",
     "AUTOTUNE came to",
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One pipeline.
-
-    Attributes:
-        counts: The kind of setting that matters.
-        sweep: Fixed values for it.
-        default: Which of them AUTOTUNE begins with.
-    """
-
-    counts: str
-    sweep: Sequence[int]
-    default: int
-
-
-WORKS: Final[Mapping[str, Work]] = {
-    "async map, 50 ms": Work(counts="calls", sweep=(4, 16, 64, 256), default=16),
-    "async maps, 50 and 20 ms": Work(counts="calls", sweep=(4, 16, 64, 256), default=16),
-    "map in workers, 2 ms of CPU": Work(counts="tasks", sweep=(2, 4, 8, 16), default=4),
-    "async map, 50 ms, busy consumer": Work(counts="calls", sweep=(4, 16, 64, 256), default=16),
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures and prints one table; with ``--run`` it is the process that iterates."""
+    """Measures and prints one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of short runs: whether it runs at all")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of one measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
     parser.add_argument("--only", nargs="*", default=list(WORKS), help="works")
-    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if given.run:
-        name, value, before, seconds = given.run
-        print(json.dumps(_iterate(name, int(value), float(before), float(seconds))))
-        return 0
     print(f"{conditions(packages=('asyncdata', 'uvloop'))}\n")
     rows = []
-    for name in given.only:
-        _note(name)
-        rows.append(_measure(name, 1 if given.quick else given.rounds, given.seconds, given.quick))
+    with tempfile.TemporaryDirectory(prefix="benchmark-autotune-") as home:
+        for name in given.only:
+            _note(name)
+            with _files(WORKS[name], Path(home)) as (pattern, url):
+                rows.append(
+                    _measure(name, 1 if given.quick else given.rounds, given.seconds, pattern, url, given.quick)
+                )
     print(markdown(_HEAD, rows))
     return 0
 
 
-def _measure(name: str, rounds: int, seconds: float, quick: bool) -> list[str]:
+@contextlib.contextmanager
+def _files(work: Work, root: Path) -> Iterator[tuple[str, str]]:
+    """Where a work's files are, and the server that has them; empty where there are none."""
+    if work.shards is None:
+        yield "", ""
+        return
+    folder = write_shards(root, work.shards)
+    if not work.remote:
+        yield f"{folder}/*.tfrecord", ""
+        return
+    with fake_gcs(root, _LINK) as server:
+        for path in folder.iterdir():
+            touch(f"{server.url}/storage/v1/b/{folder.name}/o/{path.name}?alt=media")
+        yield f"gs://{folder.name}/*.tfrecord", server.url
+
+
+def _measure(name: str, rounds: int, seconds: float, pattern: str, url: str, quick: bool) -> list[str]:
     work = WORKS[name]
 
-    def runs(value: int) -> Callable[[], dict[str, float]]:
-        before = 0.2 if quick else _SETTLING_S if value == FOUND else _WARMING_S
-        words = ["--run", name, str(value), str(before), str(0.2 if quick else seconds)]
-        return lambda: run_json([sys.executable, "-m", "benchmarks.autotune", *words])
+    def run(setting: Setting) -> dict[str, Any]:
+        before_s = 0.2 if quick else work.changes_s + _SETTLING_S if setting == FOUND else _WARMING_S
+        words = [name, json.dumps(setting), str(before_s), str(0.2 if quick else seconds), pattern, url]
+        found: dict[str, Any] = run_json([sys.executable, "-m", "benchmarks.autotune_works", *words])
+        return found
 
-    sweep = in_turn(1, {str(value): runs(value) for value in work.sweep}, _note)
-    best = max(work.sweep, key=lambda value: sweep[str(value)][0]["rate"])
-    found = in_turn(rounds, {"best": runs(best), "AUTOTUNE": runs(FOUND), "default": runs(work.default)}, _note)
+    listed = work.settings[:: len(work.settings) - 1] if quick else work.settings
+    settings = {_named(setting): setting for setting in listed}
+    sweep = in_turn(1, {text: functools.partial(run, setting) for text, setting in settings.items()}, _note)
+    chosen = sorted(settings, key=lambda text: sweep[text][0]["rate"], reverse=True)[:_BEST]
+    again = {**{text: settings[text] for text in chosen}, "default": DEFAULT, "AUTOTUNE": FOUND}
+    found = in_turn(rounds, {text: functools.partial(run, setting) for text, setting in again.items()}, _note)
     rates = {who: [one["rate"] for one in results] for who, results in found.items()}
-    values = [int(one["value"]) for one in found["AUTOTUNE"]]
+    best = max(chosen, key=lambda text: statistics.median(rates[text]))
     return [
         name,
-        f"{best} {work.counts}",
-        median_cell(rates["best"], 0),
+        str(len(work.settings)),
+        best,
+        median_cell(rates[best], 0),
         median_cell(rates["AUTOTUNE"], 0),
-        ratio_cell(rates["AUTOTUNE"], rates["best"]),
-        str(work.default),
-        ratio_cell(rates["AUTOTUNE"], rates["default"]),
-        f"{min(values)}-{max(values)}",
+        _ratios(rates["AUTOTUNE"], rates[best]),
+        _ratios(rates["AUTOTUNE"], rates["default"]),
+        _came_to([one["knobs"] for one in found["AUTOTUNE"]]),
     ]
 
 
-def _fix(counts: str, value: int) -> None:
-    """Leaves nothing to find: every setting of a kind has this value. Called before what uses the ranges is loaded."""
-    fixed = autotune.KnobRange(first=value, most=value)
-    if counts == "calls":
-        autotune.CALLS = fixed  # type: ignore[misc]  # for the whole process
-    else:
-        autotune.tasks = lambda workers: fixed  # noqa: ARG005 -- whatever there are
+def _named(setting: Setting) -> str:
+    return ", ".join(f"{key} {value}" for key, value in setting.items())
 
 
-async def _wait(x: Any, seconds: float = 0.05) -> Any:
-    await asyncio.sleep(seconds)
-    return x
+def _ratios(values: Sequence[float], others: Sequence[float]) -> str:
+    """The median ratio of runs in one round, the lowest and the highest."""
+    return median_cell([value / other for value, other in zip(values, others, strict=True) if other])
 
 
-async def _wait_less(x: Any) -> Any:
-    return await _wait(x, 0.02)
-
-
-def _compute(x: Any) -> Any:
-    until = time.thread_time() + _COMPUTING_S
-    while time.thread_time() < until:
-        pass
-    return x
-
-
-def _iterate(name: str, value: int, before_s: float, seconds: float) -> dict[str, float]:
-    """Elements per second behind the first seconds, and the value of the setting at the end."""
-    work = WORKS[name]
-    if value != FOUND:
-        _fix(work.counts, value)
-    import asyncdata as ad  # noqa: PLC0415 -- behind the line above
-
-    numbers = ad.Dataset.range(1 << 40)
-    if work.counts == "tasks":
-        ds = numbers.map(_compute, num_parallel_calls=ad.AUTOTUNE)
-    else:
-        ds = numbers.map(_wait, num_parallel_calls=ad.AUTOTUNE)
-        if "and" in name:
-            ds = ds.map(_wait_less, num_parallel_calls=ad.AUTOTUNE)
-    options = ad.Options(num_workers=2)
-    step_s = _STEP_S if "consumer" in name else 0.0
-    with ds.batch(16).prefetch(ad.AUTOTUNE).with_options(options).iterator() as batches:
-        began = now = time.perf_counter()
-        count, at = 0, 0.0
-        for batch in batches:
-            now = time.perf_counter() - began
-            if now >= before_s:
-                if at:
-                    count += len(batch)
-                else:
-                    at = now
-            if at and now >= at + seconds:
-                break
-            until = time.perf_counter() + step_s
-            while time.perf_counter() < until:
-                pass
-        knobs = [knob.value for knob in batches.stats().knobs if knob.counts == "calls"]
-    return {"rate": count / (now - at), "value": float(max(knobs, default=0))}
+def _came_to(knobs: Sequence[Mapping[str, int]]) -> str:
+    """The lowest and the highest value of each setting."""
+    found = {name: [one[name] for one in knobs if name in one] for name in knobs[0]}
+    return "; ".join(f"{name} {min(values)}-{max(values)}" for name, values in found.items())
 
 
 def _note(text: str) -> None:

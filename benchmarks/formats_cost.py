@@ -2,11 +2,11 @@
 
     python -m benchmarks.formats_cost [--tensorflow PYTHON] [--quick]
 
-Parsing stands beside ``tf.io.parse_example`` on the same records in blocks of the same size, both on one core: a round
-of the one, then a round of the other, medians of several. Without TensorFlow its column is empty.
+Parsing is compared with ``tf.io.parse_example`` on the same records in blocks of the same size, both on one core: a
+round of the one, then a round of the other, medians of several. Without TensorFlow its column is empty.
 
-Serializing stands beside protobuf's own implementation in C (upb), from the same dicts to the same bytes, in turn, by
-the least time of many: the quick way fills the message's fields, the usual one makes a message for each feature. A
+Serializing is compared with protobuf's own implementation in C (upb), from the same dicts to the same bytes, in turn,
+by the least time of many: the quick way fills the message's fields, the usual one makes a message for each feature. A
 join of the longest value with a few bytes on either side is what no writer can beat.
 """
 

@@ -24,7 +24,7 @@ class Panel:
         title: Above it.
         lines: Name to (x, y) points.
         dashed: Height of a dashed line, or None.
-        dashed_name: What it stands for.
+        dashed_name: What the dashed line shows.
     """
 
     title: str

@@ -123,7 +123,7 @@ def fake_gcs(
                 assert process.stdout is not None
                 url = process.stdout.readline().strip()
                 if not url:
-                    raise RuntimeError("fake_gcs did not start; its message stands above")
+                    raise RuntimeError("fake_gcs did not start; its message is above")
                 if cpu is not None:
                     os.sched_setaffinity(process.pid, {cpu})
                     _pin_threads(process.pid, cpu)

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", default="profile.html", type=_out, metavar="FILE", help=".html or .json (default: profile.html)"
     )
+    parser.add_argument("--trace", type=_trace, metavar="FILE", help="also write a trace for Perfetto, in .json")
     step = "pretend that a training step takes so long, for each element (default: 0)"
     parser.add_argument("--step-ms", type=number_above("--step-ms", least=0), default=0.0, metavar="MS", help=step)
 
@@ -40,13 +41,21 @@ def _out(text: str) -> str:
     return text
 
 
+def _trace(text: str) -> str:
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .json")
+    return text
+
+
 def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter, display: Display) -> int:
     """Iterates, or asks a running program, and writes what was recorded."""
     if (arguments.pid is None) != bool(arguments.url):
         raise UsageError("give URLs or module:function, or --pid of a running program")
+    if arguments.pid is not None and arguments.trace is not None:
+        raise UsageError("--trace records a pipeline that this command runs, not one of --pid")
     if arguments.pid is not None:
         return _ask(arguments, results)
-    recorded = profile(arguments.out)
+    recorded = profile(arguments.out, trace=arguments.trace or False)
     dataset = measured_dataset(arguments, options, results, display).with_options(options)
     step = threading.Event()  # never set: waiting for it leaves processor and interpreter to others, as a device does
     pace = Pace(clock())
@@ -66,7 +75,12 @@ def run(arguments: argparse.Namespace, options: Options, results: ResultPrinter,
     for line in (*str(report).splitlines(), ""):
         results.say(line)
     results.say(f"The report is in {os.path.abspath(arguments.out)}")
-    results.document(source=arguments.url, report=os.path.abspath(arguments.out), profile=finite(report.document()))
+    traced = {}
+    if arguments.trace is not None:
+        traced["trace"] = os.path.abspath(arguments.trace)
+        results.say(f"The trace is in {traced['trace']}: open it in https://ui.perfetto.dev")
+    path = os.path.abspath(arguments.out)
+    results.document(source=arguments.url, report=path, **traced, profile=finite(report.document()))
     return OK
 
 

@@ -140,6 +140,10 @@ class Ledger:
         self._set_reserve(account, nbytes)
         self._settle()
 
+    def most(self, account: Account) -> int:
+        """What the account can have if nothing else than the reserves of the others is held."""
+        return self.limit - self._reserved + account.reserved
+
     def close(self, account: Account) -> None:
         """Ends an account: its asks fail, its reserve is shared; what it still holds stays charged until given."""
         if account.closed:
@@ -223,7 +227,7 @@ class Ledger:
         return ticket
 
     def _ticket(self, account: Account, nbytes: int, owner: Any, *, sort: Sort = Sort.OWN) -> Ticket:
-        most = self.limit - self._reserved + account.reserved
+        most = self.most(account)
         self._check(account, nbytes)
         if nbytes > most:
             raise too_large(self._accounts, account, nbytes, most, self.limit, self.parts)

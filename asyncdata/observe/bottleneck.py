@@ -185,6 +185,9 @@ def _working(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         )
     if _is_starved(cpu.loop_s, cpu.loop_delayed_s, step.working_s):
         return _machine(cpu.loop_delayed_s, cpu.loop_s)
+    if step.kind == "map" and step.calls_s:
+        action = "Parse fewer features. AUTOTUNE uses workers if they are faster; executor='process' always does."
+        return "loop", busy, action
     if step.kind in ("map", "filter"):
         return "loop", busy, "Let worker processes do it: map(..., num_parallel_calls=ad.AUTOTUNE)."
     return "loop", busy, "Give it less to do: filter early, batch later, or put cache() or snapshot() behind it."

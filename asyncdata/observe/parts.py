@@ -58,7 +58,8 @@ class StepStats:
         consumer_s: Seconds in which nobody asked it for more. Most of the time: look downstream.
         awaited_s: Seconds that the steps after it waited for it, summed over the copies.
         copies: How many of it existed at a time, on average.
-        calls_s: Seconds of its calls in worker processes and threads, summed over the calls.
+        calls_s: Seconds of its calls in worker processes and threads, summed over the calls; CPU
+            seconds of a ready-made parser on the stage loop.
         late_s: Seconds until its coroutines had their first turn on the stage loop, summed over the calls. A large
             part of the window times `parallel`: its function blocks that loop.
         startup_s: Seconds that its first call took beyond the work itself: worker processes were starting.
@@ -100,8 +101,8 @@ class KnobStats:
     Attributes:
         step: The step, as errors name it.
         counts: What is counted: ``calls`` at a time, or how many ``times`` the usual
-            number of elements wait in a `prefetch`.
-        value: What was found so far.
+            number of elements wait in a `prefetch`. Or ``place``: nothing is.
+        value: What was found so far. Of a place: 0 is the stage loop, 1 the workers.
         default: What it began with, and the least.
         because: The last finding about it.
     """
@@ -113,6 +114,8 @@ class KnobStats:
     because: str
 
     def __str__(self) -> str:
+        if self.counts == "place":
+            return f"{self.step}: {'in workers' if self.value else 'on the stage loop'} ({self.because})"
         what = "calls at a time" if self.counts == "calls" else "times the usual elements"
         return f"{self.step}: {self.value} {what}, default {self.default} ({self.because})"
 

@@ -26,6 +26,7 @@ from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.stack_sampler import StackSampler
 from asyncdata.observe.stopwatch import clock
 from asyncdata.observe.timeline import Arrivals, MomentSeries, moment_of
+from asyncdata.observe.trace_ring import RING_BYTES, PipelineTrace, TraceRing
 from asyncdata.options import Options
 from asyncdata.redaction import redact
 
@@ -110,13 +111,21 @@ class Profile:
     Args:
         path: Where the report is written when the block ends; None: nowhere.
         sample_hz: See `profile`.
+        trace: See `profile`.
 
     Attributes:
         sample_hz: How often per second stacks are looked at.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, sample_hz: float = 20) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        sample_hz: float = 20,
+        trace: bool | str | os.PathLike[str] = False,
+    ) -> None:
         self._path = None if path is None else Path(path).absolute()
+        self._trace_path = None if isinstance(trace, bool) else Path(trace).absolute()
+        self._ring = None if trace is False else TraceRing(bytearray(RING_BYTES))
         self.sample_hz = sample_hz
         self._lines = LineTable(bytearray(TABLE_BYTES))
         self._consumer = 0
@@ -163,13 +172,16 @@ class Profile:
         self._thread.join()
         self._report = self._result()
         self._recordings.clear()  # which lets go of pipelines that are still open
-        if self._path is not None:
-            try:
+        self._ring = None
+        try:
+            if self._path is not None:
                 self._report.save(self._path)
-            except OSError as failed:
-                if error is None:
-                    raise
-                error.add_note(f"the profile was not written: {failed}")
+            if self._trace_path is not None:
+                self._report.save_trace(self._trace_path)
+        except OSError as failed:
+            if error is None:
+                raise
+            error.add_note(f"the profile was not written: {failed}")
 
     def report(self) -> ProfileReport:
         """What was recorded: so far, or in the whole block when it has ended.
@@ -207,6 +219,11 @@ class Profile:
                 self._recordings.remove(over[0])
                 self._dropped += 1
 
+    def begin_trace(self) -> PipelineTrace | None:
+        """Where one more pipeline notes what it does; None: nowhere. Iterators call it when they are made."""
+        ring = self._ring
+        return None if ring is None or self._has_ended or os.getpid() != self._pid else ring.begin_pipeline()
+
     def _end(self) -> None:
         self._has_ended = True
         self._leave.release()
@@ -233,6 +250,7 @@ class Profile:
     def _result(self) -> ProfileReport:
         with self._ticking:
             recordings = self._tick(at_once=True)
+            rings = () if self._ring is None else (self._ring, *self._ring.others)
             return ProfileReport(
                 taken_at=self._taken_at,
                 began_s=self._began_s,
@@ -241,6 +259,7 @@ class Profile:
                 pipelines=tuple(each.result() for each in recordings),
                 lines=line_stats(self._lines.read()),
                 dropped_pipelines=self._dropped,
+                trace=tuple(ring.read() for ring in rings),
             )
 
 
@@ -255,7 +274,12 @@ def active_profile() -> Profile | None:
     return _active.get()
 
 
-def profile(path: str | os.PathLike[str] | None = None, *, sample_hz: float = 20) -> Profile:
+def profile(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    sample_hz: float = 20,
+    trace: bool | str | os.PathLike[str] = False,
+) -> Profile:
     """Records every pipeline that is iterated inside its ``with`` block, and reports what limited it.
 
     Neither the order of elements nor states change. It costs about 1 % of a processor, see `sample_hz`. What is kept
@@ -270,13 +294,16 @@ def profile(path: str | os.PathLike[str] | None = None, *, sample_hz: float = 20
             nothing else, or JSON if the name ends in ``.json``. None: no file.
         sample_hz: How often per second to look at which line of user code is running: in worker processes, threads, on
             the stage loop, and in the thread that entered the block. 0: never. At most 1000.
+        trace: Also records a span for each block of each step, each request, task, batch and training step, the latest
+            32,768 of each process, for `ProfileReport.to_chrome_trace`. A path that ends in ``.json``: also writes this
+            trace to a local file when the block ends.
 
     Returns:
         A context manager; its ``report()`` returns a frozen `ProfileReport`.
 
     Raises:
-        ValueError: `path` has another ending, or `sample_hz` is out of range.
-        FileNotFoundError: The directory of `path` does not exist.
+        ValueError: `path` or `trace` has another ending, or `sample_hz` is out of range.
+        FileNotFoundError: The directory of `path` or `trace` does not exist.
 
     Example:
         >>> import asyncdata as ad
@@ -290,9 +317,16 @@ def profile(path: str | os.PathLike[str] | None = None, *, sample_hz: float = 20
         >>> "Limited by" in str(report)
         True
     """
-    if path is not None and not os.fspath(path).endswith((".html", ".htm", ".json")):
-        raise ValueError(f"path must end in .html or .json, not {arguments.shown(path)}")
-    if path is not None and not (folder := Path(path).absolute().parent).is_dir():
-        raise FileNotFoundError(f"path={os.fspath(path)!r}: the directory {folder} does not exist")
+    if path is not None:
+        _check_file("path", path, (".html", ".htm", ".json"))
+    if not isinstance(trace, bool):
+        _check_file("trace", trace, (".json",))
     arguments.number("sample_hz", sample_hz, least=0, most=1000)
-    return Profile(path, sample_hz)
+    return Profile(path, sample_hz, trace)
+
+
+def _check_file(name: str, path: str | os.PathLike[str], endings: tuple[str, ...]) -> None:
+    if not os.fspath(path).endswith(endings):
+        raise ValueError(f"{name} must end in {' or '.join(endings)}, not {arguments.shown(path)}")
+    if not (folder := Path(path).absolute().parent).is_dir():
+        raise FileNotFoundError(f"{name}={os.fspath(path)!r}: the directory {folder} does not exist")

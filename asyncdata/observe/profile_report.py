@@ -7,15 +7,17 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from asyncdata.observe.chrome_trace import chrome_trace
 from asyncdata.observe.parts import LineStats
 from asyncdata.observe.pipeline_profile import PipelineProfile
 from asyncdata.observe.plain import finite, plain
 from asyncdata.observe.report_page import page
+from asyncdata.observe.trace_ring import ProcessTrace
 from asyncdata.replacing import replacing
 
 SCHEMA: Final = 1
@@ -43,6 +45,7 @@ class ProfileReport:
         pipelines: The pipelines, in the order in which they were started.
         dropped_pipelines: Earlier ones that are not kept, because there were too many.
         lines: The lines in which the thread that entered the block spent its time, when it did not wait for elements.
+        trace: What each process noted, this one first; empty without a trace. See `to_chrome_trace`.
     """
 
     taken_at: str
@@ -52,6 +55,7 @@ class ProfileReport:
     pipelines: tuple[PipelineProfile, ...]
     dropped_pipelines: int = 0
     lines: tuple[LineStats, ...] = ()
+    trace: tuple[ProcessTrace, ...] = field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
         """Each pipeline's table and verdict."""
@@ -96,6 +100,39 @@ class ProfileReport:
         """
         about = {"recorded": f"{self.taken_at}, {self.seconds:.1f} s", **self.versions}
         return page(self.to_json(), self.pipelines, self.lines, self.dropped_pipelines, about)
+
+    def to_chrome_trace(self) -> str:
+        """The spans of a profile with ``trace=True``, as JSON that https://ui.perfetto.dev and chrome://tracing open.
+
+        Raises:
+            ValueError: The profile was made without a trace.
+
+        Example:
+            >>> import asyncdata as ad, json
+            >>> with ad.profile(trace=True) as profile:
+            ...     numbers = list(ad.Dataset.range(10))
+            >>> events = json.loads(profile.report().to_chrome_trace())["traceEvents"]
+            >>> {event["name"] for event in events if event["ph"] == "X"} >= {"range", "batch", "step"}
+            True
+        """
+        if not self.trace:
+            raise ValueError("nothing was traced: record with ad.profile(trace=True)")
+        counted = [(each.stats.loader_pid or self.trace[0].pid, each.moments) for each in self.pipelines]
+        return chrome_trace(self.trace, counted, self.began_s, recorded=self.taken_at)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_chrome_trace` to a local file; all of it or nothing.
+
+        Args:
+            path: The file.
+
+        Raises:
+            OSError: It cannot be written.
+            ValueError: The profile was made without a trace.
+        """
+        text = self.to_chrome_trace()
+        with replacing(Path(path)) as file:
+            file.write(text.encode())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report to a local file, JSON if its name ends in ``.json`` and else HTML; all of it or nothing.

@@ -156,7 +156,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 @dataclass(slots=True)
 class Pace:
-    """Counts elements, and the time that the consumer waited for them. Pure: it is told the time.
+    """Counts elements, and the time that the consumer waited for them. Pure: the caller passes the time.
 
     Attributes:
         began: When the iteration began, in seconds of some clock.

@@ -94,7 +94,7 @@ class StackSampler:
         self._last_s = clock()
 
     def look(self) -> None:
-        """Notes the lines that are running now; each stands for the time since the last look."""
+        """Notes the lines that are running now; each counts for the time since the last look."""
         now = clock()
         seconds, self._last_s = now - self._last_s, now
         for identifier, place in self._threads().items():
@@ -103,7 +103,7 @@ class StackSampler:
                 self._table.add(line, seconds)
 
     def begin(self) -> None:
-        """The next look stands for the time from now on."""
+        """The next look counts for the time from now on."""
         self._last_s = clock()
 
 

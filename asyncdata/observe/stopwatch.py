@@ -35,17 +35,19 @@ class Stopwatch:
         self.open = 0
         self._total = 0.0
 
-    def begin(self) -> None:
-        """An interval begins."""
+    def begin(self) -> float:
+        """An interval begins; returns when."""
         now = clock()
         self._total -= now
         self.open += 1
+        return now
 
-    def end(self) -> None:
-        """An interval ends."""
+    def end(self) -> float:
+        """An interval ends; returns when."""
         now = clock()
         self._total += now
         self.open -= 1
+        return now
 
     def __enter__(self) -> None:
         self.begin()

@@ -58,7 +58,7 @@ def open_bar(stream: TextIO, total: int | None, description: str, every_s: float
         return None
 
     class Quick(tqdm):  # type: ignore[misc]  # tqdm has no types
-        """A bar that is drawn when it is told to: no thread watches it, and no other process draws beside it."""
+        """A bar that is drawn on request: no thread watches it, and no other process draws beside it."""
 
         monitor_interval = 0
         _lock = threading.RLock()

@@ -3,21 +3,25 @@
     stage ── reads value, counts what is done ── Knob ◀── turns ── Knobs ── every quarter of a second ──▶ Autotuner
                                                                      └── reads meters, the consumer's waits, memory
 
-What is decided, and why, is in `planner.autotune`. A pipeline without knobs has no timer.
+What is decided, and why, is in `planner.autotune`; where steps run, in `runtime.placements`. A pipeline without knobs
+has no timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from asyncdata.observe.cpu_time import CpuTime, of_thread
 from asyncdata.observe.parts import KnobStats
 from asyncdata.observe.stopwatch import Stopwatch, clock
 from asyncdata.planner.autotune import Autotuner, Interval, KnobRange, Use
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.meter import Meter
+from asyncdata.runtime.placements import Placements
 from asyncdata.runtime.stage import Spawn
 
 EVERY_S: Final = 0.25
@@ -90,6 +94,7 @@ class Knobs:
         budget: The pipeline's memory.
         requests: How many requests may be in flight now.
         workers: How many worker processes there are or will be.
+        meters: Of all steps, by place in the plan.
         found: What earlier iterations found, by knob; what this one finds is entered.
 
     Attributes:
@@ -102,6 +107,7 @@ class Knobs:
         budget: Budget,
         requests: Callable[[], int],
         workers: int,
+        meters: Mapping[str, Meter],
         found: MutableMapping[str, int],
     ) -> None:
         self.consumer_waits = Stopwatch()
@@ -112,6 +118,8 @@ class Knobs:
         self._found = found
         self._tuner = Autotuner()
         self._places: dict[str, _Place] = {}
+        self._placements = Placements(self._workers, meters)
+        self._placed: dict[str, Knob] = {}
         self._task: asyncio.Task[None] | None = None
 
     def open(self, place: str, counted: Counted, bounds: KnobRange, meter: Meter, held: Stopwatch) -> Knob:
@@ -129,9 +137,27 @@ class Knobs:
             return known.knob
         knob = Knob(self._tuner.add(place, bounds, self._found.get(place)))
         self._places[place] = _Place(knob, counted, bounds, meter, held)
+        self._begin()
+        return knob
+
+    def place(self, place: str, meter: Meter, default: int) -> Knob:
+        """The knob that says where the step at a place of the plan is to run: `LOOP` or `WORKERS`.
+
+        Args:
+            place: In the plan.
+            meter: Of the step.
+            default: Where it begins if no earlier iteration found another place.
+        """
+        known = self._placed.get(place)
+        if known is None:
+            known = Knob(self._placements.add(place, meter, default, self._found.get(place)))
+            self._placed[place] = known
+            self._begin()
+        return known
+
+    def _begin(self) -> None:
         if self._task is None:
             self._task = self._spawn(self._run())
-        return knob
 
     def consume(self, *, waits: bool) -> None:
         """Says whether the consumer waits for an element."""
@@ -142,7 +168,7 @@ class Knobs:
 
     def stats(self) -> tuple[KnobStats, ...]:
         """Where they stand, and why; from any thread."""
-        return tuple(
+        counted = tuple(
             KnobStats(
                 step=place.meter.label,
                 counts=place.counted,
@@ -152,32 +178,38 @@ class Knobs:
             )
             for name, place in list(self._places.items())
         )
+        return counted + self._placements.stats()
 
     # --- turning -----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        waited, cpu_s, requests, began = self.consumer_waits.seconds(), time.thread_time(), self._requests(), clock()
+        waited, cpu, requests, began = self.consumer_waits.seconds(), _loop_time(), self._requests(), clock()
         readings: dict[str, _Reading] = {}
         while True:
             # Waits for nothing: a rate is measured over a length of time. The pipeline's end cancels this task.
             await asyncio.sleep(EVERY_S)
             now = clock()
             seconds = max(now - began, 1e-9)
-            busy = (time.thread_time() - cpu_s) / seconds
+            used = _loop_time().since(cpu)
+            busy = used.used_s / seconds
             waits = self.consumer_waits.seconds(now)
+            waiting = min(1.0, (waits - waited) / seconds)
             limit = self._requests()
             is_ramping = not requests / _RAMPS <= limit <= requests * _RAMPS
+            rests = is_ramping or self._tuner.is_trying
+            for name, value in self._placements.move(seconds, waiting * seconds, used, rests=rests).items():
+                self._placed[name].value = self._found[name] = value
             before, readings = readings, {name: _read(place, now) for name, place in self._places.items()}
             interval = Interval(
                 seconds=seconds,
-                waiting=min(1.0, (waits - waited) / seconds),
+                waiting=waiting,
                 uses={name: self._use(name, before[name], readings[name], seconds, busy) for name in before},
                 room_bytes=self._room_bytes(),
-                is_ramping=is_ramping,
+                is_ramping=is_ramping or self._placements.is_trying,
             )
             for name, value in self._tuner.decide(interval).items():
                 self._turn(name, value)
-            waited, cpu_s, began = waits, time.thread_time(), now
+            waited, cpu, began = waits, _loop_time(), now
             requests = limit if is_ramping else requests
 
     def _use(self, name: str, before: _Reading, after: _Reading, seconds: float, loop_busy: float) -> Use:
@@ -204,6 +236,11 @@ class Knobs:
         place.knob.value = self._found[name] = value
         if place.counted == "calls":
             place.meter.parallel = value
+
+
+def _loop_time() -> CpuTime:
+    """The processor time of the thread that calls this."""
+    return CpuTime(time.thread_time(), of_thread(None, threading.get_native_id()).delayed_s)
 
 
 def _read(place: _Place, now: float) -> _Reading:

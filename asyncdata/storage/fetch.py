@@ -31,6 +31,7 @@ from asyncdata.errors import (
     TransientStorageError,
     UnsupportedURLError,
 )
+from asyncdata.observe.trace_ring import TraceRing
 from asyncdata.options import SCHEME_ALIASES, Environment, Options, Storage
 from asyncdata.redaction import mask, redact
 from asyncdata.storage.attempt import Attempt
@@ -189,6 +190,8 @@ class Fetcher:
                 raise self._told(error, url) from None
             finally:
                 self._attempts.end(racing, slot)
+                if self._attempts.ring is not None:
+                    self._attempts.note(url, 0, racing)
             await asyncio.sleep(delay)
             if info is not None:
                 # The head was seen: what follows is a resume, pinned to the version that it named.
@@ -204,6 +207,10 @@ class Fetcher:
     def note_restart(self) -> None:
         """A file is begun again, for its object was replaced."""
         self._attempts.counters.restarted()
+
+    def trace(self, ring: TraceRing | None) -> None:
+        """Notes reads from now on, or no longer; from any thread."""
+        self._attempts.ring = ring
 
     def stats(self) -> FetchStats:
         """What was done so far."""
@@ -290,6 +297,8 @@ class Fetcher:
                 raise self._told(error, info.url) from None
             finally:
                 attempts.end(racing, slot)
+                if attempts.ring is not None:
+                    attempts.note(info.url, start + size - racing.size, racing, resumed=racing.size < size)
             if delay:
                 await asyncio.sleep(delay)
             now = loop.time()

@@ -1,6 +1,6 @@
 r"""Glob patterns as data: where to list, and which names match. Pure.
 
-A range in braces, ``{0000..0127}``, is not a wildcard but an enumeration: the pattern stands for every name that it
+A range in braces, ``{0000..0127}``, is not a wildcard but an enumeration: the pattern means every name that it
 spells out, and each of them must exist. `numbered` expands it before any backend sees the pattern.
 
 Wildcards: ``*`` matches any run of characters without ``/`` (as a whole segment: at least one), ``?`` one such

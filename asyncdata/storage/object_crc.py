@@ -103,7 +103,7 @@ class ObjectCrc:
 
 
 class ObjectChecks:
-    """The objects that are being read, and whose checksum the store has told.
+    """The objects that are being read, and whose checksum the store has sent.
 
     Who fills: every range that arrived. Who drains: its last range. Objects that are read in part are forgotten when
     too many others have been begun since.

@@ -37,6 +37,7 @@ from asyncdata.workers import messages
 from asyncdata.workers.channel import Channel
 from asyncdata.workers.failure import encode_failure
 from asyncdata.workers.messages import Message
+from asyncdata.workers.task_notes import NOTES_BYTES, TaskNotes
 from asyncdata.workers.whereabouts import Mark
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -135,6 +136,8 @@ class WorkerLoops:
         self._withdrawn: set[int] = set()
         self._closing = False
         self._sampler: SamplerThread | None = None
+        self._shared: memoryview | None = None
+        self._notes: TaskNotes | None = None
 
     # --- main thread
 
@@ -150,8 +153,17 @@ class WorkerLoops:
                     self._programs[message.ticket] = _Program(message.body)
                 elif message.kind == messages.FORGET:
                     self._programs.pop(message.ticket, None)
+                elif message.kind == messages.NOTE:
+                    self._note_tasks(message)
             except EOFError:
                 return
+
+    def _note_tasks(self, message: Message) -> None:
+        """Notes tasks from now on, or no longer."""
+        if message.fd >= 0:
+            with contextlib.suppress(OSError), open(message.fd, "rb+", buffering=0) as file:  # no memory: no notes
+                self._shared = memoryview(mmap.mmap(file.fileno(), NOTES_BYTES))
+        self._notes = TaskNotes(self._shared) if message.first and self._shared is not None else None
 
     def _next(self) -> Message:
         while not self._inbox:
@@ -172,6 +184,9 @@ class WorkerLoops:
     def _execute(self, task: Message) -> None:
         self._ticket = task.ticket
         self._waited_ns = 0
+        notes = self._notes
+        if notes is not None:
+            notes.begin(task.ticket)
         begin = time.perf_counter_ns()
         kind = messages.REPLY
         try:
@@ -183,6 +198,8 @@ class WorkerLoops:
         except BaseException as exc:  # noqa: BLE001 -- user code may raise anything, SystemExit included
             kind, body = messages.FAILED, encode_failure(exc)
         busy_ns = time.perf_counter_ns() - begin - self._waited_ns
+        if notes is not None:
+            notes.end(task.ticket, self._waited_ns / 1e9)
         if os.getpid() != self._pid:
             os._exit(0)  # user code forked, and the copy came out of the handler: the reply is the original's
         try:

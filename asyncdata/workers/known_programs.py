@@ -20,16 +20,18 @@ class Registered:
         pickled: What the workers unpickle.
         fd: Of the file, or -1.
         limit_s: The longest that one call of a user function may take.
+        label: What traces call its tasks.
     """
 
-    __slots__ = ("fd", "limit_s", "number", "pickled", "size")
+    __slots__ = ("fd", "label", "limit_s", "number", "pickled", "size")
 
-    def __init__(self, number: int, pickled: bytes, fd: int, *, limit_s: float | None) -> None:
+    def __init__(self, number: int, pickled: bytes, fd: int, *, limit_s: float | None, label: str) -> None:
         self.number = number
         self.pickled = pickled
         self.size = len(pickled)
         self.fd = fd
         self.limit_s = limit_s
+        self.label = label
 
 
 class Registry:
@@ -42,11 +44,11 @@ class Registry:
     def __getitem__(self, number: int) -> Registered:
         return self._programs[number]
 
-    def add(self, pickled: bytes, *, limit_s: float | None) -> int:
+    def add(self, pickled: bytes, *, limit_s: float | None, label: str) -> int:
         """Takes a program; returns its number."""
         number = next(self._numbers)
         fd = store_body(pickled) if len(pickled) > MAX_INLINE_BYTES else -1
-        self._programs[number] = Registered(number, pickled, fd, limit_s=limit_s)
+        self._programs[number] = Registered(number, pickled, fd, limit_s=limit_s, label=label)
         return number
 
     def remove(self, number: int) -> bool:

@@ -1,6 +1,6 @@
 """The messages between the parent and its worker processes: a fixed head and a body of raw bytes.
 
-    parent → worker, tasks:    PROGRAM  TASK  GRANT  DENY  FORGET
+    parent → worker, tasks:    PROGRAM  TASK  GRANT  DENY  FORGET  NOTE
     worker → parent, tasks:    READY  NEED  REPLY  FAILED
     parent → worker, control:  WITHDRAW  SAMPLE  CLOSE
     worker → parent, control:  WITHDRAWN
@@ -39,6 +39,7 @@ WITHDRAW: Final = 10
 WITHDRAWN: Final = 11
 CLOSE: Final = 12
 SAMPLE: Final = 13
+NOTE: Final = 14
 
 
 class Message(NamedTuple):
@@ -49,7 +50,7 @@ class Message(NamedTuple):
         ticket: Which execution it concerns; for PROGRAM and FORGET the program's number.
         first: TASK: the program's number. NEED: bytes wanted. GRANT: offset. REPLY, FAILED: nanoseconds spent.
             SAMPLE: microseconds between two looks at its stack, 0 for none; the first one brings the file to note
-            lines in.
+            lines in. NOTE: whether it notes when it runs tasks; the first one brings the file.
         second: GRANT: size in bytes. NEED: what for, a number of the program's. With a body: its length.
         body: Payload, reply, program or encoded failure.
         fd: A descriptor that was handed over, the receiver's from now on; -1 without one.

@@ -19,6 +19,7 @@ worker never has more than ``depth`` tasks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
@@ -30,6 +31,7 @@ from typing import Any, Final
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError, PipelineError, WorkerDiedError, refused
 from asyncdata.observe.cpu_time import of_process
 from asyncdata.observe.line_table import Lines, together
+from asyncdata.observe.trace_ring import TraceRing
 from asyncdata.workers import messages
 from asyncdata.workers.call import DIED, STOPPED, Call, OverdueError
 from asyncdata.workers.channel import has_seqpacket
@@ -122,6 +124,7 @@ class WorkerPool:
         self._deaths = 0
         self._last_death = ""
         self._sample_s = 0.0
+        self._ring: TraceRing | None = None
         self._lines_of_the_gone: Lines = {}
 
     # --- life
@@ -242,15 +245,16 @@ class WorkerPool:
 
     # --- programs and calls
 
-    def register(self, program: bytes, *, limit_s: float | None = None) -> int:
+    def register(self, program: bytes, *, limit_s: float | None = None, label: str = "") -> int:
         """Takes a pickled program of any size; each worker gets it once, before its first task of that program.
 
-        A worker that says it is longer than `limit_s` in one call is ended; see ``workers.overtime``.
+        A worker that says it is longer than `limit_s` in one call is ended; see ``workers.overtime``. Traces call its
+        tasks by the `label`.
 
         Returns:
             Its number, for ``run`` and ``unregister``.
         """
-        return self._programs.add(program, limit_s=limit_s)
+        return self._programs.add(program, limit_s=limit_s, label=label)
 
     def unregister(self, program_id: int) -> None:
         """Lets pool and workers drop a program; no call of it may be under way. Unknown numbers are ignored."""
@@ -444,6 +448,7 @@ class WorkerPool:
             worker.before = of_process(worker.pid)
             if self._sample_s:
                 worker.sample(self._sample_s)
+            self._note_tasks_of(worker)
             self._starts.succeed()
             self._replenish()
             self._dispatcher.supply(worker)
@@ -455,6 +460,8 @@ class WorkerPool:
         call = self._dispatcher.finish(worker, ticket)
         if call is None:
             return
+        if worker.spans is not None:
+            worker.spans.ended(ticket, call.program.label, failed=kind == messages.FAILED)
         if kind == messages.WITHDRAWN and not call.withdrawn:
             self._move(call)
             return
@@ -494,6 +501,9 @@ class WorkerPool:
 
     def _remove(self, worker: Worker, how: str) -> None:
         self._lines_of_the_gone = together(self._lines_of_the_gone, worker.lines)
+        if worker.spans is not None:
+            for ticket, call in worker.flight.items():
+                worker.spans.ended(ticket, call.program.label, killed=True)
         del self._workers[worker]
         self._overdue.discard(worker)
         self._dispatcher.bury(worker, worker.death(how))
@@ -505,6 +515,17 @@ class WorkerPool:
         for worker in self._workers:
             if worker.ready:
                 worker.sample(every_s)
+
+    def note_tasks(self, ring: TraceRing | None) -> None:
+        """Has all workers, those to come as well, note their tasks for spans in a ring; None: not any more."""
+        self._ring = ring
+        for worker in self._workers:
+            if worker.ready:
+                self._note_tasks_of(worker)
+
+    def _note_tasks_of(self, worker: Worker) -> None:
+        with contextlib.suppress(OSError):  # no descriptors: the tasks of this one are not in the trace
+            worker.note_tasks(self._ring)
 
     def lines(self) -> Lines:
         """Where user functions spent their time while workers were sampled. Any thread may ask."""

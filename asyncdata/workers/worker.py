@@ -10,6 +10,7 @@ from collections.abc import Callable
 from asyncdata.errors import PipelineError, WorkerDiedError
 from asyncdata.observe.cpu_time import CpuTime, of_process
 from asyncdata.observe.line_table import TABLE_BYTES, Lines, LineTable
+from asyncdata.observe.trace_ring import TraceRing
 from asyncdata.workers import messages
 from asyncdata.workers.call import Call, Death, Hang
 from asyncdata.workers.channel import Channel, open_nameless_file
@@ -17,6 +18,7 @@ from asyncdata.workers.messages import Message
 from asyncdata.workers.process import describe_exit
 from asyncdata.workers.spawn import Launched
 from asyncdata.workers.stats import WorkerStats
+from asyncdata.workers.task_notes import NOTES_BYTES, TaskSpans
 from asyncdata.workers.whereabouts import read_mark, read_stacks
 
 
@@ -56,6 +58,7 @@ class Worker:
         self.closing = False
         self.ended_ns = 0  # when it was ended because a call took too long
         self._lines: LineTable | None = None
+        self.spans: TaskSpans | None = None  # of its tasks, once somebody has asked for them
         self._launched = launched
         self._tasks = launched.tasks
         self._control = launched.control
@@ -117,6 +120,8 @@ class Worker:
                 sent = self._tasks.send(messages.PROGRAM, program.number, body=program.pickled)
             self._sent(self._tasks, done=sent)
             self.programs.add(program.number)
+        if self.spans is not None:
+            self.spans.sent(call.ticket)
         self._sent(self._tasks, done=self._tasks.send(messages.TASK, call.ticket, program.number, body=call.payload))
 
     def send_grant(self, ticket: int, offset: int, size: int) -> None:
@@ -150,6 +155,28 @@ class Worker:
             self._sent(self._control, done=self._control.hand_over(messages.SAMPLE, 0, every_us, fd=fd))
         finally:
             os.close(fd)
+
+    def note_tasks(self, ring: TraceRing | None) -> None:
+        """Has the process note when it runs the tasks that it is sent from now on.
+
+        Args:
+            ring: Where spans of them go; None: nowhere, and it does not any more.
+
+        Raises:
+            OSError: There is no descriptor or memory left for it.
+        """
+        if self.spans is not None:
+            self.spans.ring = ring
+            self._sent(self._tasks, done=self._tasks.send(messages.NOTE, 0, int(ring is not None)))
+        elif ring is not None:
+            fd = open_nameless_file("asyncdata-tasks")
+            try:
+                os.ftruncate(fd, NOTES_BYTES)
+                shared = memoryview(mmap.mmap(fd, NOTES_BYTES, prot=mmap.PROT_READ))
+                self.spans = TaskSpans(self.name, self.pid, shared, ring)
+                self._sent(self._tasks, done=self._tasks.hand_over(messages.NOTE, 0, 1, fd=fd))
+            finally:
+                os.close(fd)
 
     @property
     def lines(self) -> Lines:

@@ -60,6 +60,8 @@ def started(*words: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         ("bench", "no_such_module:dataset"),
         ("profile", "x", "--out", "report.pdf"),
         ("profile", "x", "--step-ms", "-1"),
+        ("profile", "x", "--trace", "trace.html"),
+        ("profile", "--pid", "1", "--trace", "trace.json"),
     ],
     ids=" ".join,
 )
@@ -150,7 +152,7 @@ def test_ctrl_c(command: str, tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             _, complaints = process.communicate(timeout=LIMIT_S)
             assert (process.returncode, complaints) == (130, b"")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.html"] * (command == "profile")
 
 
 def test_ctrl_c_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

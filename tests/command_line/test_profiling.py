@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.observe.trace_checker import check_trace
+
 
 def test_a_dataset_of_ones_own(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
     """The table and the verdict are printed, and the page is where the last line says."""
@@ -36,6 +38,15 @@ def test_a_pretended_step(run: Callable[..., Any], own: str) -> None:
     (pipeline,) = document["profile"]["pipelines"]
     assert 0 < pipeline["stats"]["elements"] <= 6
     assert pipeline["stats"]["consumer"]["step_s"] >= 0.01
+
+
+def test_a_trace(run: Callable[..., Any], own: str, tmp_path: Path) -> None:
+    """It is where the document and the last line say."""
+    ran = run("profile", f"{own}:dataset", "--trace", "trace.json")
+    assert f"The trace is in {tmp_path / 'trace.json'}" in ran.out.splitlines()[-1]
+    assert check_trace((tmp_path / "trace.json").read_text()).of("training loop")
+    document = run("profile", f"{own}:dataset", "--json", "--trace", "again.json").document
+    assert document["trace"] == str(tmp_path / "again.json")
 
 
 def test_an_error_of_the_user(run: Callable[..., Any], own: str, tmp_path: Path) -> None:

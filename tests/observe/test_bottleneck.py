@@ -84,6 +84,11 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         {"cpu": CpuStats(cores=4, process_s=0.2, loop_s=0.1)},
     ),
     "an inline function": ("loop", "map", "AUTOTUNE", (WAITING, step("map", working_s=9.0), SOURCE), {}),
+    "a parser on the loop": (
+        *("loop", "map", "Parse fewer features"),
+        (WAITING, step("map", working_s=9.0, calls_s=8.0), SOURCE),
+        {},
+    ),
     "a loop without a processor": (
         *("machine", "map", "Stop other programs"),
         (WAITING, step("map", working_s=9.0), SOURCE),

@@ -52,7 +52,11 @@ TWO = ad.Options(num_workers=2)
         (NUMBERS.map(double, ad.AUTOTUNE), "in worker processes", "AUTOTUNE begins with two tasks per worker"),
         (NUMBERS.prefetch(ad.AUTOTUNE), "on the stage loop", "AUTOTUNE finds how many elements"),
         (NUMBERS.map(double, executor="inline"), "on the stage loop", "executor='inline' is given"),
-        (ad.TFRecordDataset("a").map(ad.parse_example(SPEC), ad.AUTOTUNE), "on the stage loop", "light parser"),
+        (
+            ad.TFRecordDataset("a").map(ad.parse_example(SPEC), ad.AUTOTUNE),
+            "on the stage loop, or in workers",
+            "on the loop",
+        ),
         (
             NUMBERS.map(double, 4).map(double, 4).batch(3),
             "in worker processes",

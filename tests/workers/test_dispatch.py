@@ -40,7 +40,7 @@ class Recorder(Worker):
 
 
 def make_call() -> Call:
-    return Call(Registered(1, b"", -1, limit_s=None), b"payload")
+    return Call(Registered(1, b"", -1, limit_s=None, label=""), b"payload")
 
 
 def event_of(call: Call) -> int | None:

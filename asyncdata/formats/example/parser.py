@@ -41,7 +41,7 @@ class ExampleParser:
         zero_copy: Bytes values of a single record are memoryviews into it, valid as long as it is. Those of a batch
             always stay where they are, in memory that the result keeps alive.
         accepts_rows: Tells a pipeline that it may call :meth:`rows` with references instead of payloads.
-        light: A record costs a microsecond or less, which is less than handing it to another process.
+        light: A record costs about a microsecond, hardly more than handing it to another process.
         dense: A batch is nothing else than its records side by side: :meth:`rows` gives the same as :meth:`batched`.
     """
 
@@ -57,8 +57,7 @@ class ExampleParser:
         self.zero_copy = arguments.flag("zero_copy", zero_copy)
         self.dense = all(isinstance(feature, FixedLenFeature) for feature in self.spec.values())
         self._wanted, self._outputs = plan(self.spec)
-        numbers = sum(item.count for item in self._wanted)
-        self.light = self.dense and numbers <= _LIGHT
+        self.light = self.dense and sum(item.count for item in self._wanted) <= _LIGHT
         self._one = ScalarReader(self._wanted)
         # Byte strings of records that are read one by one stay where they are, too, where each is a list of its own.
         self._in_place = all(item.single for item in self._wanted if item.kind == "bytes")

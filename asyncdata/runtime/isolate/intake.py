@@ -251,7 +251,7 @@ class Intake:
         with self._lock:
             self._polling -= 1
             if not ready and not self._polling and not self._closed:
-                # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
+                # Cancelled, or interrupted: the consumer no longer waits, and what measures its wait must know.
                 self._home.outbox.note(protocol.WAITING, self.number, -1)
             self._dispose_unless_used()
 

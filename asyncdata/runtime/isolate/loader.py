@@ -198,13 +198,14 @@ class Loader:
 
     # --- pipelines ---------------------------------------------------------------------------------------------
 
-    def open(self, plan_fd: int, size: int, keep: Callable[[Intake], None]) -> None:
+    def open(self, plan_fd: int, size: int, keep: Callable[[Intake], None], *, trace_fd: int | None = None) -> None:
         """Has a pipeline run that `cargo.load_up` has written down; the descriptor stays the caller's.
 
         Args:
             plan_fd: Where it is written.
             size: In how many bytes.
             keep: Takes the intake before anybody else knows of it.
+            trace_fd: Where it notes what it does; also the caller's.
         """
         number = next(self._numbers)
         ours, theirs = Channel.pair(stream=self._stream, message_bytes=protocol.MESSAGE_BYTES)
@@ -217,6 +218,8 @@ class Loader:
         with theirs:
             if not gone:
                 self.outbox.post(lambda: self._control.hand_over(protocol.OPEN, number, fd=theirs.fileno()))
+                if trace_fd is not None:
+                    self.outbox.post(lambda: self._control.hand_over(protocol.TRACE, number, fd=trace_fd))
                 self.outbox.post(lambda: self._control.hand_over(protocol.RUN, number, size, fd=plan_fd))
                 self.outbox.flush_all()
 

@@ -11,7 +11,9 @@ it. As in worker processes, output of user code goes to the parent's stderr.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import mmap
 import os
 import pickle
 import queue
@@ -24,6 +26,7 @@ from typing import NoReturn, TypedDict
 
 from asyncdata.errors import CloseTimeoutError, PipelineClosedError
 from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.observe.trace_ring import RING_BYTES, PipelineTrace, Profiled, TraceRing
 from asyncdata.runtime.consumer.pipeline import Pipeline
 from asyncdata.runtime.isolate import protocol
 from asyncdata.runtime.isolate.outlet import Loans, Outlet
@@ -75,6 +78,7 @@ class _Run:
         gone: Open when everything of it has ended.
         is_due: Its plan has come.
         has_left: Its consumer has said that it is gone.
+        ring: Where it notes what it does; None: nowhere.
     """
 
     def __init__(self) -> None:
@@ -83,6 +87,7 @@ class _Run:
         self.gone = Gate()
         self.is_due = False
         self.has_left = False
+        self.ring: TraceRing | None = None
 
 
 class Host:
@@ -118,6 +123,7 @@ class Host:
         """Unpickles a plan, which may import the user's modules, and runs it."""
         try:
             cargo = unload(fd, size)
+            trace = None if run.ring is None else PipelineTrace(run.ring, cargo.traced)
             run.pipeline = pipeline = Pipeline(
                 self._runtime,
                 cargo.plan,
@@ -128,7 +134,7 @@ class Host:
                 edge=run.outlet,
                 ended=lambda: self._put_back(run),
                 remote=True,
-                sample_hz=cargo.sample_hz,
+                profiled=Profiled(cargo.sample_hz, trace),
             )
         except BaseException as error:  # noqa: BLE001 -- importing the user's modules may raise anything
             failure = error
@@ -164,6 +170,9 @@ class Host:
                 self._take(note)
         elif message.kind == protocol.OPEN:
             self._open(message.ticket, message.fd)
+        elif message.kind == protocol.TRACE:
+            with contextlib.suppress(OSError), open(message.fd, "rb+", buffering=0) as file:  # no memory: no trace
+                self._runs[message.ticket].ring = TraceRing(memoryview(mmap.mmap(file.fileno(), RING_BYTES)))
         elif message.kind == protocol.RUN:
             run, fd, size = self._runs[message.ticket], message.fd, message.first
             run.is_due = True

@@ -29,6 +29,7 @@ class Cargo:
         start: The state that the pipeline is brought back to; None: it begins.
         backends: What serves URL schemes, beside asyncdata itself.
         sample_hz: How often per second to look at which line user code is in; 0: never.
+        traced: Its number in the profile, if there is a trace; or 0.
     """
 
     plan: Node
@@ -38,6 +39,7 @@ class Cargo:
     start: Start | None = None
     backends: Mapping[str, BackendSpec] = field(default_factory=registered_backends)
     sample_hz: float = 0.0
+    traced: int = 0
 
 
 def load_up(cargo: Cargo) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The messages between the consumer's process and its loader process.
 
-    consumer → loader, control:     OPEN  RUN  NOTES  ASK
+    consumer → loader, control:     OPEN  TRACE  RUN  NOTES  ASK
     loader → consumer, control:     ANSWER  FAREWELL
     loader → consumer, a pipeline:  ARENA  SHAPE  DELIVERY  FAILED  END  STUCK  LAST_STATS     its end: all is put back
     consumer → loader, its life:    CLOSE                                   its end: the consumer is dead
@@ -43,6 +43,8 @@ STUCK: Final = 13
 LAST_STATS: Final = 14
 """The body is the pickled snapshot of a pipeline that has been put back."""
 CLOSE: Final = 15
+TRACE: Final = 16
+"""Ticket: number of the pipeline. The file in which it notes what it does comes with it."""
 
 TO_COPY: Final = 1
 

@@ -12,8 +12,15 @@ from __future__ import annotations
 
 import _thread
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+_FOR_EVER_S: Final = threading.TIMEOUT_MAX / 2
+_UNSEEN_S: Final = 1.0
+"""How long a signal can go unseen by a waiting main thread. CPython looks for signals before it waits for a lock, and a
+signal ends the wait; one that arrives between the two does neither."""
 
 
 class Gate:
@@ -47,9 +54,12 @@ class Gate:
         lock = threading.Lock()
         lock.acquire()  # and `open` unlocks it
         self._waiting.append(lock)
+        until = time.monotonic() + min(_FOR_EVER_S if timeout_s is None else timeout_s, _FOR_EVER_S)
+        most_s = _UNSEEN_S if threading.current_thread() is threading.main_thread() else _FOR_EVER_S
         # A thread that opened the gate before may not have seen the lock.
-        if not self._is_open:
-            lock.acquire(timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
+        while not self.is_open and (left := until - time.monotonic()) > 0:
+            if lock.acquire(timeout=min(left, most_s)):
+                break
         if not self._is_open:
             try:
                 self._waiting.remove(lock)

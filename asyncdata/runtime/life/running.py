@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
 import os
 import secrets
 
@@ -10,6 +11,7 @@ from asyncdata.errors import PipelineClosedError, StateError
 from asyncdata.observe.parts import ConsumerStats
 from asyncdata.observe.profile import active_profile
 from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.observe.trace_ring import RING_BYTES, PipelineTrace, Profiled, TraceRing
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import fingerprint, with_drawn_seeds
@@ -25,6 +27,7 @@ from asyncdata.runtime.life.threads import in_thread
 from asyncdata.runtime.settings import settings_of
 from asyncdata.runtime.state.document import SavedState, from_document
 from asyncdata.runtime.state.order_log import RecordedRun, check_same_plan, find_run
+from asyncdata.workers.channel import open_nameless_file
 
 
 class Running:
@@ -34,14 +37,16 @@ class Running:
         runtime: The Runtime on which it runs.
         cargo: The plan, and how it is run.
         owns_runtime: Whether the Runtime was made for it.
+        trace: Where this process notes what it does; None: nowhere.
 
     Attributes:
         saved: What it begins at, if not at the beginning.
         until: The position at which a run that is repeated was interrupted.
     """
 
-    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool, trace: PipelineTrace | None) -> None:
         self.runtime = runtime
+        self.trace = trace
         self.cargo = cargo
         self.owns_runtime = owns_runtime
         self.saved: SavedState | None = None
@@ -78,8 +83,8 @@ class Running:
 class RunningHere(Running):
     """A pipeline in this process."""
 
-    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
-        super().__init__(runtime, cargo, owns_runtime=owns_runtime)
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool, trace: PipelineTrace | None) -> None:
+        super().__init__(runtime, cargo, owns_runtime=owns_runtime, trace=trace)
         self.edge: Edge = Edge(capacity=1)
         self.gone = Gate()
         self._pipeline = Pipeline(
@@ -91,7 +96,7 @@ class RunningHere(Running):
             start=cargo.start,
             edge=self.edge,
             ended=self.gone.open,
-            sample_hz=cargo.sample_hz,
+            profiled=Profiled(cargo.sample_hz, trace),
         )
 
     def start(self) -> None:
@@ -128,8 +133,8 @@ class RunningHere(Running):
 class RunningIsolated(Running):
     """A pipeline in the loader process of an isolated Runtime."""
 
-    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool) -> None:
-        super().__init__(runtime, cargo, owns_runtime=owns_runtime)
+    def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool, trace: PipelineTrace | None) -> None:
+        super().__init__(runtime, cargo, owns_runtime=owns_runtime, trace=trace)
         rewrite(cargo.plan, cargo.options)  # errors in the plan are raised here, as without isolation
 
     def start(self) -> None:
@@ -139,9 +144,30 @@ class RunningIsolated(Running):
             self.runtime.start()
             assert self.runtime.loader is not None
             self._loader = self.runtime.loader
-            self._loader.open(fd, size, self._keep)
+            trace_fd = self._share_ring()
+            try:
+                self._loader.open(fd, size, self._keep, trace_fd=trace_fd)
+            finally:
+                if trace_fd is not None:
+                    os.close(trace_fd)
         finally:
             os.close(fd)
+
+    def _share_ring(self) -> int | None:
+        """A file for what the loader process notes, which this process reads; the caller closes the descriptor."""
+        if self.trace is None:
+            return None
+        fd = -1
+        try:
+            fd = open_nameless_file("asyncdata-trace")
+            os.ftruncate(fd, RING_BYTES)
+            region = memoryview(mmap.mmap(fd, RING_BYTES, prot=mmap.PROT_READ))
+        except OSError:  # no descriptor or memory is left: the trace lacks this pipeline, which runs all the same
+            if fd >= 0:
+                os.close(fd)
+            return None
+        self.trace.ring.others.append(TraceRing(region, reads=True))
+        return fd
 
     def _keep(self, intake: Intake) -> None:
         self.edge: Intake = intake
@@ -234,7 +260,9 @@ def prepare(plan: Node, epoch: int, saved: SavedState | None = None, position: i
     kind = RunningIsolated if runtime.options.isolate else RunningHere
     profile = active_profile()
     sample_hz = 0.0 if profile is None else profile.sample_hz
-    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, start=start, sample_hz=sample_hz)
-    running = kind(runtime, cargo, owns_runtime=shared is None)
+    trace = None if profile is None else profile.begin_trace()
+    traced = 0 if trace is None else trace.pipeline
+    cargo = Cargo(plan=plan, options=options, seed=seed, epoch=epoch, start=start, sample_hz=sample_hz, traced=traced)
+    running = kind(runtime, cargo, owns_runtime=shared is None, trace=trace)
     running.saved, running.until = saved, None if run is None else run.until
     return running

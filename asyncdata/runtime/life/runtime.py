@@ -26,6 +26,7 @@ from asyncdata import arguments
 from asyncdata.errors import AsyncdataError, CloseTimeoutError, ForkedProcessError, PipelineClosedError, refused
 from asyncdata.memory.arena import GRANULE, Arena, memory_files
 from asyncdata.memory.lease import Returns
+from asyncdata.observe.trace_ring import TraceRing
 from asyncdata.options import AUTOTUNE, MIB, Options, read_environment, usable_cpus
 from asyncdata.runtime.isolate.loader import Loader
 from asyncdata.runtime.life.close_wait import wait_for_end
@@ -104,7 +105,7 @@ class Runtime:
         self._abandoned = False
         self._found: dict[tuple[str, ...], dict[str, int]] = {}
         self.idle_options = IdleOptions()
-        self.sampling = LineSampling(self._sampled_threads)
+        self.sampling = LineSampling(self._sampled_threads, self._trace_reads)
         self.loader: Loader | None = None
         self.profile_socket: ProfileSocket | None = None
 
@@ -469,6 +470,9 @@ class Runtime:
         threads = self._threads
         found = {} if threads is None else dict.fromkeys(threads.identifiers(), "threads")
         return {self._stage.identifier: "stage loop", **found}
+
+    def _trace_reads(self, ring: TraceRing | None) -> None:
+        self.io.fetcher.trace(ring)
 
     def pool_stats(self) -> PoolStats | None:
         """Returns counters of the worker processes; None if there are none yet."""

@@ -15,6 +15,7 @@ from asyncdata.plan import transformations
 from asyncdata.plan.label import function_name
 from asyncdata.planner.autotune import CALLS, tasks
 from asyncdata.planner.fuse import joined_name, reads_rows
+from asyncdata.planner.placement import LOOP, WORKERS
 from asyncdata.planner.rules import tasks_verify
 from asyncdata.runtime.knob import Knob
 from asyncdata.runtime.lower.registry import keys, lower, lowers, resumed
@@ -26,6 +27,8 @@ from asyncdata.runtime.stages.order.repeated import RepeatedOrderStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.parsed import ParserStage
 from asyncdata.runtime.stages.rows.vectorized import VectorizedMapStage
+from asyncdata.runtime.stages.work.placed import PlacedStage
+from asyncdata.runtime.stages.work.tasks import Executor
 from asyncdata.runtime.stages.work.worker_map import WorkerStage
 from asyncdata.runtime.state.resume import batches, passed_on, selected
 from asyncdata.workers.program import Program
@@ -35,7 +38,7 @@ from asyncdata.workers.program import Program
 def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stage:
     function = _with_views(node.function) if node.zero_copy else node.function
     with_rng = keys(scope) if node.rng else None
-    keeps_order = node.executor in ("inline", "vectorized")
+    keeps_order = node.executor in transformations.IN_ORDER
     choices = scope.choices(node, context, is_needed=not keeps_order)
     if choices is not None:
         context = dataclasses.replace(context, choices=choices, ordered=choices.repeats)
@@ -65,7 +68,6 @@ def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stag
             keys=with_rng,
             depth=node.depth,
         )
-    assert node.executor is not None
 
     def program() -> Program:
         return Program(
@@ -78,7 +80,47 @@ def _map(node: transformations.Map, scope: Scope, context: StageContext) -> Stag
             skip=scope.errors is not None,
         )
 
+    if node.executor == "either":
+        return _placed(node, scope, context, function, program, lowered)
+    assert node.executor is not None
     return _worker_stage(node, scope, context, node.executor, node.parallelism, program, "rows", lowered)
+
+
+def _placed(
+    node: transformations.Map,
+    scope: Scope,
+    context: StageContext,
+    function: Callable[..., Any],
+    program: Callable[[], Program],
+    lowered: Callable[[Scope], Stage],
+) -> Stage:
+    """A ready-made parser on the loop or in workers."""
+    workers = scope.services.runtime.num_workers
+    in_order = dataclasses.replace(context, ordered=True, choices=None)
+
+    def executor() -> Executor:
+        return scope.services.executor(scope.place, "process" if workers else "thread", program, (node.function,))
+
+    def on_loop(gate: Stage) -> Stage:
+        return ParserStage(context, gate, node.function, function)
+
+    def in_workers(gate: Stage) -> Stage:
+        return WorkerStage(
+            in_order,
+            HandingOver(context, gate, context.rows),
+            executor=executor(),
+            outcome="rows",
+            parallelism=tasks(max(1, workers)).first,
+        )
+
+    return PlacedStage(
+        context,
+        lowered(scope.below(rows_account=context.rows)),
+        place=scope.placing_knob(context, LOOP if getattr(node.function, "light", False) else WORKERS),
+        executor=executor,
+        on_loop=on_loop,
+        in_workers=in_workers,
+    )
 
 
 def _with_views(function: Callable[..., Any]) -> Callable[..., Any]:

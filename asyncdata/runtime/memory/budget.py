@@ -157,6 +157,10 @@ class Budget:
             with contextlib.suppress(MemoryLimitError):
                 self.reserve(account, nbytes)
 
+    def most(self, account: Account) -> int:
+        """The largest charge that can ever be granted to an account."""
+        return self.ledger.most(account)
+
     def begin(self, account: Account) -> None:
         """Says that a sloppy source is one of those that are read now."""
         self.ledger.begin(account)

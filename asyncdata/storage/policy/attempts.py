@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from typing import Final
 
 from asyncdata.errors import TransientStorageError
+from asyncdata.observe.stopwatch import clock
+from asyncdata.observe.trace_ring import FAILED, OVERTAKEN, REQUEST, RESUMED, TraceRing
 from asyncdata.options import AUTOTUNE, Options
 from asyncdata.storage.counters import FetchCounters, FetchStats
 from asyncdata.storage.failures import FailureCause, ReadFailedError
@@ -43,6 +46,8 @@ class Attempts:
             options.memory_limit_bytes if most_bytes == AUTOTUNE else most_bytes,
         )
         self.counters = FetchCounters()
+        self.ring: TraceRing | None = None
+        """Where attempts are noted for a trace; None: nowhere."""
         self._observed = Observations(options.timeouts, options.hedge)
         self._unseen = 0
         self._turn, self._held = -1.0, 0
@@ -84,6 +89,24 @@ class Attempts:
         if self._window is not None and self._window.limit != self.slots.limit:
             self.slots.resize(self._window.limit)
 
+    def note(self, url: str, offset: int, racing: Racing, *, resumed: bool = False) -> None:
+        """Notes an attempt for a trace when it is over; called while an error that ended it is handled.
+
+        Args:
+            url: The object.
+            offset: Of the first byte.
+            racing: The attempt.
+            resumed: Whether it was for the rest of what another one left.
+        """
+        if self.ring is None:
+            return
+        failed = racing.failed or sys.exception() is not None
+        flags = FAILED * failed | RESUMED * resumed | OVERTAKEN * (racing.won_at >= 0)
+        moments = racing.asked_at, racing.first_byte_at, racing.hedged_at or -1.0
+        asked, answered, hedged = (int((each - racing.began) * 1e9) if each >= 0 else -1 for each in moments)
+        values = racing.size, offset, asked, answered, hedged, int(racing.connect_s * 1e9)
+        self.ring.add(REQUEST, flags, 0, racing.began, clock(), *values, self.ring.name(url))
+
     def ended_well(self, racing: Racing, size: int) -> None:
         """All its bytes are there."""
         self.counters.bytes += size
@@ -113,6 +136,7 @@ class Attempts:
     def failed(self, error: TransientStorageError, racing: Racing) -> int:
         """It failed, and another one may succeed; returns how many bytes it left."""
         self.counters.failed(error)
+        racing.failed = True
         cause, filled = FailureCause.BACKEND, 0
         if isinstance(error, ReadFailedError):
             cause, filled = error.cause, error.filled

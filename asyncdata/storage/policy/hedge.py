@@ -108,6 +108,7 @@ class Racing(Attempt):
         size: Bytes it wants.
         again: How to ask for some of them once more.
         opens: Whether it opens an object, so that what follows its head can be asked for only when that was seen.
+        failed: Whether another one has to follow.
         began: When it began, on the loop's clock.
         after_s: How long it may be silent before it is hedged, as far as is known.
         task: The second attempt, while it runs and after.
@@ -118,6 +119,7 @@ class Racing(Attempt):
     """
 
     opens: bool = False
+    failed: bool = False
     seen: int = -1
     quiet_since: float = 0.0
     hedged_at: float = 0.0

@@ -128,7 +128,7 @@ class RequestWindow:
             backoffs=self._refusals.backoffs,
         )
 
-    # --- what is told ------------------------------------------------------------------------------------------------
+    # --- observations ------------------------------------------------------------------------------------------------
 
     def done(self, sample: Sample) -> None:
         """A read ended well; ``limit`` is to be looked at afterwards."""

@@ -28,6 +28,10 @@ class ProcessExecutor:
         start: Starts them; called before the first task.
         program: What to do with every element; see `dump`.
         limit_s: The longest that one call of a function may take; see `WorkerPool.register`.
+        label: What traces call its tasks.
+
+    Attributes:
+        ready: Tasks need not wait until workers have started.
     """
 
     runs: Runs = "process"
@@ -39,16 +43,20 @@ class ProcessExecutor:
         program: bytes,
         *,
         limit_s: float | None = None,
+        label: str = "",
     ) -> None:
         self._pool = pool
         self._start = start
         self._started = False
-        self._program_id = pool.register(program, limit_s=limit_s)
+        self.ready = False
+        self._program_id = pool.register(program, limit_s=limit_s, label=label)
 
     async def warm(self) -> None:
         """Starts the worker processes before the first task; what goes wrong is raised by that one."""
         with contextlib.suppress(Exception):
             await self._start()
+            await self._pool.ready()
+            self.ready = True
 
     def close(self) -> None:
         """Lets the workers forget the program."""
@@ -83,6 +91,7 @@ class ThreadExecutor:
     """
 
     runs: Runs = "thread"
+    ready = True
 
     def __init__(self, threads: Offload, arena: Arena, program: Program) -> None:
         self._threads = threads

@@ -57,9 +57,15 @@ from asyncdata.workers.task_records import (
 
 
 class Executor(Protocol):
-    """Runs one task: in a worker process, or in a thread of this one."""
+    """Runs one task: in a worker process, or in a thread of this one.
+
+    Attributes:
+        runs: Where.
+        ready: Tasks need not wait for it to start.
+    """
 
     runs: Runs
+    ready: bool
 
     async def run(self, payload: bytes, grant: Grant) -> bytes:
         """See `workers.pool.WorkerPool.run`."""
@@ -173,14 +179,14 @@ class Job:
             NoRoomError: It is not there, and the job is not the soonest.
         """
         if self._sizes.known:
-            nbytes = self._sizes.results(len(self))
+            nbytes = self._foreseen(self._sizes.results, len(self))
             if nbytes and self._results is None:
                 slab = await self._take(nbytes)
                 if self._results is None:
                     self._results = slab
                 else:  # a task that had asked was faster
                     self._outgrown.append(slab)
-            nbytes = self._sizes.payloads(part.count)
+            nbytes = self._foreseen(self._sizes.payloads, part.count)
             if nbytes and not part.payloads:
                 part.payloads.append(await self._take(nbytes))
         columns: list[Column] = list(self.block.columns)
@@ -235,6 +241,7 @@ class Job:
         except BaseException as error:  # noqa: BLE001 -- raised by the pull that delivers this job
             part.error = self._located(error, part)
         finally:
+            meter.called(began, part.count)
             self.end(part)
 
     def fail(self, part: JobTask, error: BaseException) -> None:
@@ -345,6 +352,19 @@ class Job:
             except OverdueError as overdue:
                 self._hung[part.start + overdue.hang.row] = overdue
                 task = dataclasses.replace(task, hung=(*task.hung, overdue.hang.row))
+
+    def _foreseen(self, judged: Callable[[int], int], rows: int) -> int:
+        """What so many rows are going to take, as it is judged: a guess, which must not be an error of its own.
+
+        A task ends with the row that reaches the limit of its results. Beyond what there ever is beside what the job
+        has, the task asks for what it turns out to need.
+        """
+        nbytes = judged(rows)
+        if self._most_bytes:
+            nbytes = min(nbytes, self._most_bytes + judged(1))
+        if self._budget.charge(nbytes) > self._budget.most(self._account) - self._needed:
+            return 0
+        return nbytes
 
     async def _take(self, nbytes: int, account: Account | None = None) -> Slab:
         """Memory of a task that is about to begin: that of its results, unless another account is charged."""
