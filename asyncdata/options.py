@@ -258,8 +258,8 @@ class Options(OptionRecord):
     Attributes:
         memory_limit_bytes: One limit for all buffers of the pipeline: reads in flight, read-ahead, shuffle buffers,
             decoded batches, prefetch. A stage that cannot work within the limit raises ``MemoryLimitError``.
-        deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first; the
-            order within each shard is kept.
+        deterministic: Default of every stage's ``deterministic``. False lets stages deliver what is ready first;
+            ``interleave`` keeps the order within each shard.
         num_workers: Number of worker processes, which start when a function is to run in them. ``AUTOTUNE``: the number
             of usable CPUs. 0 runs user functions in threads.
         num_threads: Threads for ``executor="thread"`` functions. ``AUTOTUNE``: twice the number of usable CPUs.

@@ -1,7 +1,7 @@
 """A GCS server good enough to fool real clients, and to be the bad weather.
 
 It speaks the JSON and the XML API over HTTP or HTTPS, keeps objects in memory or in a directory, and gives latency,
-bandwidth and faults as told. Standard use in a test:
+bandwidth and faults as set. Standard use in a test:
 
 >>> with FakeGCS(buckets=["data"]) as server:
 ...     _ = server.put("data", "a.txt", b"hello")

@@ -111,7 +111,7 @@ Answer = Response | Sink | Steps
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """The value if it is a JSON object; null stands for an empty one.
+    """The value if it is a JSON object; null means an empty one.
 
     Raises:
         GCSError: 400 otherwise.

@@ -119,7 +119,7 @@ class HmacKey:
     Attributes:
         access_id: Its name.
         project: The project it belongs to.
-        account: The service account it stands for.
+        account: The service account that the token was issued to.
         created: Seconds since the epoch.
         updated: Seconds since the epoch.
         state: ``ACTIVE``, ``INACTIVE`` or ``DELETED``.

@@ -34,7 +34,7 @@ def adapt(
     Args:
         dataset: What to learn from; it must end.
         learners: `Normalization`, `Vocabulary`, `TextVocabulary` or `Quantiles`; or dicts and tuples of them, nested
-            like the elements. A dict needs not name all keys. None in a tuple stands for a leaf that stays as it is.
+            like the elements. A dict needs not name all keys. None in a tuple means a leaf that does not change.
         num_parallel_calls: Summarize so many elements at a time in worker processes, or `AUTOTUNE`. None: here.
         progress: Called with the number of elements after each of them.
 

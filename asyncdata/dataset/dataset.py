@@ -179,7 +179,7 @@ class Dataset:
 
         Args:
             generator: A function that returns an iterable (run in a thread), or an async generator function (run on
-                the pipeline's loop).
+                the pipeline's loop). It must not change an array that it has yielded, because that is not copied.
             output_types: dtypes, nested like the elements, to which leaves are converted; ``str`` and ``bytes`` are not
                 converted. By default elements are not converted at all.
             output_shapes: Shapes with the same nesting, for `element_spec`.
@@ -296,8 +296,9 @@ class Dataset:
                 functions 16 to 256. None: one after the other.
             deterministic: False delivers results as they are ready; None uses `Options.deterministic`.
             executor: Where a plain function runs: ``"process"`` (the default for parallel calls), ``"thread"`` for
-                functions that release the GIL, ``"inline"`` on the pipeline's loop (the default for `parse_example`
-                of few values with `AUTOTUNE`).
+                functions that release the GIL, ``"inline"`` on the pipeline's loop. With `AUTOTUNE`, `parse_example`
+                of fixed-length features begins on the loop, or in processes if it has more than 16 values, and moves
+                if the other place is better.
             rng: Pass ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch and the element's provenance. It does
                 not depend on the number of workers or the order of arrival.
             zero_copy: Pass byte strings as memoryviews that are valid only during the call.

@@ -60,6 +60,33 @@ class WholeFile(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PickedRows(Node):
+    """Those elements of files that lie at some places; the planner makes it for a pipeline that goes on from a state.
+
+    Attributes:
+        source: Reads all elements.
+        places: Where the elements lie, see `asyncdata.runtime.state.places`.
+    """
+
+    source: Node
+    places: Any
+
+    @property
+    def steps(self) -> int:
+        return 0  # it stands for its source
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+    def element_spec(self, of: Callable[[Node], Any]) -> Any:
+        return of(self.source)
+
+    def cardinality(self, of: Callable[[Node], int]) -> int:
+        return len(self.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TarSamples(Node):
     """The samples of a tar file: its members grouped by key, as dicts."""
 

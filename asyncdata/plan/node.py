@@ -197,7 +197,7 @@ def numbered(node: Node, transparent: tuple[type[Node], ...]) -> Iterator[tuple[
 
     Args:
         node: The last step.
-        transparent: Steps of these kinds are left out; their input stands for them.
+        transparent: Steps of these kinds are left out; their input takes their place.
     """
     numbers: dict[int, int] = {}
     count = 0

@@ -67,6 +67,11 @@ class Shard(Node):
     num_shards: int
     index: int
 
+    @property
+    def steps(self) -> int:
+        """Changes no element: functions are given the same random numbers however many readers there are."""
+        return 0
+
     def cardinality(self, of: Callable[[Node], int]) -> int:
         there = of(self.input)
         if there < 0:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from asyncdata.options import Options
 from asyncdata.plan.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Node, drawn_seed
+
+IN_ORDER: Final = ("inline", "vectorized", "either")
+"""Executors of a `Map` that keep the order whatever is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,7 +21,7 @@ class Map(Node):
         parallelism: Calls under way at a time; None for one after the other, on the stage loop.
         deterministic: Whether results come in the order of the input; None takes the option's word.
         executor: ``process``, ``thread``, ``inline``, ``vectorized`` (inline, a block of elements at a time),
-            ``async``, or None to let the planner choose.
+            ``async``, ``either`` (inline or in workers, as is found while it runs), or None to let the planner choose.
         rng: Whether the function is given a ``numpy.random.Generator`` keyed by the element's provenance.
         zero_copy: Whether byte strings arrive as memoryviews that are valid during the call.
         setup: Function returning an async context manager entered on the stage loop; async functions only.

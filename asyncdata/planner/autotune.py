@@ -157,7 +157,7 @@ class _State:
     """One knob.
 
     Attributes:
-        value: Where it stands.
+        value: The present setting.
         why: The last finding about it.
         rest_s: Until it may be raised again.
         next_rest_s: How long it rests after the next trial that brings nothing.
@@ -210,6 +210,11 @@ class Autotuner:
     def why(self, name: str) -> str:
         """The last finding about a knob."""
         return self._knobs[name].why
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a turn is being judged."""
+        return self._trial is not None
 
     def decide(self, interval: Interval) -> dict[str, int]:
         """The knobs to be turned now, and their new values."""

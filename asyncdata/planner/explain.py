@@ -25,6 +25,7 @@ HEAD: Final = ("step", "runs", "because", "reserves", "a resume repeats")
 
 _POOLS: Final = {"process": "in worker processes", "thread": "in threads"}
 _ON_LOOP: Final = "on the stage loop"
+_EITHER: Final = "on the stage loop, or in workers"
 _FILES: Final = (sources.TFRecordFile, files.FramedFile, files.WholeFile, files.TarSamples)
 
 EVERYTHING: Final = "everything before it, from the beginning of the epoch"
@@ -144,7 +145,7 @@ def explain(plan: Node, options: Options, *, limit_bytes: int) -> Explanation:
         runs, because = _place(node, written, options)
         reserved = 0
         if isinstance(node, MapBatch | grouping.PaddedBatch | grouping.RaggedBatch | transformations.Batch) or (
-            isinstance(node, Map) and node.executor in _POOLS
+            isinstance(node, Map) and node.executor in (*_POOLS, "either")
         ):
             reserved = shares.task_bytes
         elif isinstance(node, (Interleave, *_FILES)):
@@ -185,7 +186,12 @@ def _place(node: Node, written: dict[int, Map], options: Options) -> tuple[str, 
         why = _why(written[id(node.functions[0])], node.executor, options)
         return _POOLS.get(str(node.executor), _ON_LOOP), f"joined: tasks write the finished batch; {why}"
     if isinstance(node, Map):
-        where = {**_POOLS, "async": "as coroutines on the stage loop", "vectorized": f"{_ON_LOOP}, a block at a time"}
+        where = {
+            **_POOLS,
+            "async": "as coroutines on the stage loop",
+            "vectorized": f"{_ON_LOOP}, a block at a time",
+            "either": _EITHER,
+        }
         why = _why(written[id(node.function)], node.executor, options)
         return where.get(str(node.executor), _ON_LOOP), why
     if isinstance(node, transformations.Prefetch) and node.buffer_size == AUTOTUNE:
@@ -208,8 +214,10 @@ def _why(node: Map, executor: str | None, options: Options) -> str:
         return "num_workers=0: threads take the place of worker processes"
     if node.executor is not None:
         return f"executor={node.executor!r} is given"
-    if executor == "inline" and node.parallelism is not None:
-        return "a light parser costs less there than handing its records to workers"
+    if executor == "either":
+        light = "on the loop, where a record costs least, and moves if the loop is the bottleneck"
+        heavy = "in workers, because a record has many values, and moves if the loop has room for them"
+        return f"AUTOTUNE begins {light if getattr(node.function, 'light', False) else heavy}"
     if executor == "process":
         return "num_parallel_calls is given" + "; AUTOTUNE begins with two tasks per worker" * found
     return "num_parallel_calls is not given"

@@ -51,16 +51,23 @@ def shard_of(node: Node) -> str:
     return next(filter(None, map(shard_label, walk(node))), "")
 
 
-def sharded(node: Node, num_shards: int, index: int) -> Node:
+def sharded(node: Node, num_shards: int, index: int, *, placed_for: int | None = None) -> Node:
     """The plan of one of several processes, which together give each element once.
 
     Where fewer elements than processes are known to be at a source, as with two files for four processes, the shard is
     placed behind the step that makes more of them.
+
+    Args:
+        node: The last step.
+        num_shards: How many processes there are.
+        index: Number of this process.
+        placed_for: The place is that for so many processes, because states are of one place; None: for `num_shards`.
     """
+    fewest = num_shards if placed_for is None else placed_for
     above = [node]
     while isinstance(above[-1], _TREAT_ALIKE):
         above.extend(above[-1].inputs)
-    while len(above) > 1 and 0 <= cardinality(above[-1]) < num_shards:
+    while len(above) > 1 and 0 <= cardinality(above[-1]) < fewest:
         above.pop()
     made: Node = Shard(input=above.pop(), num_shards=num_shards, index=index)
     for each in reversed(above):

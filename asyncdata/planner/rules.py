@@ -30,9 +30,9 @@ _PASS_EVERY_ROW: Final = (Concatenate, Prefetch, Repeat, Shuffle, WithOptions)
 def place_map(node: Node, options: Options) -> Node:
     """Fills in the executor of a `Map`, and makes its parallelism definite.
 
-    A plain function runs in the worker processes when it is parallel, else inline; so does a light ready-made parser,
-    unless so many calls at a time are asked for. An ``async def`` function is awaited. Without worker processes
-    (``num_workers=0``) threads take their place.
+    A plain function runs in the worker processes when it is parallel, else inline. An ``async def`` function is
+    awaited. Without worker processes (``num_workers=0``) threads take their place. Where a ready-made parser runs is
+    found while it does (``either``), if AUTOTUNE is asked for, and what the loop does at a time can be made short.
     """
     if not isinstance(node, Map):
         return node
@@ -40,10 +40,10 @@ def place_map(node: Node, options: Options) -> Node:
     if is_async(node.function):
         executor = "async"
     elif executor is None:
-        # What a ready-made parser does with records where they lie may cost less than handing them to a worker.
-        light = reads_rows(node.function) and getattr(node.function, "light", False)
-        on_loop = node.parallelism is None or (node.parallelism == AUTOTUNE and light)
-        executor = "inline" if on_loop else "process"
+        executor = "inline" if node.parallelism is None else "process"
+        is_cut_short = reads_rows(node.function) and getattr(node.function, "dense", False)
+        if node.parallelism == AUTOTUNE and is_cut_short and not node.rng:
+            executor = "either"
     if executor == "process" and options.num_workers == 0:
         executor = "thread"
     parallelism = node.parallelism

@@ -18,7 +18,7 @@ from asyncdata.plan.grouping import Cache, GroupByWindow, Snapshot
 from asyncdata.plan.node import Node
 from asyncdata.plan.sequence import Random, RejectionResample, Shard, TakeWhile, Unique
 from asyncdata.plan.sources import ListFiles, ManifestFile
-from asyncdata.plan.transformations import Filter, Interleave, Map, MapBatch, Shuffle
+from asyncdata.plan.transformations import IN_ORDER, Filter, Interleave, Map, MapBatch, Shuffle
 from asyncdata.planner.fingerprint import draws_once
 
 _VALUES_DECIDE = (Filter, TakeWhile, Unique, ChooseFrom, SampleFrom, GroupByWindow, Interleave, RejectionResample)
@@ -118,4 +118,4 @@ def _delivers_as_ready(node: Node, options: Options) -> bool:
     ordered = options.deterministic if node.deterministic is None else node.deterministic
     if isinstance(node, Interleave):
         return not ordered and node.cycle_length > 1
-    return not ordered and node.executor not in ("inline", "vectorized") and node.parallelism != 1
+    return not ordered and node.executor not in IN_ORDER and node.parallelism != 1

@@ -2,7 +2,7 @@
 
 A summary is (count, mean, sum of squared differences from the mean) per kept position. Two summaries merge by the
 formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing sample variances", 1979),
-which lose no precision where the mean is large. NaN stands for a missing value, and is not counted.
+which lose no precision where the mean is large. NaN means a missing value and is not counted.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Normalization:
             Keras. None: one mean for all numbers, as batches of single numbers need it.
         invert: The function multiplies and adds what it otherwise divides and subtracts.
 
-    NaN stands for a missing value, and is not counted.
+    NaN means a missing value and is not counted.
 
     Example:
         >>> import asyncdata as ad

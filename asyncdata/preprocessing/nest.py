@@ -4,7 +4,7 @@
     learners   {"age": Normalization(),            (Normalization(), None)
                 "city": Vocabulary()}
 
-A dict names some of the keys. In a tuple, None stands for a part that stays as it is.
+A dict names some of the keys. In a tuple, None means a part that does not change.
 """
 
 from __future__ import annotations

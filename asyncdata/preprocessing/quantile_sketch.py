@@ -49,7 +49,7 @@ class QuantileSketch:
         self._upper: list[bool] = [False]
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Adds numbers; NaN stands for a missing value, and is left out."""
+        """Adds numbers; NaN means a missing value and is left out."""
         everything = values.ravel()
         for at in range(0, len(everything), _NUMBERS):
             flat = everything[at : at + _NUMBERS].astype(np.float64)

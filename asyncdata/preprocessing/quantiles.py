@@ -17,7 +17,7 @@ class Quantiles:
     """For `adapt`: learns quantiles, and becomes a `Bucketize` with `bins` bins of about equally many numbers.
 
     Boundary i has the rank i / bins among all numbers of the leaf, interpolated as in Keras, with an error of at most
-    `epsilon`. Up to 32 / epsilon numbers, boundaries are exact. NaN stands for a missing value, and is not counted.
+    `epsilon`. Up to 32 / epsilon numbers, boundaries are exact. NaN means a missing value and is not counted.
 
     Args:
         bins: How many bins.

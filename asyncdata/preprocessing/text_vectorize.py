@@ -20,7 +20,7 @@ STANDARD = "lower_and_strip_punctuation"
 class TextVectorize(MapFunction):
     """A map function from texts to indices of their words, padded with 0, or to one vector per text.
 
-    Index 1 stands for unknown words (0 in the vectors). One text gives one row without the batch axis.
+    Index 1 means unknown words (0 in the vectors). One text gives one row without the batch axis.
 
     Args:
         vocabulary: The words, by index.

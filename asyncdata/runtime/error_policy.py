@@ -42,7 +42,7 @@ class Skips:
     Args:
         policy: The policy.
         sources: For naming elements.
-        quarantine: Where skipped elements are told, if anywhere.
+        quarantine: Where skipped elements are listed, if anywhere.
         before: What it had let pass when the state was taken that the pipeline is brought back to.
     """
 

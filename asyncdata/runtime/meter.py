@@ -37,7 +37,7 @@ class Meter:
         storage: Runs while a stage waits for a read.
         memory: Runs while a stage waits for memory.
         calls: Runs while a stage waits for its calls.
-        calls_s: Seconds of calls that have ended.
+        calls_s: Seconds of calls that have ended, and of a ready-made parser on the loop.
         late_s: See `StepStats`.
         startup_s: See `StepStats`.
         runs: Where the step works.
@@ -63,14 +63,17 @@ class Meter:
         self.runs: Runs = "loop"
         self.parallel = 1
 
-    def note(self, block: Block) -> None:
-        """One more block was handed on."""
+    def note(self, block: Block, began_s: float, ended_s: float) -> None:  # noqa: ARG002 -- for meters that keep them
+        """One more block was handed on, by a pull between these times."""
         self.rows += len(block.origin)
         self._blocks += 1
         if self._blocks % _BLOCKS_PER_SAMPLE == 1:
             rows, nbytes = self._sample
             nbytes += sum(column.nbytes for column in block.columns if type(column) is not ObjectColumn)
             self._sample = rows + len(block.origin), nbytes
+
+    def called(self, began_s: float, count: int) -> None:
+        """A task with so many rows has ended; meters of a trace keep it."""
 
     @property
     def nbytes(self) -> int:

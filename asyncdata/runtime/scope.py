@@ -15,6 +15,7 @@ from asyncdata.memory.accounts import Account, Kind
 from asyncdata.memory.advance import State
 from asyncdata.observe.parts import SkippedStats
 from asyncdata.observe.stopwatch import Stopwatch
+from asyncdata.observe.trace_ring import PipelineTrace
 from asyncdata.options import ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.plan.node import Node
 from asyncdata.planner.autotune import KnobRange
@@ -40,6 +41,7 @@ from asyncdata.runtime.state.listings import Listings
 from asyncdata.runtime.state.news import News
 from asyncdata.runtime.state.resume import BEGIN, Resume
 from asyncdata.runtime.state.tracks import Owner, Tracks
+from asyncdata.runtime.tracing import TracedMeter
 from asyncdata.workers.overtime import to_ns
 from asyncdata.workers.program import Program
 
@@ -86,6 +88,7 @@ class Services:
         tracks: Of what is delivered in no fixed order.
         start: What the pipeline begins at.
         found: The settings that earlier iterations of the plan have found.
+        trace: Where steps note what they do; None: nowhere.
     """
 
     def __init__(
@@ -98,8 +101,10 @@ class Services:
         tracks: Tracks,
         start: Start,
         found: dict[str, int],
+        trace: PipelineTrace | None,
     ) -> None:
         self.runtime = runtime
+        self._trace = trace
         self.tracks = tracks
         notes = settings.order_log is not None
         logged = notes or start.choices is not None
@@ -111,11 +116,11 @@ class Services:
         self.budget = budget
         self.io: Io = runtime.io
         self.threads = runtime.threads
-        self.knobs = Knobs(spawn, budget, lambda: runtime.io.fetcher.window, runtime.num_workers, found)
+        self.meters: dict[str, Meter] = {}
+        self.knobs = Knobs(spawn, budget, lambda: runtime.io.fetcher.window, runtime.num_workers, self.meters, found)
         self.sources = SourceTable()
         self._before = start.before
         self.listings = Listings(start.before.listings)
-        self.meters: dict[str, Meter] = {}
         self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
         self._occupants: dict[str, int] = {}
@@ -193,9 +198,16 @@ class Services:
             self._accounts[place] = account
         return account
 
-    def meter(self, place: str, label: str, kind: str = "") -> Meter:
+    def meter(self, place: str, label: str, node: Node | None = None) -> Meter:
         """What the step at this place did; the same one for every epoch and every inner dataset."""
-        return self.meters.setdefault(place, Meter(label, kind))
+        meter = self.meters.get(place)
+        if meter is None:
+            if self._trace is not None:
+                meter = TracedMeter(label, node, place, self._trace.ring, self.sources)
+            else:
+                meter = Meter(label, "" if node is None else node.label)
+            self.meters[place] = meter
+        return meter
 
     def occupy(self, place: str) -> None:
         """Something was lowered at this place of the plan that may end long before the pipeline does."""
@@ -251,6 +263,7 @@ class Services:
                 self.runtime.start_pool,
                 body,
                 limit_s=limit_s,
+                label=self.meters[place].label,
             )
             self._by_program[place, body] = process
             self._programs.append(process)
@@ -348,17 +361,19 @@ class Scope:
             parts=self.services.budget.parts,
         )
 
-    def context(self, label: str, step: str, deterministic: bool | None = None, *, kind: str = "") -> StageContext:
+    def context(
+        self, label: str, step: str, deterministic: bool | None = None, *, node: Node | None = None
+    ) -> StageContext:
         """What the stage of this node is given.
 
         Args:
             label: The stage's name.
             step: The step's name where failures are counted.
             deterministic: What the step says about the order; None for the option's word.
-            kind: The step's name without its arguments.
+            node: The step, if its meter is to know more than its name.
         """
         services = self.services
-        meter = services.meter(self.place, step, kind)
+        meter = services.meter(self.place, step, node)
         return StageContext(
             label=label,
             budget=services.budget,
@@ -396,6 +411,10 @@ class Scope:
             held: Runs while the setting keeps a stage here from doing more.
         """
         return self.services.knobs.open(self.place, counted, bounds, context.meter, held)
+
+    def placing_knob(self, context: StageContext, default: int) -> Knob:
+        """Where the step of this node is to run, on the loop or in workers, which is found while it runs."""
+        return self.services.knobs.place(self.place, context.meter, default)
 
     def _account(self, label: str, purpose: str) -> Account:
         begins, kind = _ACCOUNTS[purpose]

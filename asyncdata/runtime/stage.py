@@ -136,13 +136,13 @@ class Stage(ABC):
 
     async def _metered(self, meter: Meter, limit: int) -> Block | None:
         pulls = meter.pulls
-        pulls.begin()
+        began_s = pulls.begin()
         try:
             block = await self._pull(limit)
         finally:
-            pulls.end()
+            ended_s = pulls.end()
         if block is not None:
-            meter.note(block)
+            meter.note(block, began_s, ended_s)
         return block
 
     @abstractmethod
@@ -154,13 +154,13 @@ class Stage(ABC):
         meter = self.meter
         if meter is None:
             return self._pull_ready(limit)
-        meter.pulls.begin()
+        began_s = meter.pulls.begin()
         try:
             block = self._pull_ready(limit)
         finally:
-            meter.pulls.end()
+            ended_s = meter.pulls.end()
         if block is not None:
-            meter.note(block)
+            meter.note(block, began_s, ended_s)
         return block
 
     def _pull_ready(self, limit: int) -> Block | None:  # noqa: ARG002 -- for stages that can tell

@@ -97,7 +97,7 @@ class ProcessSnapshot:
             descendant has it open or mapped; one that nobody holds may be any program's, and only whoever made it can
             tell (multiprocessing's resource tracker does).
         mappings: Inodes of the memfds and shared memory mapped into this process, and their names.
-        started_with: ``NAME=value`` that stands in this process's environment for its children to inherit; finds
+        started_with: ``NAME=value`` in this process's environment for its children to inherit; finds
             descendants whose own parent has died. None leaves them out.
     """
 

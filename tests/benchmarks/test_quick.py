@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
         (("resume",), 6),
         pytest.param(("resume_peers", "--python", "/nowhere"), 1, marks=pytest.mark.soak),
         pytest.param(("latency_hiding",), 2, marks=pytest.mark.soak),
-        pytest.param(("autotune", "--only", "async map, 50 ms"), 1, marks=pytest.mark.soak),
+        pytest.param(("autotune", "--only", "sleeping async map", "tiny records"), 2, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "http", "paced"), 16, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "tls"), 14, marks=pytest.mark.soak),
         pytest.param(

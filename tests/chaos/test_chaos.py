@@ -92,10 +92,12 @@ def weather_it(case: Case, sky: Sky) -> None:
     server = sky.fresh(case)
     found: list[tuple[int, int]] = []
     error: Exception | None = None
+    # A map without an order returns what is ready, whatever shard it is from.
+    ordered_map = case.order == "deterministic" or case.seed // 4 % 2 == 0
     dataset = (
         ad.Dataset.list_files(f"gs://{BUCKET}/shard-*.tfrecord", shuffle=False)
         .interleave(ad.TFRecordDataset, cycle_length=CYCLE)
-        .map(place, num_parallel_calls=ad.AUTOTUNE)
+        .map(place, num_parallel_calls=ad.AUTOTUNE, deterministic=ordered_map)
         .batch(BATCH)
         .prefetch(2)
     )
@@ -123,7 +125,7 @@ def weather_it(case: Case, sky: Sky) -> None:
     if case.order == "deterministic":
         assert found == in_order()[: len(found)], again
     assert max(Counter(found).values(), default=1) == 1, again
-    for shard in range(SHARDS):
+    for shard in range(SHARDS if ordered_map else 0):
         numbers = [number for at, number in found if at == shard]
         assert numbers == list(range(len(numbers))), again
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import time
 from collections.abc import Callable
@@ -185,6 +186,8 @@ cases = st.builds(
 @example(case=Case("generator", "zip", 70_000, False, 0.4))
 @example(case=Case("generator", "batch", 1_000_000, True, 0.4))
 @example(case=Case("interleaved", "shuffle, prefetch", 70_000, False, 0.4))
+@example(case=Case("inline", "window", 1_000_000, False, 0.4))
+@example(case=Case("async", "window", 1_000_000, False, 0.4))
 def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     """The tree grows by no more than the limit and a tenth; fails always or never; not with the limit it names."""
     held = 8 * case.nbytes  # by functions during their calls: as many threads as there are
@@ -203,6 +206,37 @@ def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
         note(f"at {advised[0]}: {needed}, grew by {grown / MIB:.1f} MiB")
         assert needed is None
         assert grown <= 1.1 * advised[0] + NOISE + held
+
+
+def twice(payload: bytes) -> bytes:
+    """As large as its element, twice over."""
+    return payload * 2
+
+
+def as_array(payload: bytes) -> Any:
+    """Of its element's length."""
+    return np.frombuffer(payload, np.uint8)
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("function", [twice, as_array])
+@pytest.mark.parametrize("together", [0, 8])
+def test_a_large_row_among_small_ones_is_no_error(function: Any, executor: str, together: int) -> None:
+    """What follows a large row is judged by it, and a judgement that does not fit is no lack of memory."""
+    with ad.Runtime(ad.Options(num_workers=int(executor == "process"), memory_limit_bytes=8 * MIB)):
+        for seed in range(samples(12, 300)):
+            draw = random.Random(seed)
+            sizes = [100] * draw.randint(100, 900)
+            for _ in range(draw.randint(1, 3)):
+                sizes[draw.randrange(len(sizes))] = draw.choice([20_000, 90_000, 200_000])
+            rows = [b"x" * nbytes for nbytes in sizes]
+            dataset = ad.Dataset.from_tensor_slices(rows).map(function, 2, executor=executor)
+            if together:
+                dataset = dataset.ragged_batch(together) if function is as_array else dataset.batch(together)
+                found = sum(map(len, dataset))
+            else:
+                found = sum(1 for _ in dataset)
+            assert found == len(rows)
 
 
 @pytest.fixture(scope="module")

@@ -230,7 +230,7 @@ class Edge:
         if waiter in self._waiting:
             self._waiting.discard(waiter)
             if not self._rows:
-                # Cancelled, or interrupted: whoever believes that the consumer waits is told otherwise.
+                # Cancelled, or interrupted: the consumer no longer waits, and what measures its wait must know.
                 self._call_stage(self._tell_starving)
 
     def _hear_of_waiting(self, said: float) -> None:

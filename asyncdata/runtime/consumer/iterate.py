@@ -405,7 +405,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
 
     @contextlib.contextmanager
     def _kept_error(self) -> Generator[None]:
-        """What the pipeline raised is told first; that it could not be closed properly is a note on it."""
+        """Raises what the pipeline raised; a failure to close it becomes a note on that error."""
         try:
             yield
         except CloseTimeoutError as stuck:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -21,6 +22,7 @@ from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance
 from asyncdata.memory.block import Block
 from asyncdata.memory.structure import LEAF
 from asyncdata.observe.snapshot import PipelineStats
+from asyncdata.observe.trace_ring import Profiled
 from asyncdata.options import Options
 from asyncdata.plan.node import Node
 from asyncdata.planner.fingerprint import fingerprint
@@ -39,6 +41,7 @@ from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
 from asyncdata.runtime.state.tracks import Owner
+from asyncdata.runtime.tracing import TracedDeliverer
 from asyncdata.workers.failure import as_raisable
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -59,7 +62,7 @@ class Pipeline:
         edge: Where deliveries go.
         ended: Called on the stage loop when everything is put back.
         remote: The consumer is another process.
-        sample_hz: How often per second to look at which line user code is in; 0: never.
+        profiled: What is recorded of it.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Pipeline:
         ended: Callable[[], None],
         start: Start | None = None,
         remote: bool = False,
-        sample_hz: float = 0.0,
+        profiled: Profiled = Profiled(),  # noqa: B008 -- a tuple, which nothing changes
     ) -> None:
         self._runtime = runtime
         self._written = plan
@@ -88,7 +91,7 @@ class Pipeline:
         self._edge = edge
         self._ended = ended
         self._remote = remote
-        self._sample_hz = sample_hz
+        self._profiled = profiled
         self._is_sampled = False
         self._gauges: Gauges | None = None
         self._last_stats = PipelineStats()
@@ -134,6 +137,7 @@ class Pipeline:
                         self._tracks,
                         self._start,
                         self._runtime.found(fingerprint(self._written)),
+                        self._profiled.trace,
                     )
                 )
                 error = await self._work(services[0])
@@ -160,7 +164,9 @@ class Pipeline:
             services.budget.activity.consume(True)
             self._knobs = services.knobs
             self._edge.attach(asyncio.get_running_loop(), self._hear, left=task.cancel)
-            deliverer = Deliverer(
+            trace = self._profiled.trace
+            make = Deliverer if trace is None else functools.partial(TracedDeliverer, trace)
+            deliverer = make(
                 services.budget,
                 consumer,
                 self._runtime.returns,
@@ -168,9 +174,9 @@ class Pipeline:
                 fine_share_bytes=shares.fine_lease_bytes,
                 remote=self._remote,
             )
-            if self._sample_hz:
+            if any(self._profiled):
                 self._is_sampled = True
-                self._runtime.sampling.begin(self._sample_hz)
+                self._runtime.sampling.begin(self._profiled)
             self._gauges = Gauges(self._runtime, services, deliverer)
             await services.begin()
             self._root = lower_whole(self._plan, self._scope(services, consumer))
@@ -254,14 +260,14 @@ class Pipeline:
             self._knobs.consume(waits=starving)
 
     def stats(self) -> PipelineStats:
-        """How it stands, or stood when it was put back; from any thread."""
+        """The state of the pipeline now, or when it was put back; from any thread."""
         gauges = self._gauges
         return self._last_stats if gauges is None else gauges.read()
 
     async def _put_back(self, services: list[Services], error: BaseException | None) -> None:
         self._last_stats, self._gauges = self.stats(), None
         if self._is_sampled:
-            self._runtime.sampling.end(self._sample_hz)
+            self._runtime.sampling.end(self._profiled)
         closed: list[BaseException] = []
         try:
             if self._root is not None:

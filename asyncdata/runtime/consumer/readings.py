@@ -11,6 +11,7 @@ from asyncdata.observe.snapshot import PipelineStats
 from asyncdata.observe.timeline import Arrivals
 from asyncdata.runtime.consumer.waits import Waits
 from asyncdata.runtime.life.running import Running
+from asyncdata.runtime.tracing import TracedArrivals
 
 
 class Readings:
@@ -41,7 +42,8 @@ class Readings:
     def record_arrivals(self) -> Arrivals:
         """Has the consumer's steps and waits kept one by one, from now on; by one record for all who want it."""
         if self.waits.arrivals is None:
-            self.waits.arrivals = Arrivals()
+            trace = None if self._running is None else self._running.trace
+            self.waits.arrivals = Arrivals() if trace is None else TracedArrivals(trace)
         return self.waits.arrivals
 
     def stats(self, elements: int | None = None) -> PipelineStats:

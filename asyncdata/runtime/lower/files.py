@@ -128,17 +128,22 @@ def _framed(
     )
 
 
-@_reads(sources.TFRecordFile)
-def _tfrecord(node: sources.TFRecordFile, scope: Scope, context: StageContext) -> Stage:
+def framer_of(node: sources.TFRecordFile | files.FramedFile, scope: Scope) -> Framer:
+    """What finds the records of a file."""
+    if isinstance(node, files.FramedFile):
+        framer: Framer = node.framer(**node.arguments)
+        return framer
     check = scope.services.options.check_crc
     leaf = UNCHECKED_BYTES if check and scope.tasks_verify else BYTES
-    framer = TFRecordFramer(verify=check and not scope.tasks_verify, leaf=leaf)
-    return _framed(node, scope, context, framer)
+    return TFRecordFramer(verify=check and not scope.tasks_verify, leaf=leaf)
 
 
-@_reads(files.FramedFile)
-def _consecutive(node: files.FramedFile, scope: Scope, context: StageContext) -> Stage:
-    return _framed(node, scope, context, node.framer(**node.arguments))
+def _consecutive(node: Any, scope: Scope, context: StageContext) -> Stage:
+    return _framed(node, scope, context, framer_of(node, scope))
+
+
+_reads(sources.TFRecordFile)(_consecutive)
+_reads(files.FramedFile)(_consecutive)
 
 
 @_reads(files.WholeFile)

@@ -50,7 +50,10 @@ def _unbatch(node: grouping.Unbatch, scope: Scope, context: StageContext) -> Sta
 
 
 def _rows_of(node: grouping.Rebatch, mark: Mark, skip: int) -> int:
-    return sum(node.sizes[batch % len(node.sizes)] for batch in range(mark["batch"], mark["batch"] + skip))
+    sizes = node.sizes
+    cycles, rest = divmod(skip, len(sizes))
+    first = mark["batch"]
+    return cycles * sum(sizes) + sum(sizes[batch % len(sizes)] for batch in range(first, first + rest))
 
 
 @lowers(grouping.Rebatch, label=lambda node: f"rebatch({', '.join(map(str, node.sizes))})", resumes=counted(_rows_of))

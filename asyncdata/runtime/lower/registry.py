@@ -12,12 +12,11 @@ from asyncdata.errors import PipelineError, StateError
 from asyncdata.memory.accounts import Account
 from asyncdata.memory.advance import Rows, State
 from asyncdata.options import merged_storage
-from asyncdata.plan.files import FramedFile
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Shard
-from asyncdata.plan.sources import TFRecordFile
-from asyncdata.plan.transformations import Filter, Interleave, Repeat, Shuffle, Skip, Take, WithOptions
+from asyncdata.plan.transformations import Filter, Repeat, Shuffle, Skip, Take, WithOptions
+from asyncdata.planner.picking import reads_bytes
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
@@ -27,9 +26,8 @@ from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
 from asyncdata.runtime.state.restored import DropStage, TrackedStage
-from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, passed_on, selected
+from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, passed_on, selected
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
-from asyncdata.spec import BytesSpec
 from asyncdata.types import Element
 
 N = TypeVar("N", bound=Node)
@@ -67,13 +65,13 @@ def lower(node: Node, scope: Scope) -> Stage:
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
-    context = scope.context(label(node), step, getattr(node, "deterministic", None), kind=node.label)
+    context = scope.context(label(node), step, getattr(node, "deterministic", None), node=node)
     if scope.state is not None:
         # Where elements may be left out, rows of the output are not counted off from rows of the input.
         loose = resumes is passed_on and scope.errors is not None
         with _as_state_error(context):
             check_counts(scope.state.mark)
-            scope = dataclasses.replace(scope, resume=(selected if loose else resumes)(node, scope.state))
+            scope = dataclasses.replace(scope, resume=checked((selected if loose else resumes)(node, scope.state)))
     stage = make(node, scope, context)
     if stage.meter is None:
         stage.meter = context.meter
@@ -233,8 +231,7 @@ def _are_in_place(node: Node) -> bool:
     """Whether rows are bytes of files where these were received, which the files' readers are charged with."""
     while isinstance(node, _STEPS_IN_PLACE):
         (node,) = node.inputs
-    file = getattr(node.function, "opens", None) if isinstance(node, Interleave) else node
-    return isinstance(file, TFRecordFile) or (isinstance(file, FramedFile) and file.spec == BytesSpec())
+    return reads_bytes(node)
 
 
 def keys(scope: Scope) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
 from asyncdata.planner.shards import shard_label
+from asyncdata.runtime.lower.buffers import note_lying, picker
 from asyncdata.runtime.lower.registry import (
     around_inner,
     begin_track,
@@ -68,7 +69,10 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         # The last row that an element uses up is the one it is made of.
         within = None if scope.within is None else Owner(int(used[-1, 0]), int(used[-1, 1]))
         changes = {"element": path, "shards": shards, "any_order": any_order, "state": state, "within": within}
-        return lower_inner(inner, around.below(1, **changes))
+        inside = around.below(1, **changes)
+        if within is None:
+            note_lying(inner, inside)
+        return lower_inner(inner, inside)
 
     return InterleaveStage(
         context,
@@ -86,7 +90,8 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
 @lowers(transformations.Shuffle, resumes=own)
 def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
     upstream = lower_into(node.input, scope, context, context.kept)
-    return ShuffleStage(context, upstream, node.buffer_size, draw_key(node, scope, node.seed, fresh=node.reshuffle))
+    key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
+    return ShuffleStage(context, upstream, node.buffer_size, key, picker(node.input, scope, context))
 
 
 @lowers(transformations.Repeat, resumes=own)

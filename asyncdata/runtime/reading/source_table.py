@@ -37,10 +37,14 @@ class SourceTable:
     A source's number follows from its place in the plan and the element that opened it, so it is the same in every
     run and every process, whatever the order of opening. Files are remembered; of the inner datasets that are none,
     which may be as many as there are elements, only the first ones are known by name.
+
+    Attributes:
+        lying: Files whose elements can be read by themselves, by number.
     """
 
     def __init__(self) -> None:
         self._sources: dict[int, NamedSource] = {}
+        self.lying: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -48,10 +52,15 @@ class SourceTable:
     def __getitem__(self, number: int) -> NamedSource:
         return self._sources.get(number, _UNNAMED)
 
+    @staticmethod
+    def number(path: tuple[int | str, ...], name: str) -> int:
+        """The number of a source at this place of the plan."""
+        digest = hashlib.blake2b(repr((path, name)).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
     def add(self, path: tuple[int | str, ...], name: str, version: str | None = None, *, is_file: bool = False) -> int:
         """The number of a source that was just opened at this place of the plan."""
-        digest = hashlib.blake2b(repr((path, name)).encode(), digest_size=8).digest()
-        number = int.from_bytes(digest, "little") >> 1
+        number = self.number(path, name)
         if is_file or len(self._sources) < _MOST_NAMES:
             self._sources[number] = NamedSource(name, version, is_file)
         return number

@@ -103,9 +103,13 @@ class _Track:
             self._advance()
             return
         # Two sorted parts, which a stable sort merges. Each was delivered once, unless the state was damaged.
-        later = np.sort(np.concatenate((self.later, positions)), kind="stable")
+        later = np.concatenate((self.later, positions))
+        later.sort(kind="stable")
         if (later[1:] == later[:-1]).any() or (len(later) and later[0] < self.at):
             later = np.unique(later[later >= self.at])
+        self.later = later
+        if not len(later) or later[0] != self.at:
+            return  # the first one is still missing, as it is most of the time behind a shuffle
         missing = np.flatnonzero(later != np.arange(self.at, self.at + len(later)))
         run = int(missing[0]) if len(missing) else len(later)
         self.at += run
@@ -259,7 +263,7 @@ class Delivered:
         first = int(used[:, 0].min())
         keys = np.sort((used[:, 0] - first << _POSITION_BITS) + used[:, 1])
         tracks = keys >> _POSITION_BITS
-        starts = np.flatnonzero(np.diff(tracks, prepend=-1)).tolist()
+        starts = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
         positions = keys & ((1 << _POSITION_BITS) - 1)
         found = []
         for start, stop in pairwise([*starts, len(keys)]):

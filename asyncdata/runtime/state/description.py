@@ -21,11 +21,12 @@ from asyncdata.runtime.state import listings
 from asyncdata.runtime.state.document import VERSION_KEY, check_version, naming_damage, tracks_from_json
 from asyncdata.runtime.state.filling import Filling
 from asyncdata.runtime.state.json_codec import from_json
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import SavedTrack
 
 _KINDS: Final = {
     "slots": "interleave",
-    "buffer": "shuffle",
+    "drawn": "shuffle",
     "batch": "batch",
     "window": "window",
     "number": "repeat or concatenate",
@@ -143,7 +144,7 @@ def describe(state: Mapping[str, Any]) -> StateDescription:
         ...     elements = [next(it) for _ in range(20)]
         ...     state = it.state_dict()
         >>> print(ad.state.describe(state))
-        state of version 1: epoch 0, behind 20 elements
+        state of version 2: epoch 0, behind 20 elements
         seeds: ...
         steps:
           range(start=0, stop=100, step=1, dtype='<i8')
@@ -302,13 +303,15 @@ def _known_repeats(steps: Sequence[str], epoch: str) -> Iterator[str]:
 
 def _counted_repeats(marks: Sequence[tuple[str, Any, int]]) -> Iterator[str]:
     for kind, mark, skip in marks:
-        if kind == _KINDS["buffer"]:
+        if kind == _KINDS["drawn"] and "places" in mark:
+            yield f"{kind}: the {len(mark['places']):,} elements in its buffer are read from where they lie in files"
+        elif kind == _KINDS["drawn"]:
             count = mark["next"] - mark["row"]
             yield (
                 f"{kind}: {count:,} elements of its input are read again, from number {mark['row']:,} on, for the "
-                f"{len(mark['buffer']):,} in its buffer"
+                f"{len(mark['buffer']):,} in its buffer, because they do not lie in files as they are"
             )
-        if kind in (_KINDS["buffer"], _KINDS["slots"], _KINDS["number"]) and skip:
+        if kind in (_KINDS["drawn"], _KINDS["slots"], _KINDS["number"]) and skip:
             yield f"{skip:,} elements behind the mark of {kind} are made again"
 
 
@@ -317,6 +320,8 @@ def _counted_repeats(marks: Sequence[tuple[str, Any, int]]) -> Iterator[str]:
 
 def _readable(value: Any) -> Any:
     """A state with words in place of keys."""
+    if isinstance(value, Places):
+        return {"file": value.origin[:, 0], "record": value.origin[:, 1]}
     if isinstance(value, State):
         mark = _mark_of_step(value)
         if not isinstance(mark, dict):

@@ -1,9 +1,9 @@
 """States as data that JSON can hold, and back. Nothing that is read here is executed.
 
-What JSON knows stands for itself. Everything else is an object with the key ``"~"``, which says what it is. Arrays of
-integers are stored as differences and compressed, because the numbers of a buffer's rows lie close together. First come
-the lowest bytes of all differences, then the next ones: those that vary are apart from those that hardly do, so that a
-compressor that only looks for runs is enough. It takes a tenth of the time of one that looks for anything.
+A value that JSON knows is written as it is. Every other value is an object with the key ``"~"``, which says what it is.
+Arrays of integers are stored as differences and compressed, because the numbers of a buffer's rows lie close together.
+First come the lowest bytes of all differences, then the next ones: those that vary are apart from those that hardly do,
+so that a compressor that only looks for runs is enough. It takes a tenth of the time of one that looks for anything.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import State
+from asyncdata.runtime.state.places import Places
 
 _KIND: Final = "~"
 _NUMBER_KINDS: Final = "biufcSUmM?"
@@ -31,7 +32,7 @@ _DEEPEST: Final = 400
 _PLAIN: Final = frozenset({int, str, bool, type(None)})
 
 
-def to_json(value: Any) -> Any:  # noqa: PLR0911 -- a kind each
+def to_json(value: Any) -> Any:  # noqa: C901, PLR0911 -- a kind each
     """A state, or a part of one.
 
     Raises:
@@ -55,6 +56,8 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 -- a kind each
         return [to_json(item) for item in value]
     if type(value) is tuple:
         return {_KIND: "tuple", "items": [to_json(item) for item in value]}
+    if type(value) is Places:
+        return {_KIND: "places", **to_json(value.columns())}
     if isinstance(value, np.generic):
         return {**_array_to_json(np.asarray(value)), _KIND: "scalar"}
     if type(value) is np.ndarray and value.dtype.kind in _NUMBER_KINDS:
@@ -95,7 +98,7 @@ def from_json(value: Any, depth: int = 0) -> Any:
         raise StateError(f"the state is damaged: {type(error).__name__}: {error}") from error
 
 
-def _object(value: dict[str, Any], depth: int) -> Any:
+def _object(value: dict[str, Any], depth: int) -> Any:  # noqa: PLR0911 -- a kind each
     kind = value[_KIND]
     if kind == "state":
         skip = value["skip"]
@@ -112,6 +115,8 @@ def _object(value: dict[str, Any], depth: int) -> Any:
         return {from_json(key, depth): from_json(item, depth) for key, item in value["items"]}
     if kind == "array":
         return _array(value)
+    if kind == "places":
+        return Places.from_columns({key: from_json(item, depth) for key, item in value.items() if key != _KIND})
     if kind == "packed":
         return from_json(json.loads(_unpacked(value["data"], value["size"])), depth)
     if kind == "scalar":

@@ -38,20 +38,34 @@ class Resume(NamedTuple):
 BEGIN: Final = Resume()
 """There is no state: everything begins."""
 
+_COUNTS: Final = frozenset(
+    ("at", "batch", "drawn", "next", "offset", "passed", "record", "row", "skip", "slot", "taken")
+)
+"""What marks of every kind count by."""
+
 _OF_THE_USER: Final = ("state", "value")
 """What `scan` carries, and what a generator says about itself."""
 
 
 def check_counts(mark: Mark) -> None:
-    """Raises ``TypeError`` where a changed state counts in fractions: they would fail much later, or not at all."""
+    """Raises ``TypeError`` where a changed state counts in anything but integers: it would fail much later, or not."""
     if isinstance(mark, dict):
         for key, item in mark.items():
-            if type(item) is float and key not in _OF_THE_USER:
+            is_wrong = type(item) is not int if key in _COUNTS else type(item) is float and key not in _OF_THE_USER
+            if is_wrong:
                 raise TypeError(f"{key} is {item!r}, which is no integer")
 
 
 Rule: TypeAlias = Callable[[Any, State], Resume]
 """``rule(node, state)``."""
+
+
+def checked(resume: Resume) -> Resume:
+    """The same; raises ``TypeError`` where a changed state has something else than the state of an input."""
+    for state in resume.inputs:
+        if state is not None and not isinstance(state, State):
+            raise TypeError(f"an input begins at {state!r}, which is no state")
+    return resume
 
 
 def again(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule

@@ -23,7 +23,7 @@ import numpy as np
 from asyncdata.memory.advance import Advance, Mark, Rows, State
 
 WHOLE: Final = -1
-"""The position of a track that stands for all of it."""
+"""The position that means all of a track."""
 
 
 class Owner(NamedTuple):

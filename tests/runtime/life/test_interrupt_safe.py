@@ -52,6 +52,27 @@ def test_nobody_is_forgotten() -> None:
         assert not gate._waiting
 
 
+def test_a_signal_that_does_not_end_the_wait_is_seen() -> None:
+    """One that another thread receives, as one that comes right before the main thread begins to wait for its lock."""
+    gate = Gate()
+
+    def interrupt() -> None:
+        while not gate._waiting:
+            pass
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        _wait_for(thread, gate)
+    thread.join()
+
+
+def _wait_for(thread: threading.Thread, gate: Gate) -> None:
+    thread.start()
+    gate.wait(LIMIT_S)
+    thread.join()
+
+
 def test_an_interrupted_wait_takes_nothing_with_it() -> None:
     """Ctrl-C ends the wait; whoever opens the gate afterwards is not held up."""
     gate = Gate()

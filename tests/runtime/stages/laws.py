@@ -38,6 +38,7 @@ from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import block_of_elements
 from asyncdata.runtime.stages.sources.file import SourceFile
+from asyncdata.runtime.state.places import Places
 from asyncdata.workers.thread_pool import ThreadPool
 from tests.samples import samples
 
@@ -241,6 +242,8 @@ def plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, BytesArray):
         return value.tolist()
+    if isinstance(value, Places):
+        return plain(value.columns())
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):

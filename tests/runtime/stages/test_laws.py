@@ -16,7 +16,7 @@ from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
-from asyncdata.runtime.stages.order.shuffle import ShuffleStage
+from asyncdata.runtime.stages.order.shuffle import Pick, ShuffleStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage
@@ -102,6 +102,13 @@ def _shuffle(bench: Bench, kind: Kinds, size: int = 7) -> Stage:
     return ShuffleStage(bench.context("shuffle"), source(bench, kind), size, (1, 2))
 
 
+def _lying(bench: Bench, kind: Kinds) -> Stage:
+    """A shuffle of elements that could be read by themselves, all of one file."""
+    upstream = source(bench, kind)
+    bench.sources.lying.add(bench.sources.number(("scripted",), "scripted"))
+    return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, is_sized=True))
+
+
 def _batch(bench: Bench, upstream: Stage, *, size: int = 4, drop: bool = False) -> Stage:
     return BatchStage(
         bench.context("batch"),
@@ -175,6 +182,7 @@ ANY_KIND: dict[str, Callable[[Bench, Kinds], Stage]] = {
     "skip": lambda bench, kind: SkipStage(bench.context("skip"), source(bench, kind), 17),
     "skip all": lambda bench, kind: SkipStage(bench.context("skip"), source(bench, kind), 170),
     "shuffle": _shuffle,
+    "shuffle of what lies in files": _lying,
     "shuffle one": lambda bench, kind: _shuffle(bench, kind, 1),
     "shuffle all": lambda bench, kind: _shuffle(bench, kind, 100),
     "shuffle of filter": lambda bench, kind: ShuffleStage(bench.context("shuffle"), _filter(bench, kind), 6, (1, 2)),

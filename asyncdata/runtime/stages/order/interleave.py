@@ -108,7 +108,7 @@ class InterleaveStage(Stage):
             fourth argument is the state it is brought back to.
         cycle_length: Inner datasets read in turn.
         block_length: Elements per turn.
-        ahead: Inner datasets opened beyond those that have a slot.
+        ahead: Inner datasets opened beyond those that have a slot; where they read nothing, as many as there are slots.
         spare: Whether storage has requests to spare, so that more may be asked for than will be needed soon.
         tracks: Told of the elements whose datasets have ended, where elements have no fixed order.
         choices: The order in which a sloppy rotation reads slots, where it is noted or repeated.
@@ -138,7 +138,8 @@ class InterleaveStage(Stage):
         self._upstream = upstream
         self._make_inner = make_inner
         self._block_length = block_length
-        self._ahead = ahead
+        self._most_ahead = ahead
+        self._reads = False
         self._ordered = self._in_order = context.ordered
         self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = Turn(0, 0)
@@ -216,6 +217,11 @@ class InterleaveStage(Stage):
         return self._failure is None and not (self._input_ended and not self._elements)
 
     @property
+    def _ahead(self) -> int:
+        """Beyond the length of the cycle only where inner datasets read: others hide nothing, and may be large."""
+        return self._most_ahead if self._reads else min(self._most_ahead, len(self._slots))
+
+    @property
     def _missing(self) -> int:
         """How many inner datasets are to be opened: for the free slots, and ahead."""
         return max(0, self._slots.count(None) + self._ahead - len(self._waiting))
@@ -245,6 +251,7 @@ class InterleaveStage(Stage):
                     element, origin, row, used = self._elements.popleft()
                     inner = self._make_inner(element, origin, used)
                     self._in_order = self._in_order and inner.ordered
+                    self._reads = self._reads or not inner.draining
                     self._waiting.append(_Waiting(inner, row, used))
                     wait = False
                 elif self._input_ended:
@@ -301,7 +308,7 @@ class InterleaveStage(Stage):
     @property
     def draining(self) -> bool:
         """Every inner dataset has a slot, and drains."""
-        if not self._input_ended or self._waiting or self._elements:
+        if self._block is not None or not self._input_ended or self._waiting or self._elements:
             return False
         return all(slot is None or slot.stage.draining for slot in self._slots)
 
@@ -315,14 +322,20 @@ class InterleaveStage(Stage):
     async def _pull(self, limit: int) -> Block | None:
         if self._revived or self._history.rows < self._given:
             await self._revive()
-        while True:
+        while self._block is None:
             filled = await self._fill_ordered() if self._ordered else await self._fill_sloppy()
             if not filled:
                 return self._last_news()
             self._prepare_soon()
-            block = self._emit(limit)
-            if block is not None:
-                return block
+            # What is available is put in order at once, because that costs as much for a few rows of each slot as for
+            # many; small limits are served from it.
+            self._block = self._emit(BLOCK_ROWS)
+        block = self._block
+        if len(block) <= limit:
+            self._block = None
+            return block
+        block, self._block = block.split(limit)
+        return block
 
     def _last_news(self) -> Block | None:
         tail, self._tail = self._tail, EMPTY
@@ -577,6 +590,9 @@ class InterleaveStage(Stage):
         for slot in self._slots:
             if slot is not None:
                 slot.release()
+        if self._block is not None:
+            self._block.release()
+            self._block = None
         inner = [slot.stage for slot in self._slots if slot is not None]
         await close_all([*inner, *(waiting.inner for waiting in self._waiting), *self.inputs])
         self._slots = [None] * len(self._slots)

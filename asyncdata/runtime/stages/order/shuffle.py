@@ -13,14 +13,15 @@ the input used up behind its last row leaves behind the last row of the output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Foreseen
-from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
 from asyncdata.memory.structure import LEAF, Structure
@@ -30,6 +31,7 @@ from asyncdata.runtime.randomness import below
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
+from asyncdata.runtime.state.places import Places, by_place
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
@@ -84,6 +86,11 @@ def _pop(places: list[int], draws: Rows) -> Rows:
     return gone
 
 
+def _written(marks: Marks) -> Marks:
+    """Without those that cannot be: any older one does."""
+    return tuple([each for each in marks if each[1] is not None])
+
+
 def with_history(block: Block) -> list[Column]:
     """The block's columns, then its provenance, then what each row uses up of tracks.
 
@@ -113,6 +120,18 @@ def from_history(structure: Structure, columns: list[Column], marks: Marks = (),
     return Block(structure, tuple(columns[:-2]), origin.array, Advance(len(origin), marks, used, ordered=ordered))
 
 
+class Pick(NamedTuple):
+    """How elements of the input are read by themselves.
+
+    Attributes:
+        read: Makes the stage that reads those at some places, in any order.
+        is_sized: Whether elements are records, and no bytes that were made of them.
+    """
+
+    read: Callable[[Places], Stage]
+    is_sized: bool
+
+
 class ShuffleStage(Stage):
     """See the module's docstring.
 
@@ -121,13 +140,23 @@ class ShuffleStage(Stage):
         upstream: The input.
         buffer_size: Elements in the buffer.
         key: Of the random draws, see `runtime.randomness`.
+        pick: Where elements of the input can be read by themselves; None: the input must give them again.
     """
 
-    def __init__(self, context: StageContext, upstream: Stage, buffer_size: int, key: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        context: StageContext,
+        upstream: Stage,
+        buffer_size: int,
+        key: tuple[int, int],
+        pick: Pick | None = None,
+    ) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
         self._size = buffer_size
         self._key = key
+        self._pick = pick
+        self._picked: Stage | None = None
         self._budget = context.budget
         self._account = context.kept
         self._evacuate = Evacuator(self._budget, self._account)
@@ -141,10 +170,13 @@ class ShuffleStage(Stage):
         self._full = False
         self._draining = False
         self._ended = False
-        self._marker = Marker(every=max(MARK_EVERY, buffer_size))
+        # What is behind a mark is made again: where the buffer is not, that would cost more than the buffer.
+        self._marker = Marker(every=max(MARK_EVERY, buffer_size if pick is None else buffer_size // 2))
         self._history = InputHistory()
+        # Until rows are known by their places alone: then the input need not give them again.
+        self._has_numbers = True
         self._numbers: Rows = np.empty(0, np.int64)
-        self._wanted: Rows | None = None
+        self._wanted: Rows | Places | None = None
         self._until = 0
         self._account.foresee = self._foresee
         self._budget.holders[self] = None
@@ -160,7 +192,7 @@ class ShuffleStage(Stage):
 
     def restore(self, mark: Mark) -> None:
         """See `Stage`: the first pull reads again from the oldest row of the buffer on, and keeps those in it."""
-        self._wanted, self._until = mark["buffer"].copy(), mark["next"]
+        self._wanted, self._until = mark["places"] if "places" in mark else mark["buffer"].copy(), mark["next"]
         self._history.begin(mark["row"], mark["input"])
         self._marker.begin(mark["drawn"], mark["input"])
 
@@ -193,16 +225,43 @@ class ShuffleStage(Stage):
                 await self._evacuate_now_and_then()
         if len(self) < len(wanted):
             raise self._history.too_short(self._until, self.label)
+        self._arrange(np.searchsorted(kept, wanted))
+        self._numbers = wanted
+
+    async def _read_buffer(self, places: Places) -> None:
+        """The buffer as it was: its rows from where they lie."""
+        if self._pick is None:
+            raise StateError("the state is damaged: elements of this input lie in no files", stage=self.label)
+        self._has_numbers = False
+        self._picked = self._pick.read(places)
+        while (block := await self._picked.pull(BLOCK_ROWS)) is not None:
+            await self._pause()
+            if len(block):
+                self._filling.append(block)
+                self._since_evacuation += len(block)
+                await self._evacuate_now_and_then()
+        await self._picked.aclose()
+        origin = np.concatenate([NO_ORIGINS, *(block.origin for block in self._filling)])
+        found, wanted = by_place(origin), by_place(places.origin)
+        if not np.array_equal(origin[found], places.origin[wanted]):
+            raise StateError("the state is damaged: elements of the buffer lie elsewhere", stage=self.label)
+        order = np.empty(len(places), np.int64)
+        order[wanted] = found
+        self._arrange(order)
+
+    def _arrange(self, order: Rows) -> None:
+        """The rows that were read for the buffer, each in its slot."""
         if self._filling:
             whole = Block.concat(self._filling)
-            order = np.searchsorted(kept, wanted)
             self._filling = [whole.reorder(order, whole.advance.reorder(order, ()))]
         self._fill_up()
-        self._numbers = wanted
 
     async def _pull(self, limit: int) -> Block | None:
         if self._wanted is not None:
-            await self._refill(self._wanted)
+            if isinstance(self._wanted, Places):
+                await self._read_buffer(self._wanted)
+            else:
+                await self._refill(self._wanted)
             self._wanted = None
         while not self._full and not self._ended:
             missing = self._size - len(self)
@@ -263,12 +322,14 @@ class ShuffleStage(Stage):
         first = self._history.rows
         self._history.feed(block.advance)
 
-        def mark(row: int, _: State) -> Mark:
-            contents = self._numbers.copy()
-            contents[slots[:row]] = np.arange(first, first + row)
-            return self._mark(contents, drawn + row, first + row)
+        def mark(row: int, state: State) -> Mark:
+            held = [known.copy() for known in self._known(self._columns[-2], self._columns[:-2], self._numbers)]
+            numbers = np.arange(first, first + count)
+            for known, new in zip(held, self._known(ArrayColumn(block.origin), block.columns, numbers), strict=True):
+                known[slots[:row]] = new[:row]
+            return self._mark(held, drawn + row, first + row, state)
 
-        marks = self._marker.after(block.advance, count, mark)
+        marks = _written(self._marker.after(block.advance, count, mark))
         source, written, last = exchange(slots, size)
         self._numbers[written] = first + last
         out: list[Column] = []
@@ -286,17 +347,43 @@ class ShuffleStage(Stage):
         self._columns = [*held.columns, *self._columns[-2:]]
         return block.as_objects()
 
-    def _mark(self, contents: Rows, drawn: int, following: int) -> Mark:
-        """Which rows of the input are in the buffer, slot by slot, and the input's state in front of the oldest."""
-        oldest = int(contents.min())
+    def _known(self, origin: Column, columns: Sequence[Column], numbers: Rows) -> list[Rows]:
+        """What rows of the input are known by: where they lie and how long they are, or their numbers."""
+        if self._pick is None:
+            return [numbers]
+        assert isinstance(origin, ArrayColumn)
+        column = columns[0] if self._pick.is_sized and len(columns) == 1 else None
+        sizes = column.rows[:, 1] if isinstance(column, RefColumn) else np.zeros(len(numbers), np.int64)
+        return [numbers, origin.array, sizes]
+
+    def _mark(self, contents: list[Rows], drawn: int, following: int, state: State) -> Mark:
+        """Which rows of the input are in the buffer, slot by slot, and the state of the input.
+
+        This is the state in front of the oldest row of the buffer, or, where rows can be read by themselves, behind
+        the last row that was taken.
+        """
+        numbers, *lying = contents
+        if lying and (places := self._lying(*lying)) is not None:
+            self._history.forget(following)
+            self._has_numbers = False
+            return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
+        if not self._has_numbers:
+            return None
+        oldest = int(numbers.min())
         self._history.forget(oldest)
         return {
             "drawn": drawn,
-            "buffer": contents,
+            "buffer": numbers,
             "next": following,
             "row": oldest,
             "input": self._history.before(oldest),
         }
+
+    def _lying(self, origin: Rows, sizes: Rows) -> Places | None:
+        """Where the rows of the buffer lie; None if one of them lies nowhere."""
+        sources = self.context.sources
+        places = Places(origin, sizes, lambda number: sources[number].version)
+        return places if sources.lying.issuperset(places.files) else None
 
     def _drain(self, limit: int) -> Block | None:
         """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""
@@ -313,10 +400,12 @@ class ShuffleStage(Stage):
         def mark(row: int) -> Mark:
             left = before.copy()
             _pop(left, draws[:row])
-            return self._mark(self._numbers[left], drawn + row, self._history.rows)
+            known = self._known(self._columns[-2], self._columns[:-2], self._numbers)
+            contents = [each[left] for each in known]
+            return self._mark(contents, drawn + row, self._history.rows, self._marker.input.state)
 
         gone = _pop(places, draws)
-        marks = self._marker.marks(count, mark, ordered=ordered)
+        marks = _written(self._marker.marks(count, mark, ordered=ordered))
         columns = [column.pick(gone) for column in self._columns]
         return from_history(self._structure, columns, marks, ordered=ordered)
 
@@ -331,6 +420,8 @@ class ShuffleStage(Stage):
         self._used_before = self._account.used
 
     async def aclose(self) -> None:
+        if self._picked is not None:
+            await self._picked.aclose()
         for block in self._filling:
             block.release()
         for column in self._columns:

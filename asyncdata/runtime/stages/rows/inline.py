@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import itertools
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -72,6 +73,10 @@ class _Call:
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
+
+    def is_good(self) -> bool:
+        """Whether it has returned."""
+        return self.done and self.error is None
 
 
 class AsyncMapStage(Stage):
@@ -195,12 +200,12 @@ class AsyncMapStage(Stage):
 
     def _ready(self, limit: int) -> list[_Call]:
         """Takes finished calls out of the list; a failed one stays at its head once those before it are delivered."""
-        ready: list[_Call] = []
         if self.context.ordered:
-            while self._calls and self._calls[0].done and self._calls[0].error is None and len(ready) < limit:
-                ready.append(self._calls.popleft())
+            ready = self._first(itertools.takewhile(_Call.is_good, self._calls), limit)
+            for _ in ready:
+                self._calls.popleft()
             return ready
-        ready = [call for call in self._calls if call.done and call.error is None][:limit]
+        ready = self._first(filter(_Call.is_good, self._calls), limit)
         for call in ready:
             self._calls.remove(call)
         if self.context.choices is not None and not self.context.ordered:
@@ -210,6 +215,17 @@ class AsyncMapStage(Stage):
             self._calls.remove(failed)
             self._calls.appendleft(failed)
         return ready
+
+    def _first(self, calls: Iterable[_Call], limit: int) -> list[_Call]:
+        """As many as a block may have: what leaves makes room for other calls, and is in memory that nobody counts."""
+        first: list[_Call] = []
+        nbytes = 0
+        for call in calls:
+            first.append(call)
+            nbytes += element_bytes(call.value)
+            if len(first) == limit or nbytes >= self.context.block_bytes:
+                break
+        return first
 
     def _leave_out(self, call: _Call) -> None:
         """An element that failed becomes the news that it is used up; raises if it may not fail."""

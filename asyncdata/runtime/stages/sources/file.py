@@ -37,6 +37,20 @@ class SourceFile:
     any_order: bool = False
 
 
+def refuse_changed(url: str, version: str | None, before: str | None) -> None:
+    """Compares the version of an object with the one in a state, if that is known.
+
+    Raises:
+        StateError: They differ.
+    """
+    if before is not None and not same_content(url, version, before):
+        raise StateError(
+            f"the object has changed since the state was taken: version {version} here, {before} in the state",
+            url=url,
+            version=version,
+        )
+
+
 class FileStage(Stage):
     """See the module's docstring.
 
@@ -119,13 +133,7 @@ class FileStage(Stage):
         """The file is open: elements can be named by it."""
         if self._number is None:
             version = info.version if info is not None else None
-            if self._version is not None and not same_content(self.url, version, self._version):
-                raise StateError(
-                    f"the object has changed since the state was taken: version {version} here, {self._version} in "
-                    "the state",
-                    url=self.url,
-                    version=version,
-                )
+            refuse_changed(self.url, version, self._version)
             self._number = self.context.sources.add(self.context.path, self.url, version, is_file=True)
 
     def _origin(self, first: int, offsets: Rows) -> Rows:

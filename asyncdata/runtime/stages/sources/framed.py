@@ -26,7 +26,7 @@ from asyncdata.runtime.stages.sources.file import FileStage, SourceFile
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.workers.failure import annotate
 
-_MARK_BYTES: Final = 1 << 20
+_MARK_BYTES: Final = 1 << 18
 """The first record in each so many bytes has a mark, so that large records are not read again from far in front."""
 
 

@@ -204,7 +204,7 @@ def read_manifest(path: Path) -> tuple[list[str] | None, Any]:
 
 
 def write_manifest(path: Path, files: list[str], made_of: Json) -> None:
-    """Says that a snapshot is complete. Of two runs that write at the same time the later one stands."""
+    """Says that a snapshot is complete. Of two runs that write at the same time, the later one wins."""
     path.mkdir(parents=True, exist_ok=True)
     partial = path / f".{MANIFEST}.{secrets.token_hex(4)}.partial"
     try:

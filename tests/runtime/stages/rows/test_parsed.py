@@ -13,6 +13,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
+from asyncdata.runtime.stages.rows import parsed
 from asyncdata.runtime.stages.rows.inline import InlineMapStage
 from asyncdata.runtime.stages.rows.parsed import ParserStage
 from tests.runtime.stages.laws import (
@@ -108,6 +109,16 @@ def test_elements_are_those_of_one_by_one(name: str) -> None:
     found.check_same(whole(MAKERS[name](one_by_one)))
     assert len(found.elements) > 0
     assert (found.error is not None) == ("bad" in name and "left out" not in name)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_slices_of_a_batch_are_the_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a batch takes long, it is parsed a few records at a time: the same values, states and errors."""
+    monkeypatch.setattr(parsed, "LONG_STEP_S", 1e-9)
+    monkeypatch.setattr(parsed, "_FIRST_ROWS", 3)
+    found = check_any_blocking(MAKERS[name](parsing), seeds=range(samples(2, 50)))
+    found.check_same(whole(MAKERS[name](one_by_one)))
+    check_cancelling(MAKERS[name](parsing), steps=range(0, 60, samples(12, 3)))
 
 
 @pytest.mark.parametrize("name", MAKERS)

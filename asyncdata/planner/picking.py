@@ -1,0 +1,76 @@
+"""Which inputs of `shuffle` can be read row by row: those that are records of files, and what `map` makes of each.
+
+    files ─▶ interleave ─▶ filter ─▶ map ─▶ shuffle      rows of the buffer, from somewhere before the oldest of them on
+             PickedRows ───────────▶ map ─▶ shuffle      the same rows, from where they lie
+
+A step that only drops or mixes elements has nothing to do for elements that have passed it. If a step adds elements,
+or joins some, only running it again tells what it makes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from asyncdata.plan.files import FramedFile, PickedRows
+from asyncdata.plan.node import Node, walk
+from asyncdata.plan.sequence import Shard, TakeWhile
+from asyncdata.plan.sources import Items, ListFiles, ManifestFile, TensorSlices, TFRecordFile
+from asyncdata.plan.transformations import Filter, Interleave, Map, Prefetch, Shuffle, Skip, Take, WithOptions
+from asyncdata.spec import BytesSpec
+
+_CHOOSING: Final = (Filter, Shard, Shuffle, Skip, Take, TakeWhile)
+_PASSING: Final = (*_CHOOSING, Map, Prefetch, WithOptions)
+_NAMES: Final = (Items, ListFiles, ManifestFile, Prefetch, Shard, Shuffle, Skip, Take, TensorSlices, WithOptions)
+"""What gives the names of files again, and reads none of them."""
+
+
+def reads_bytes(node: Node) -> bool:
+    """Whether elements are records as they are in files, one file or several in turn."""
+    file = _opened(node)
+    return isinstance(file, TFRecordFile) or (isinstance(file, FramedFile) and file.spec == BytesSpec())
+
+
+def source_of(node: Node) -> Node:
+    """What gives the elements that the last steps of a plan choose from, or make others of."""
+    while isinstance(node, _PASSING):
+        node = node.input
+    return node
+
+
+def file_of(node: Node) -> Node | None:
+    """The file that holds each element of a dataset at a place of its own; None if there is none."""
+    file: Any = source_of(node)
+    return file if reads_bytes(file) and isinstance(file, TFRecordFile | FramedFile) and not file.compression else None
+
+
+def is_pickable(node: Node) -> bool:
+    """Whether elements can be read by themselves, as far as that is known before files are opened."""
+    source = source_of(node)
+    if isinstance(source, Interleave):
+        return all(isinstance(each, _NAMES) for each in walk(source.input))
+    return file_of(source) is not None
+
+
+def picked(node: Node, places: Any) -> Node:
+    """The plan whose elements are those at these places."""
+    if not isinstance(node, _PASSING):
+        return PickedRows(source=node, places=places)
+    below = picked(node.input, places)
+    # What is left out keeps its place in the plan, by which random numbers are keyed.
+    return Take(input=below, count=-1) if isinstance(node, _CHOOSING) else node.with_inputs((below,))
+
+
+def has_step(node: Node, *kinds: type[Node]) -> bool:
+    """Whether one of these kinds of steps is behind `source_of`."""
+    while isinstance(node, _PASSING):
+        if isinstance(node, kinds):
+            return True
+        node = node.input
+    return False
+
+
+def _opened(node: Node) -> Node | None:
+    if isinstance(node, PickedRows):
+        node = node.source
+    file: Node | None = getattr(node.function, "opens", None) if isinstance(node, Interleave) else node
+    return file

@@ -1,0 +1,89 @@
+"""Lowering of what reads the rows of a shuffle's buffer where they lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from asyncdata.memory.accounts import Kind
+from asyncdata.memory.advance import Rows
+from asyncdata.plan.files import PickedRows
+from asyncdata.plan.node import Node
+from asyncdata.plan.sources import Items
+from asyncdata.plan.transformations import Interleave, Map, WithOptions
+from asyncdata.planner.picking import file_of, has_step, is_pickable, picked, source_of
+from asyncdata.runtime.lower.files import framer_of
+from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lowers, made_inside
+from asyncdata.runtime.reading.source_table import SourceTable
+from asyncdata.runtime.scope import Scope
+from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage
+from asyncdata.runtime.stages.order.shuffle import Pick
+from asyncdata.runtime.state.resume import BEGIN, again
+from asyncdata.runtime.user_code import UserFunction
+from asyncdata.types import Element
+
+
+def note_lying(node: Node, scope: Scope) -> None:
+    """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
+    file: Any = file_of(node)
+    if file is not None and not has_step(node, Map, WithOptions):
+        scope.services.sources.lying.add(SourceTable.number(scope.element, file.url))
+
+
+def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
+    """How rows of a shuffle's input are read by themselves; None where they cannot be.
+
+    They cannot where elements are tracked, or may be left out because they fail: a row of the buffer is then more than
+    what it is made of. Nor where files that were replaced are read again.
+    """
+    loose = scope.within is not None or scope.errors is not None or scope.services.options.on_change != "raise"
+    if loose or not is_pickable(node):
+        return None
+    note_lying(source_of(node), scope)
+    anew = dataclasses.replace(scope, resume=BEGIN)
+    return Pick(
+        lambda places: lower_into(picked(node, places), anew, context, context.kept), is_sized=not has_step(node, Map)
+    )
+
+
+@lowers(PickedRows, resumes=again)
+def _picked(node: PickedRows, scope: Scope, context: StageContext) -> Stage:
+    source: Any = node.source
+    several = isinstance(source, Interleave)
+    function = UserFunction(source.function, context) if several else None
+    around = around_inner(source, scope) if several else scope
+
+    wanted = set(node.places.files)
+
+    def opened(element: Element, origin: Rows) -> PickedFile | None:
+        inner, inside = source, scope
+        if function is not None:
+            inner = made_inside(function, element, origin, scope)
+            inside = around.below(1, element=(*scope.element, int(origin[0]), int(origin[1])))
+        file: Any = file_of(inner)
+        number = None if file is None else SourceTable.number(inside.element, file.url)
+        if number is None or number not in wanted:
+            return None
+        note_lying(inner, inside)
+        access = inside.access
+        return PickedFile(
+            number=number,
+            url=file.url,
+            path=inside.element,
+            framer=framer_of(file, inside),
+            io=access.io,
+            info=access.manifest.get(file.url, None),
+        )
+
+    budget = context.budget
+    names = source.input if several else Items(items=(source.url,))
+    return PickedStage(
+        context,
+        node.places,
+        lower(names, scope.below(tasks_verify=False)),
+        opened,
+        account=budget.open(f"read the buffer of {context.label}", rank=scope.rank, kind=Kind.SOURCE),
+        downstream=scope.rows_account,
+        piece_bytes=scope.shares.chunk_bytes // 2,
+    )

@@ -1,0 +1,235 @@
+"""`Places`: where in files the rows of a buffer are, so that a resume reads these rows and few others.
+
+    buffer   slot 0          slot 1          slot 2          …
+    row      file 3, byte 9  file 0, byte 4  file 3, byte 7  …
+                          │ plan: by file and offset, near ones together
+                          ▼
+    spans    file 0: [4, 6)      file 3: [7, 11)
+
+Everything here is pure. Rows are known by their provenance, see `asyncdata.memory.advance`. How many bytes a row has is
+a guess, by which spans are cut: who reads a row goes on to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncdata.memory.advance import ORIGIN_WIDTH, Rows
+
+Versions: TypeAlias = Callable[[int], str | None]
+"""The version of a file, by the number of the source."""
+
+REQUEST_BYTES: Final = 1 << 16
+"""A request costs about as much as so many bytes: gaps that are no longer are read and dropped."""
+
+_MOST_GAPS: Final = 2
+"""All gaps have no more bytes than so many times the rows."""
+
+_AROUND: Final = 16
+"""What a format puts around a record, at the most."""
+
+_UNKNOWN_BYTES: Final = 1 << 12
+"""Size of a record, where neither it nor the distance to another one is known."""
+
+_FEW: Final = 1 << 11
+_TABLE_BITS: Final = 16
+_WIDEST: Final = 8
+_MOST: Final = 1 << 63
+
+
+class RowSpan(NamedTuple):
+    """Rows of one file that are read together.
+
+    Attributes:
+        file: Number of the source.
+        first: Number of the record that the span begins with.
+        offset: First byte of the first row.
+        nbytes: Up to the last byte of the last row, as far as it is known.
+        records: Numbers of the rows' records, ascending.
+    """
+
+    file: int
+    first: int
+    offset: int
+    nbytes: int
+    records: Rows
+
+
+class Places:
+    """See the module's docstring.
+
+    Args:
+        origin: Provenance of each row.
+        sizes: Bytes of each row; 0 where nobody knows.
+        versions: Of the files.
+    """
+
+    __slots__ = ("_columns", "_versions", "origin", "sizes")
+
+    def __init__(self, origin: Rows, sizes: Rows, versions: Versions) -> None:
+        self.origin = origin
+        self.sizes = sizes
+        self._versions = versions
+        self._columns: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    @property
+    def files(self) -> list[int]:
+        """Numbers of the sources."""
+        return _distinct(self.origin[:, 0])[0]
+
+    def __repr__(self) -> str:
+        return f"Places({len(self)} rows)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Places.from_columns, (self.columns(),)
+
+    def version(self, file: int) -> str | None:
+        """The version of a file, where it is known."""
+        return self._versions(file)
+
+    # --- as data -----------------------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, Any]:
+        """As data that JSON can hold by way of `json_codec`; made once, because several states have it."""
+        if self._columns is None:
+            files, index = _distinct(self.origin[:, 0])
+            self._columns = {
+                "rows": len(self),
+                "files": files,
+                "versions": [self._versions(file) for file in files],
+                "file": _narrow(index),
+                "record": _narrow(self.origin[:, 1]),
+                "offset": _narrow(self.origin[:, 3]),
+                "bytes": _narrow(self.sizes),
+            }
+        return self._columns
+
+    @staticmethod
+    def from_columns(columns: Mapping[str, Any]) -> Places:
+        """What `columns` made.
+
+        Raises:
+            KeyError: It is damaged.
+            TypeError: It is damaged.
+            ValueError: It is damaged.
+        """
+        count, files, versions = columns["rows"], columns["files"], columns["versions"]
+        if type(count) is not int or not all(type(file) is int and 0 <= file < _MOST for file in files):
+            raise TypeError("rows of a buffer, or numbers of files")
+        if not all(version is None or type(version) is str for version in versions):
+            raise TypeError("versions of files")
+        index = _wide(columns["file"], count)
+        if (index >= len(files)).any():
+            raise ValueError("a file is missing")
+        origin = np.zeros((count, ORIGIN_WIDTH), np.int64)
+        origin[:, 0] = np.array(files, np.int64).take(index)
+        origin[:, 1] = _wide(columns["record"], count)
+        origin[:, 3] = _wide(columns["offset"], count)
+        return Places(origin, _wide(columns["bytes"], count), dict(zip(files, versions, strict=True)).get)
+
+    # --- to be read --------------------------------------------------------------------------------------------
+
+    def spans(self, most_bytes: int) -> list[RowSpan]:
+        """What is read together, by file and offset.
+
+        Args:
+            most_bytes: Of a span, unless it is of one row.
+        """
+        order = by_place(self.origin)
+        file, record, _, offset = self.origin[order].T
+        sizes = self.sizes[order] + _AROUND if self.sizes.any() else guessed(file, record, offset)
+        stops = offset + sizes
+        gaps = np.maximum(offset[1:] - stops[:-1], 0)
+        joined = joinable(gaps, file[1:] == file[:-1], _MOST_GAPS * int(sizes.sum())).tolist()
+        begins = [0] if len(order) else []
+        starts, ends = offset.tolist(), stops.tolist()
+        for row, is_joined in enumerate(joined, 1):
+            if not is_joined or ends[row] - starts[begins[-1]] > most_bytes:
+                begins.append(row)
+        return [
+            RowSpan(int(file[a]), int(record[a]), starts[a], ends[b - 1] - starts[a], record[a:b])
+            for a, b in zip(begins, [*begins[1:], len(order)], strict=True)
+        ]
+
+
+def by_place(origin: Rows) -> Rows:
+    """The rows by file and offset."""
+    return np.lexsort((origin[:, 3], origin[:, 0]))
+
+
+def joinable(gaps: Rows, same_file: npt.NDArray[np.bool_], most_bytes: int) -> npt.NDArray[np.bool_]:
+    """Which neighbours are read by one request: as many as possible, and none that cost more than a request saves.
+
+    Args:
+        gaps: Bytes between each row and the next one.
+        same_file: Whether both are of one file.
+        most_bytes: All gaps that are read together have no more.
+    """
+    joined = np.zeros(len(gaps), bool)
+    near = np.flatnonzero(same_file & (gaps <= REQUEST_BYTES))
+    # The smallest gaps first: so that many of them fit.
+    near = near[np.argsort(gaps[near], kind="stable")]
+    joined[near[np.cumsum(gaps[near]) <= most_bytes]] = True
+    return joined
+
+
+def guessed(file: Rows, record: Rows, offset: Rows) -> Rows:
+    """The size of each row: the mean of the records up to the next row of its file; rows are by file and offset."""
+    same = file[1:] == file[:-1]
+    between = np.diff(offset)[same] // np.maximum(np.diff(record)[same], 1)
+    sizes = np.full(len(file), int(between.mean()) if len(between) else _UNKNOWN_BYTES, np.int64)
+    sizes[:-1][same] = between
+    return np.maximum(sizes, 1)
+
+
+def _distinct(numbers: Rows) -> tuple[list[int], Rows]:
+    """The different numbers, and for each of the numbers which one it is."""
+    if len(numbers) < _FEW:
+        found, index = np.unique(numbers, return_inverse=True)
+        return found.tolist(), index
+    low = numbers & ((1 << _TABLE_BITS) - 1)
+    table = np.zeros(1 << _TABLE_BITS, np.int64)
+    table[low] = numbers
+    if (table[low] != numbers).any():
+        found, index = np.unique(numbers, return_inverse=True)
+        return found.tolist(), index
+    # None has the low bits of another one, which takes a tenth of the time of sorting them.
+    present = np.zeros(len(table), bool)
+    present[low] = True
+    places = np.flatnonzero(present)
+    numbered = np.empty(len(table), np.int64)
+    numbered[places] = np.arange(len(places))
+    return table[places].tolist(), numbered[low]
+
+
+def _narrow(column: Rows) -> list[Any]:
+    """The least of the numbers, and in as few bytes as the largest needs how much each is more."""
+    if not len(column):
+        return []
+    least = int(column.min())
+    more = np.ascontiguousarray(column - least)
+    width = (int(more.max()).bit_length() + 7) // 8
+    return [least, more.astype("<u8").view(np.uint8).reshape(-1, _WIDEST)[:, :width].tobytes()]
+
+
+def _wide(narrow: Any, count: int) -> Rows:
+    """What `_narrow` was given."""
+    least, data = narrow or (0, b"")
+    if type(least) is not int or type(data) is not bytes or not 0 <= least < _MOST:
+        raise TypeError("a column of a buffer")
+    width, rest = divmod(len(data), count) if count > 0 else (0, count)
+    if rest or width > _WIDEST:
+        raise ValueError("the rows of a buffer")
+    octets = np.zeros((count, _WIDEST), np.uint8)
+    octets[:, :width] = np.frombuffer(data, np.uint8).reshape(count, width)
+    column = octets.view("<i8").reshape(count) + least
+    if (column < 0).any():
+        raise ValueError("a column of a buffer")
+    return column

@@ -1,0 +1,217 @@
+"""A shuffle's buffer is read again from where its elements lie in files: exactly, and little else."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncdata as ad
+from fake_gcs import FakeGCS
+from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
+from tests.samples import samples
+
+D = ad.Dataset
+
+
+@pytest.fixture(autouse=True)
+def runtime() -> Iterator[None]:
+    """One for all pipelines of a test."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of records, lines and rows of one length: few, none, one, many, large."""
+    made = tmp_path_factory.mktemp("buffer")
+    for number, (count, size) in enumerate([(40, 0), (0, 0), (1, 30), (300, 700), (9, 90_000), (120, 40)]):
+        rows = [row.replace(b"\n", b"_").replace(b"\r", b"_") for row in records(number, count, size)]
+        (made / f"{number}.tfrecord").write_bytes(shard_bytes(rows))
+        (made / f"{number}.tfrecord.gz").write_bytes(shard_bytes(rows, "GZIP"))
+        (made / f"{number}.txt").write_bytes(b"".join(row + b"\r\n" * (n % 2) + b"\n" for n, row in enumerate(rows)))
+        (made / f"{number}.fixed").write_bytes(b"h" + b"".join(row.ljust(9)[:9] for row in rows))
+    return made
+
+
+def doubled(element: bytes) -> bytes:
+    """A function between files and shuffle."""
+    return element * 2
+
+
+def numbered(element: bytes, rng: Any) -> tuple[bytes, int]:
+    """A function with random numbers, which belong to the element."""
+    return element, int(rng.integers(1000))
+
+
+def names(folder: Path, kind: str, *, shuffle: bool = False) -> ad.Dataset:
+    """Files of one format."""
+    return D.list_files(f"{folder}/*.{kind}", shuffle=shuffle, seed=3)
+
+
+KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
+    "records": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3),
+    "records of shuffled files": lambda p: names(p, "tfrecord", shuffle=True).interleave(ad.TFRecordDataset, 2, 5),
+    "one after the other": lambda p: ad.TFRecordDataset([f"{p}/{n}.tfrecord" for n in (3, 1, 3, 5)]),
+    "one file": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord"),
+    "lines": lambda p: names(p, "txt").interleave(ad.TextLineDataset, 6),
+    "fixed": lambda p: names(p, "fixed").interleave(lambda f: ad.FixedLengthRecordDataset(f, 9, 1), 4),
+    "map behind": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(doubled).prefetch(99),
+    "random map behind": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(numbered, rng=True),
+    "options behind": lambda p: (
+        names(p, "tfrecord")
+        .interleave(ad.TFRecordDataset, 3)
+        .with_options(ad.Options(storage={"gs": {"token": "anon"}}))
+    ),
+    "threads behind": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(doubled, 2),
+    "shuffle inside": lambda p: names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).shuffle(20, seed=2), 3),
+    "two shuffles": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).shuffle(50, seed=8),
+    "filter": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).filter(lambda x: len(x) % 3),
+    "filter inside": lambda p: names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).filter(len), 3),
+    "some": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").skip(5).take(250).take_while(len).map(numbered, rng=True),
+}
+"""Inputs of a shuffle whose elements lie in files."""
+
+OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
+    "map inside": lambda p: names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).map(len), 3),
+    "options inside": lambda p: names(p, "tfrecord").interleave(
+        lambda f: ad.TFRecordDataset(f).with_options(ad.Options(storage={"gs": {"token": "anon"}})), 3
+    ),
+    "compressed": lambda p: names(p, "tfrecord.gz").interleave(lambda f: ad.TFRecordDataset(f, "GZIP"), 3),
+    "some compressed": lambda p: D.list_files(f"{p}/*.tfrecord*", shuffle=False).interleave(
+        lambda f: ad.TFRecordDataset(f, "GZIP" if f.endswith(".gz") else None), 2
+    ),
+    "flat_map": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").flat_map(lambda x: D.from_tensors(x).repeat(2)),
+    "batch": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").batch(7).unbatch(),
+    "repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").repeat(3),
+    "generated names": lambda p: D.from_generator(lambda: [f"{p}/3.tfrecord"]).interleave(ad.TFRecordDataset, 3),
+    "numbers": lambda _: D.range(300),
+}
+"""Inputs whose elements, or some of them, have to be made again."""
+
+
+def plain(element: Any) -> Any:
+    """What can be compared."""
+    return element if isinstance(element, bytes | tuple) else int(element)
+
+
+def state_of(it: ad.PipelineIterator) -> Any:
+    """As it is read from a file."""
+    return json.loads(json.dumps(it.state_dict()))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
+def test_the_rest_comes_in_the_same_order(kind: str, folder: Path) -> None:
+    """From a state at any element, and from a state of the resumed iterator."""
+    draw = random.Random(kind)
+    for size in [7, 150, 2000] * samples(1, 10):
+        dataset = {**KINDS, **OTHERS}[kind](folder).shuffle(size, seed=5).with_options(ad.Options(seed=9))
+        with dataset.iterator(epoch=2) as it:
+            elements = [plain(element) for element in it]
+        first = draw.randint(0, len(elements))
+        second = draw.randint(first, len(elements))
+        with dataset.iterator(epoch=2) as it:
+            for _ in range(first):
+                next(it)
+            state = state_of(it)
+        with dataset.iterator(state=state) as it:
+            assert [plain(next(it)) for _ in range(first, second)] == elements[first:second]
+            state = state_of(it)
+            assert [plain(element) for element in it] == elements[second:]
+        with dataset.iterator(state=state) as it:
+            assert [plain(element) for element in it] == elements[second:], (first, second)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
+def test_a_state_says_how_the_buffer_is_read(kind: str, folder: Path) -> None:
+    """From where its elements lie, or by giving the input again."""
+    dataset = {**KINDS, **OTHERS}[kind](folder).shuffle(30, seed=5)
+    with dataset.iterator() as it:
+        for _ in range(35):
+            next(it)
+        text = str(ad.state.describe(it.state_dict()))
+    lies = kind in KINDS
+    assert ("the 30 elements in its buffer are read from where they lie" in text) is lies, text
+    assert ("elements of its input are read again" in text) is (not lies), text
+
+
+def read_after_resume(server: FakeGCS, dataset: ad.Dataset, options: ad.Options, count: int) -> tuple[int, int]:
+    """Takes so many elements, and goes on from their state in another Runtime: elements left, bytes sent for them."""
+    with ad.Runtime(options), dataset.iterator() as it:
+        for _ in range(count):
+            next(it)
+        state = state_of(it)
+    before = len(server.journal)
+    with ad.Runtime(options):
+        rest = sum(1 for _ in dataset.iterator(state=state))
+    return rest, sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("nbytes", "count", "buffer"), [(500, 1500, 4000), (66_000, 30, 120)])
+def test_little_more_is_read_than_what_is_left(part: float, nbytes: int, count: int, buffer: int) -> None:
+    """What is left, gaps in the buffer, what is made again behind the mark, and a piece of each open file.
+
+    Of short records, gaps have up to twice as many bytes as the buffer; of long ones, every gap costs more than a
+    request.
+    """
+    shards, cycle = 16, 4
+    record = nbytes + 16
+    with FakeGCS(buckets=[BUCKET]) as server:
+        put_shards(server, shards, count, nbytes)
+        options = ad.Options(storage=gs_storage(server), num_workers=0, memory_limit_bytes=256 << 20)
+        files = D.list_files(f"gs://{BUCKET}/*.tfrecord", shuffle=False)
+        dataset = files.interleave(ad.TFRecordDataset, cycle).shuffle(buffer, seed=1)
+        delivered = int(part * shards * count)
+        rest, sent = read_after_resume(server, dataset, options, delivered)
+    assert rest == shards * count - delivered
+    again = max(buffer // 2, 1024)
+    gaps = 2 * buffer if nbytes < 1 << 16 else 0
+    assert sent <= (rest + gaps + again) * record + cycle * (3 << 18), (sent / record, rest)
+
+
+def test_an_object_that_was_replaced_is_refused() -> None:
+    """Also if all of it was read, and only the buffer has elements of it."""
+    with FakeGCS(buckets=[BUCKET]) as server:
+        urls = put_shards(server, 3, 50, 10)
+        options = ad.Options(storage=gs_storage(server), num_workers=0)
+        dataset = ad.TFRecordDataset(urls).shuffle(20, seed=1)
+        with ad.Runtime(options):
+            with dataset.iterator() as it:
+                for _ in range(60):
+                    next(it)
+                state = state_of(it)
+            server.put(BUCKET, "shard-000.tfrecord", shard_bytes(records(7, 50, 10)))
+            with pytest.raises(ad.StateError, match="changed since the state was taken"):
+                list(dataset.iterator(state=state))
+
+
+@pytest.mark.parametrize("kind", ["records", "threads behind"])
+@pytest.mark.parametrize("isolate", [False, True])
+def test_little_memory_is_enough(kind: str, isolate: bool, folder: Path) -> None:
+    """Under a limit that the pipeline just runs with, in this process and in another one."""
+    dataset = KINDS[kind](folder).shuffle(300, seed=5).batch(8)
+    with ad.Runtime(ad.Options(num_workers=0, memory_limit_bytes=8 << 20, isolate=isolate)):
+        with dataset.iterator(epoch=1) as it:
+            batches, states = [], []
+            for batch in it:
+                batches.append(batch.tolist())
+                states.append(it.state_dict())
+        for count in random.Random(kind).sample(range(len(states)), samples(2, 10)):
+            with dataset.iterator(state=json.loads(json.dumps(states[count]))) as it:
+                assert [batch.tolist() for batch in it] == batches[count + 1 :]
+
+
+def test_states_of_version_1_are_read(folder: Path) -> None:
+    """They know the buffer's elements by their numbers."""
+    dataset = OTHERS["compressed"](folder).shuffle(50, seed=5)
+    with dataset.iterator() as it:
+        for _ in range(60):
+            next(it)
+        state = {**state_of(it), "asyncdata_state": 1}
+        rest = list(it)
+    assert list(dataset.iterator(state=state)) == rest

@@ -1,0 +1,141 @@
+"""`Places`: what is read for the rows of a buffer, and what a state says of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncdata.errors import StateError
+from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.places import REQUEST_BYTES, Places, by_place, joinable
+from tests.samples import samples
+
+VERSIONS = {3: "7", 5: None, 1 << 62: "x"}
+
+
+def drawn(seed: int, count: int, *, same_size: bool = False) -> Places:
+    """Rows of some files, in any order."""
+    draw = random.Random(seed)
+    rows: list[tuple[int, int, int, int, int]] = []
+    for file in VERSIONS:
+        at = draw.choice([0, 1 << 33])
+        for record in range(draw.randint(1, 3 * count)):
+            size = 100 if same_size else draw.randint(0, draw.choice([10, 3000, 1 << 18]))
+            rows.append((file, record, 0, at, size))
+            at += size + 16
+    chosen = np.array(draw.sample(rows, min(count, len(rows))), np.int64).reshape(-1, 5)
+    return Places(chosen[:, :4].copy(), chosen[:, 4].copy(), VERSIONS.get)
+
+
+def fewest(gaps: list[int], same: list[bool], most: int) -> int:
+    """Requests, if everything that may be joined is tried."""
+    near = [i for i, gap in enumerate(gaps) if same[i] and gap <= REQUEST_BYTES]
+    parts = (part for count in range(len(near) + 1) for part in itertools.combinations(near, count))
+    return len(gaps) + 1 - max(len(part) for part in parts if sum(gaps[i] for i in part) <= most)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2 * REQUEST_BYTES), st.booleans()), max_size=8),
+    st.integers(0, 6 * REQUEST_BYTES),
+)
+def test_no_fewer_requests_read_as_few_bytes(rows: list[tuple[int, bool]], most: int) -> None:
+    """Of all ways to join neighbours; and no gap is read that is longer than a request is worth."""
+    gaps, same = [gap for gap, _ in rows], [is_same for _, is_same in rows]
+    joined = joinable(np.array(gaps, np.int64), np.array(same, bool), most)
+    assert sum(gap for gap, is_joined in zip(gaps, joined, strict=True) if is_joined) <= most
+    assert all(same[i] and gaps[i] <= REQUEST_BYTES for i in np.flatnonzero(joined))
+    assert len(gaps) + 1 - joined.sum() == fewest(gaps, same, most)
+
+
+@pytest.mark.parametrize("seed", range(samples(50, 2000)))
+def test_spans_contain_each_row_once(seed: int) -> None:
+    """In order, within the bytes of a span; all spans together read no more than three times the rows."""
+    places = drawn(seed, 1 + seed % 60)
+    most = random.Random(seed).choice([1, 5000, 1 << 20])
+    spans = places.spans(most)
+    ordered, sizes = places.origin[by_place(places.origin)], places.sizes[by_place(places.origin)]
+    assert [[span.file, record] for span in spans for record in span.records.tolist()] == ordered[:, :2].tolist()
+    row = 0
+    for span in spans:
+        last = row + len(span.records) - 1
+        assert [span.first, span.offset] == ordered[row, [1, 3]].tolist()
+        assert span.offset + span.nbytes == ordered[last, 3] + sizes[last] + 16
+        assert span.nbytes <= most or len(span.records) == 1
+        row = last + 1
+    assert sum(span.nbytes for span in spans) <= 3 * (sizes.sum() + 16 * len(sizes))
+
+
+@pytest.mark.parametrize("seed", range(samples(20, 500)))
+def test_sizes_are_guessed_from_offsets(seed: int) -> None:
+    """Of records of one size the guess is right, where two rows of a file tell."""
+    places = drawn(seed, 1 + seed % 60, same_size=True)
+    known = places.spans(5000)
+    places.sizes[:] = 0
+    guessed = places.spans(5000)
+    if len(places) > 40:
+        assert [span[:4] for span in guessed] == [span[:4] for span in known]
+    assert all(span.nbytes > 0 for span in guessed)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30, 5000])
+def test_what_is_saved_comes_back(count: int) -> None:
+    """As JSON and to another process."""
+    places = drawn(count, count) if count else Places(np.empty((0, 4), np.int64), np.empty(0, np.int64), VERSIONS.get)
+    for again in (from_json(json.loads(json.dumps(to_json(places)))), pickle.loads(pickle.dumps(places))):
+        assert np.array_equal(again.origin, places.origin)
+        assert np.array_equal(again.sizes, places.sizes)
+        assert [again.version(file) for file in again.files] == [VERSIONS[file] for file in places.files]
+
+
+def test_files_whose_numbers_look_alike_are_told_apart() -> None:
+    """Their lowest bits tell most files apart, and need not."""
+    origin = np.zeros((5000, 4), np.int64)
+    origin[:, 0] = np.arange(5000) % 3 << 20
+    places = Places(origin, np.zeros(5000, np.int64), lambda _: None)
+    assert places.files == [0, 1 << 20, 2 << 20]
+    assert np.array_equal(from_json(to_json(places)).origin, origin)
+
+
+def test_a_row_takes_few_bytes() -> None:
+    """At most 24 of a state, for 64 files of some GB."""
+    draw = np.random.default_rng(1)
+    count = 10_000
+    origin = np.zeros((count, 4), np.int64)
+    origin[:, 0] = draw.integers(0, 1 << 62, 64)[draw.integers(0, 64, count)]
+    origin[:, 1] = draw.integers(0, 1 << 20, count)
+    origin[:, 3] = draw.integers(0, 1 << 32, count)
+    places = Places(origin, draw.integers(0, 1 << 20, count), lambda _: "1700000000000000")
+    assert len(json.dumps(to_json(places))) <= 24 * count + 64 * 64 + 2000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": -1},
+        {"rows": "3"},
+        {"rows": 7},
+        {"files": [1 << 63]},
+        {"files": ["x"]},
+        {"files": []},
+        {"versions": []},
+        {"versions": [1, 2, 3]},
+        {"record": [0]},
+        {"record": [-1, {"~": "bytes", "data": ""}]},
+        {"offset": [1 << 70, {"~": "bytes", "data": ""}]},
+        {"offset": 3},
+        {"bytes": [0, "text"]},
+    ],
+)
+def test_damage_is_refused(change: dict[str, Any]) -> None:
+    """With a StateError, whatever was changed."""
+    value = to_json(drawn(3, 10))
+    with pytest.raises(StateError, match="damaged"):
+        from_json({**value, **change})
