@@ -72,6 +72,16 @@ class Used:
         index[: len(shift)] += shift
         return Used(self.pairs.take(index, axis=0), ends)
 
+    def pick(self, rows: _Ints) -> Used:
+        """That of some rows, in any order, without the tail."""
+        if self.ends is None:
+            return Used(self.pairs.take(rows, axis=0))
+        begins = np.where(rows > 0, self.ends[rows - 1], 0)
+        counts = self.ends[rows] - begins
+        ends = np.cumsum(counts)
+        index = (begins - ends + counts).repeat(counts) + np.arange(counts.sum())
+        return Used(self.pairs.take(index, axis=0), ends)
+
     def adding(self, pairs: _Ints) -> Used:
         """That of rows each of which also uses up one of these, in front of its own last one."""
         ends = self._all_ends()

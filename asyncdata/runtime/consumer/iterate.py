@@ -303,18 +303,19 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             refused = readers.part.refused
             bound: str | None = None
             tracks: tuple[SavedTrack, ...] = ()
+            state: State | None
+            state, ordered = self._positions.at(at)
+            in_order = ordered and not readers.part.causes
             if readers.is_tracked:
                 delivered = self._positions.delivered(at)
                 refused, bound = delivered.refused, delivered.bound
-                tracks = delivered.saved() if refused is None else ()
+                tracks = delivered.saved(in_order=in_order) if refused is None else ()
             elif not readers.part.steps:
                 refused = (
                     "a step of an inner dataset passes elements on as they are ready: no position describes which "
                     "of them were delivered"
                 )
-            state: State | None
-            state, ordered = self._positions.at(at)
-            if readers.part.causes or not ordered:
+            if not in_order:
                 if refused is not None:
                     raise StateError(f"{refused}. deterministic=True keeps the order")
                 state = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
 from asyncdata.plan.files import PickedRows
@@ -19,6 +20,7 @@ from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage
 from asyncdata.runtime.stages.order.shuffle import Pick
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.resume import BEGIN, again
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
@@ -34,17 +36,23 @@ def note_lying(node: Node, scope: Scope) -> None:
 def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
     """How rows of a shuffle's input are read by themselves; None where they cannot be.
 
-    They cannot where elements are tracked, or may be left out because they fail: a row of the buffer is then more than
-    what it is made of. Nor where files that were replaced are read again.
+    They cannot where what `map` makes of a row may be left out because it fails, where files that were replaced are
+    read again, and where elements have no fixed order, because nothing but what was delivered is known of them then.
     """
-    loose = scope.within is not None or scope.errors is not None or scope.services.options.on_change != "raise"
-    if loose or not is_pickable(node):
+    is_tracked, is_mapped = scope.within is not None, has_step(node, Map)
+    loose = (is_mapped and scope.errors is not None) or (is_tracked and not scope.services.tracks.in_order)
+    if loose or scope.services.options.on_change != "raise" or not is_pickable(node):
         return None
     note_lying(source_of(node), scope)
-    anew = dataclasses.replace(scope, resume=BEGIN)
-    return Pick(
-        lambda places: lower_into(picked(node, places), anew, context, context.kept), is_sized=not has_step(node, Map)
-    )
+    # The rows have been given their positions before.
+    anew = dataclasses.replace(scope, resume=BEGIN, within=None)
+
+    def read(places: Places) -> Stage:
+        if (places.used is not None) != is_tracked:
+            raise StateError("the state is damaged: the buffer's elements have positions, or miss them")
+        return lower_into(picked(node, places), anew, context, context.kept)
+
+    return Pick(read, is_sized=not is_mapped)
 
 
 @lowers(PickedRows, resumes=again)

@@ -70,7 +70,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
         within = None if scope.within is None else Owner(int(used[-1, 0]), int(used[-1, 1]))
         changes = {"element": path, "shards": shards, "any_order": any_order, "state": state, "within": within}
         inside = around.below(1, **changes)
-        if within is None:
+        if within is None or scope.services.tracks.in_order:
             note_lying(inner, inside)
         return lower_inner(inner, inside)
 

@@ -36,6 +36,8 @@ from asyncdata.runtime.state.tracks import (
 _POSITION_BITS: Final = 40
 """Of a position; the rest is left for the number of its track among those that are sorted together."""
 
+_TRACK_BITS: Final = 63 - _POSITION_BITS
+
 _SETTLE_ROWS: Final = 1 << 16
 """Rows that are collected before they are sorted: sorting costs less by the row than keeping each in its place."""
 
@@ -152,8 +154,9 @@ class Delivered:
         self._pending_rows = 0
         self._ended: list[int] = []
         self._closed: list[tuple[int, int]] = []
-        for number, track in enumerate(saved):
-            self._enter(number, track)
+        for track in saved:
+            self._enter(track.number, track)
+        self.hear([Closed(np.array([(track.number, position)])) for track in saved for position in track.closed])
 
     def copy(self) -> Delivered:
         """Another one, which knows the same."""
@@ -231,17 +234,25 @@ class Delivered:
         if self._pending_rows > _SETTLE_ROWS:
             self._settle()
 
-    def saved(self) -> tuple[SavedTrack, ...]:
-        """The tracks for a state: those with something left to deliver, and those of the pipeline itself."""
+    def saved(self, *, in_order: bool = False) -> tuple[SavedTrack, ...]:
+        """The tracks for a state: those with something left to deliver, and those of the pipeline itself.
+
+        Args:
+            in_order: Whether the state is also a position. From there on, datasets that have ended do not end again.
+                What else their elements use up, which are others that were dropped, counts as delivered then.
+        """
         self._settle()
-        numbers = {number: index for index, number in enumerate(sorted(self._tracks))}
+        if in_order:
+            for track in self._tracks.values():
+                self._pending += [used[:-1] for used in track.closed.values()]
+            self._settle()
         found = []
-        for number in numbers:
-            saved = self._tracks[number].saved()
-            around = saved.owner.track
-            if (number_of := numbers.get(around, around)) != around:
-                saved.owner = saved.owner._replace(track=number_of)
-            saved.keys = self._tracks[number].delivered_keys()
+        for number in sorted(self._tracks):
+            track = self._tracks[number]
+            saved = track.saved()
+            saved.number, saved.keys = number, track.delivered_keys()
+            if in_order and track.closed:
+                saved.closed = np.array(sorted(track.closed), np.int64)
             found.append(saved)
         return tuple(found)
 
@@ -259,14 +270,17 @@ class Delivered:
         """Enters positions; returns their tracks."""
         if not len(used):
             return []
-        # Both in one number, which sorts in a fraction of the time.
-        first = int(used[:, 0].min())
-        keys = np.sort((used[:, 0] - first << _POSITION_BITS) + used[:, 1])
-        tracks = keys >> _POSITION_BITS
+        first, last = int(used[:, 0].min()), int(used[:, 0].max())
+        if last - first >> _TRACK_BITS:
+            tracks, positions = used[np.lexsort((used[:, 1], used[:, 0]))].T
+            first = 0
+        else:
+            # Both in one number, which sorts in a fraction of the time.
+            keys = np.sort((used[:, 0] - first << _POSITION_BITS) + used[:, 1])
+            tracks, positions = keys >> _POSITION_BITS, keys & ((1 << _POSITION_BITS) - 1)
         starts = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
-        positions = keys & ((1 << _POSITION_BITS) - 1)
         found = []
-        for start, stop in pairwise([*starts, len(keys)]):
+        for start, stop in pairwise([*starts, len(tracks)]):
             number = first + int(tracks[start])
             if number in self._tracks:
                 self._tracks[number].add(positions[start:stop])

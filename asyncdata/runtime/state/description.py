@@ -144,7 +144,7 @@ def describe(state: Mapping[str, Any]) -> StateDescription:
         ...     elements = [next(it) for _ in range(20)]
         ...     state = it.state_dict()
         >>> print(ad.state.describe(state))
-        state of version 2: epoch 0, behind 20 elements
+        state of version 3: epoch 0, behind 20 elements
         seeds: ...
         steps:
           range(start=0, stop=100, step=1, dtype='<i8')
@@ -229,8 +229,8 @@ class _Decoded:
         """What `diff` compares, by the words for it."""
         plan = {f"step {number}": line for number, line in enumerate(self.plan)}
         tracks = {
-            f"delivered of input {number}": {"before": track.at, "later": track.later, "all": track.total}
-            for number, track in enumerate(self.tracks)
+            f"delivered of input {track.number}": {"before": track.at, "later": track.later, "all": track.total}
+            for track in self.tracks
         }
         return {**self._simple, **plan, **self._listed, **tracks, **_readable(self.state)}
 
@@ -269,10 +269,10 @@ def _kind(mark: Any) -> str | None:
 
 def _delivered(tracks: Sequence[SavedTrack]) -> Iterator[str]:
     untouched = 0
-    for number, track in enumerate(tracks):
+    for track in tracks:
         around = "" if track.owner.track < 0 else f", made of element {track.owner.position:,} of {track.owner.track}"
         total = "" if track.total is None else f" of {track.total:,}"
-        text = f"input {number}{around}: the first {track.at:,}{total}"
+        text = f"input {track.number}{around}: the first {track.at:,}{total}"
         if len(track.later):
             missing = int(track.later[-1]) + 1 - track.delivered
             text += f" and {len(track.later):,} later ones; {missing:,} between them were not"

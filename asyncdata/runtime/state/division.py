@@ -46,13 +46,13 @@ class _Reader(NamedTuple):
     Attributes:
         document: The state.
         number: Of the reader.
-        tracks: All of them.
+        tracks: All of them, by number.
         outer: Numbers of those that do not belong to an element of `shard`, by the repetitions around them.
     """
 
     document: Mapping[str, Any]
     number: int
-    tracks: tuple[SavedTrack, ...]
+    tracks: dict[int, SavedTrack]
     outer: dict[Epochs, int]
 
     def at(self, epochs: Epochs) -> SavedTrack:
@@ -132,7 +132,7 @@ def _readers(states: Sequence[Mapping[str, Any]]) -> list[_Reader]:
         if index in found:
             raise StateError(f"two of the states are of {shard_name(num_shards, index)}")
         counts.add(num_shards)
-        tracks = tracks_from_json(state)
+        tracks = {track.number: track for track in tracks_from_json(state)}
         found[index] = _Reader(state, index, tracks, _outer(tracks, division["step"]))
     if len(counts) != 1:
         raise StateError(f"the states are of {' and '.join(map(str, sorted(counts))) or 'no'} readers")
@@ -143,9 +143,9 @@ def _readers(states: Sequence[Mapping[str, Any]]) -> list[_Reader]:
     return [found[index] for index in range(count)]
 
 
-def _outer(tracks: tuple[SavedTrack, ...], level: int) -> dict[Epochs, int]:
+def _outer(tracks: Mapping[int, SavedTrack], level: int) -> dict[Epochs, int]:
     epochs: dict[int, Epochs] = {}
-    for number, track in enumerate(tracks):
+    for number, track in tracks.items():
         around = epochs.get(track.owner.track)
         if track.owner.track == Owner().track:
             epochs[number] = ()
@@ -201,7 +201,8 @@ def _divided(readers: Sequence[_Reader], count: int, level: int) -> list[list[Sa
             first, later = _joined(tracks)
             kept = [_share(tracks, first, later, count, index) for index in range(count)]
         for index, track in enumerate(kept):
-            made[index].append(SavedTrack(owner, len(epochs), track.at, track.later, track.total, track.state))
+            share = SavedTrack(owner, len(epochs), track.at, track.later, track.total, track.state, number=number)
+            made[index].append(share)
     for reader in readers:
         _hand_over(reader, len(readers), numbers, made, level)
     return made
@@ -256,7 +257,7 @@ def _hand_over(
     """Gives the tracks of elements that were begun to the new readers of these elements."""
     outer = {number: epochs for epochs, number in reader.outer.items()}
     moved: dict[int, tuple[int, int]] = {}
-    for number, track in enumerate(reader.tracks):
+    for number, track in reader.tracks.items():
         if number in outer:
             continue
         owner = track.owner
@@ -269,4 +270,5 @@ def _hand_over(
             to, around = moved[owner.track]
             owner = owner._replace(track=around)
         moved[number] = to, len(made[to])
-        made[to].append(SavedTrack(owner, track.step, track.at, track.later, track.total, track.state))
+        share = SavedTrack(owner, track.step, track.at, track.later, track.total, track.state, number=len(made[to]))
+        made[to].append(share)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata.memory.advance import ORIGIN_WIDTH, Rows
+from asyncdata.memory.used import Used
 
 Versions: TypeAlias = Callable[[int], str | None]
 """The version of a file, by the number of the source."""
@@ -39,6 +40,8 @@ _FEW: Final = 1 << 11
 _TABLE_BITS: Final = 16
 _WIDEST: Final = 8
 _MOST: Final = 1 << 63
+_MOST_ALIKE: Final = 1 << 26
+"""Rows of which a damaged state could say that they are all alike, without a byte for each."""
 
 
 class RowSpan(NamedTuple):
@@ -50,6 +53,7 @@ class RowSpan(NamedTuple):
         offset: First byte of the first row.
         nbytes: Up to the last byte of the last row, as far as it is known.
         records: Numbers of the rows' records, ascending.
+        rows: Which rows of the buffer these are.
     """
 
     file: int
@@ -57,6 +61,12 @@ class RowSpan(NamedTuple):
     offset: int
     nbytes: int
     records: Rows
+    rows: Rows
+
+    def rest(self, record: int, offset: int, nbytes: int) -> RowSpan:
+        """The rows from a record on, which begins at a byte."""
+        left = self.records >= record
+        return RowSpan(self.file, record, offset, nbytes, self.records[left], self.rows[left])
 
 
 class Places:
@@ -66,13 +76,15 @@ class Places:
         origin: Provenance of each row.
         sizes: Bytes of each row; 0 where nobody knows.
         versions: Of the files.
+        used: What each row uses up of tracks; None where nothing is tracked.
     """
 
-    __slots__ = ("_columns", "_versions", "origin", "sizes")
+    __slots__ = ("_columns", "_versions", "origin", "sizes", "used")
 
-    def __init__(self, origin: Rows, sizes: Rows, versions: Versions) -> None:
+    def __init__(self, origin: Rows, sizes: Rows, versions: Versions, used: Used | None = None) -> None:
         self.origin = origin
         self.sizes = sizes
+        self.used = used
         self._versions = versions
         self._columns: dict[str, Any] | None = None
 
@@ -109,6 +121,10 @@ class Places:
                 "offset": _narrow(self.origin[:, 3]),
                 "bytes": _narrow(self.sizes),
             }
+            if self.used is not None:
+                self._columns |= {"track": _narrow(self.used.pairs[:, 0]), "position": _narrow(self.used.pairs[:, 1])}
+                if self.used.ends is not None:
+                    self._columns["pairs"] = _narrow(np.diff(self.used.ends, prepend=0))
         return self._columns
 
     @staticmethod
@@ -132,7 +148,8 @@ class Places:
         origin[:, 0] = np.array(files, np.int64).take(index)
         origin[:, 1] = _wide(columns["record"], count)
         origin[:, 3] = _wide(columns["offset"], count)
-        return Places(origin, _wide(columns["bytes"], count), dict(zip(files, versions, strict=True)).get)
+        sizes, versions_by_file = _wide(columns["bytes"], count), dict(zip(files, versions, strict=True))
+        return Places(origin, sizes, versions_by_file.get, _used(columns, count) if "track" in columns else None)
 
     # --- to be read --------------------------------------------------------------------------------------------
 
@@ -154,7 +171,7 @@ class Places:
             if not is_joined or ends[row] - starts[begins[-1]] > most_bytes:
                 begins.append(row)
         return [
-            RowSpan(int(file[a]), int(record[a]), starts[a], ends[b - 1] - starts[a], record[a:b])
+            RowSpan(int(file[a]), int(record[a]), starts[a], ends[b - 1] - starts[a], record[a:b], order[a:b])
             for a, b in zip(begins, [*begins[1:], len(order)], strict=True)
         ]
 
@@ -209,6 +226,12 @@ def _distinct(numbers: Rows) -> tuple[list[int], Rows]:
     return table[places].tolist(), numbered[low]
 
 
+def _used(columns: Mapping[str, Any], count: int) -> Used:
+    ends = np.cumsum(_wide(columns["pairs"], count)) if "pairs" in columns else None
+    total = count if ends is None else int(ends[-1]) if count else 0
+    return Used(np.column_stack([_wide(columns[key], total) for key in ("track", "position")]), ends)
+
+
 def _narrow(column: Rows) -> list[Any]:
     """The least of the numbers, and in as few bytes as the largest needs how much each is more."""
     if not len(column):
@@ -225,7 +248,7 @@ def _wide(narrow: Any, count: int) -> Rows:
     if type(least) is not int or type(data) is not bytes or not 0 <= least < _MOST:
         raise TypeError("a column of a buffer")
     width, rest = divmod(len(data), count) if count > 0 else (0, count)
-    if rest or width > _WIDEST:
+    if rest or width > _WIDEST or (not width and count > _MOST_ALIKE):
         raise ValueError("the rows of a buffer")
     octets = np.zeros((count, _WIDEST), np.uint8)
     octets[:, :width] = np.frombuffer(data, np.uint8).reshape(count, width)

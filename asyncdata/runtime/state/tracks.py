@@ -154,6 +154,9 @@ class SavedTrack:
         state: The input's state in front of `at`.
         keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
         value: What it carries behind the last of them; none where it carries nothing.
+        closed: Positions, not delivered, whose datasets have ended: what is left of these is in buffers, so that a
+            pipeline which begins at a position does not make them again.
+        number: Of the track; those of a state keep theirs, because rows of buffers use up elements by number.
     """
 
     owner: Owner
@@ -164,6 +167,8 @@ class SavedTrack:
     state: State = BEGINNING
     keys: Rows = field(default_factory=lambda: NO_KEYS)
     value: tuple[Any, ...] = ()
+    closed: Rows = field(default_factory=lambda: NO_POSITIONS)
+    number: int = 0
 
     @property
     def delivered(self) -> int:
@@ -190,7 +195,8 @@ class Saved(NamedTuple):
                 step, which then says alone where every step begins; but not where delivered ones are left out.
         """
         if ordered and self.state is not None:
-            return Tracks([SavedTrack(track.owner, track.step) for track in self.tracks], in_order=True)
+            begun = [SavedTrack(track.owner, track.step, number=track.number) for track in self.tracks]
+            return Tracks(begun, in_order=True)
         return Tracks(self.tracks, in_order=ordered and not self.tracks)
 
 
@@ -274,7 +280,7 @@ class Tracks:
     """The tracks of a running pipeline. Stage loop only.
 
     Args:
-        saved: Those of a state, whose numbers are their places in the list.
+        saved: Those of a state.
         in_order: Whether elements keep the order of their inputs, as far as no step mixes them.
 
     Attributes:
@@ -284,15 +290,15 @@ class Tracks:
     def __init__(self, saved: Sequence[SavedTrack] = (), *, in_order: bool = False) -> None:
         self.in_order = in_order
         self._bound = False
-        self._saved = {(track.owner, track.step): (number, track) for number, track in enumerate(saved)}
-        self._count = len(saved)
+        self._saved = {(track.owner, track.step): track for track in saved}
+        self._count = 1 + max((track.number for track in saved), default=-1)
         self._events: list[Event] = []
 
     def begin(self, owner: Owner, step: int) -> Track:
         """The track of an input, or of a step that counts."""
         known = self._saved.get((owner, step))
         if known is not None:
-            return Track(*known, self._events, is_restored=True)
+            return Track(known.number, known, self._events, is_restored=True)
         number = self._count
         self._count += 1
         self._events.append(Begun(number, owner, step))
@@ -333,12 +339,14 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         for track in tracks
     ]
     return {
+        "tracks": np.array([track.number for track in tracks], np.int64),
         "numbers": np.array(numbers, np.int64).ravel(),
         "branches": {str(n): list(track.owner.branches) for n, track in enumerate(tracks) if track.owner.branches},
         "later": np.concatenate([NO_POSITIONS, *(track.later for track in tracks)]),
         "states": [track.state for track in tracks],
         "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
         "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
+        "closed": {str(number): track.closed for number, track in enumerate(tracks) if len(track.closed)},
     }
 
 
@@ -352,17 +360,22 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
     states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
-    values = value.get("values", {})
+    values, all_closed = value.get("values", {}), value.get("closed", {})
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
+    # Before version 3 they were numbered anew in every state.
+    own = np.asarray(value["tracks"]) if "tracks" in value else np.arange(len(states))
+    if own.dtype != np.int64 or own.shape != (len(states),) or (np.diff(own, prepend=-1) <= 0).any():
+        raise ValueError("which tracks there are")
     tracks: list[SavedTrack] = []
+    known = {Owner().track}
     used = 0
     for number, (row, state) in enumerate(zip(numbers.reshape(-1, 6).tolist(), states, strict=True)):
         track, position, step, at, total, count = row
         behind = later[used : used + max(count, 0)]
         used += len(behind)
         inputs = tuple(branches.get(str(number), ()))
-        if not -1 <= track < number or min(at, step) < 0 or len(behind) != count:
+        if track not in known or min(at, step) < 0 or len(behind) != count:
             raise ValueError(f"the numbers of track {number}")
         if (np.diff(behind, prepend=at) <= 0).any() or not all(type(each) is int for each in inputs):
             raise ValueError(f"the positions of track {number}")
@@ -375,6 +388,12 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         carried = values.get(str(number), ())
         if not isinstance(carried, tuple) or len(carried) > 1:
             raise TypeError(f"the value of track {number}")
+        closed = np.asarray(all_closed.get(str(number), NO_POSITIONS))
+        if closed.dtype != np.int64 or closed.ndim != 1 or (closed < 0).any():
+            raise ValueError(f"the datasets of track {number} that have ended")
+        known.add(int(own[number]))
         total_known = None if total == _UNKNOWN else total
-        tracks.append(SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried))
+        made = SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried)
+        made.closed, made.number = closed, int(own[number])
+        tracks.append(made)
     return tuple(tracks)

@@ -19,6 +19,7 @@ from asyncdata.runtime.state.tracks import (
     Owner,
     Refused,
     SavedTrack,
+    Tracks,
     from_saved,
     to_saved,
 )
@@ -94,16 +95,45 @@ def test_what_is_over_takes_everything_inside_along() -> None:
 
 
 def test_a_state_goes_on_in_the_next_life() -> None:
-    """Numbers of saved tracks are their places; later ones come behind them."""
+    """Tracks keep their numbers, because rows of buffers name them; those of early versions were their places."""
     delivered = Delivered()
     delivered.hear([Begun(4, Owner(), 0), Begun(9, Owner(4, 3), 1), Marked(9, 2, {"at": 2})])
     delivered.feed(used((9, 0), (9, 1), (9, 3), (4, 0)))
-    saved = from_saved(from_json(to_json(to_saved(delivered.saved()))))
-    assert [track.owner for track in saved] == [Owner(), Owner(0, 3)]
+    value = to_saved(delivered.saved())
+    saved = from_saved(from_json(to_json(value)))
+    assert [(track.number, track.owner) for track in saved] == [(4, Owner()), (9, Owner(4, 3))]
     again = Delivered(saved)
-    again.feed(used((1, 2)))
+    again.feed(used((9, 2)))
     assert [track.at for track in again.saved()] == [1, 4]
     assert again.saved()[1].state == State({"at": 2}, 2)
+    tracks = Tracks(saved)
+    assert [tracks.begin(Owner(4, position), 1).number for position in (3, 5)] == [9, 10]
+    del value["tracks"]
+    value["numbers"][:] = [*value["numbers"][:6], 0, *value["numbers"][7:]]
+    assert [(track.number, track.owner) for track in from_saved(value)] == [(0, Owner()), (1, Owner(0, 3))]
+
+
+def test_what_is_left_in_a_buffer_completes_its_element() -> None:
+    """The dataset has ended before the state, and does not end again behind a position."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Owner(), 0), Begun(3, Owner(0, 2), 0), Ended(3, 3), Closed(used((0, 1), (0, 2)))])
+    delivered.feed(used((3, 0), (3, 2)))
+    saved = from_saved(from_json(to_json(to_saved(delivered.saved(in_order=True)))))
+    assert [track.closed.tolist() for track in saved] == [[2], []]
+    again = Delivered(saved)
+    assert [positions(track) for track in again.saved()] == [{1}, {0, 2}]
+    again.feed(used((3, 1)))
+    assert [positions(track) for track in again.saved()] == [{1, 2}]
+    # A state that is no position makes the dataset again, which ends then.
+    assert [len(track.closed) for track in delivered.saved()] == [0, 0]
+
+
+def test_tracks_may_be_far_apart() -> None:
+    """Numbers grow as long as a pipeline runs, however often it is resumed."""
+    delivered = Delivered()
+    delivered.hear([Begun(0, Owner(), 0), Begun(1 << 40, Owner(), 1)])
+    delivered.feed(used((1 << 40, 1), (0, 0), (1 << 40, 3), (0, 7), (1 << 40, 0)))
+    assert [positions(track) for track in delivered.saved()] == [{0, 7}, {0, 1, 3}]
 
 
 def test_the_first_refusal_counts() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncdata.errors import StateError
+from asyncdata.memory.used import Used
 from asyncdata.runtime.state.json_codec import from_json, to_json
 from asyncdata.runtime.state.places import REQUEST_BYTES, Places, by_place, joinable
 from tests.samples import samples
@@ -22,7 +23,7 @@ VERSIONS = {3: "7", 5: None, 1 << 62: "x"}
 
 
 def drawn(seed: int, count: int, *, same_size: bool = False) -> Places:
-    """Rows of some files, in any order."""
+    """Rows of some files, in any order, which use up nothing, an element each, or several."""
     draw = random.Random(seed)
     rows: list[tuple[int, int, int, int, int]] = []
     for file in VERSIONS:
@@ -32,7 +33,15 @@ def drawn(seed: int, count: int, *, same_size: bool = False) -> Places:
             rows.append((file, record, 0, at, size))
             at += size + 16
     chosen = np.array(draw.sample(rows, min(count, len(rows))), np.int64).reshape(-1, 5)
-    return Places(chosen[:, :4].copy(), chosen[:, 4].copy(), VERSIONS.get)
+    pairs = np.array([(draw.randint(5, 300), draw.randrange(1 << 20)) for _ in range(3 * len(chosen))], np.int64)
+    ends = np.cumsum([draw.randint(1, 3) for _ in range(len(chosen))])
+    used = draw.choice([None, Used(pairs[: len(chosen)]), Used(pairs[: ends[-1]], ends)])
+    return Places(chosen[:, :4].copy(), chosen[:, 4].copy(), VERSIONS.get, used)
+
+
+def by_row(places: Places) -> list[list[list[int]]] | None:
+    """What each row uses up."""
+    return None if places.used is None else [row.tolist() for row in places.used.by_row()[0]]
 
 
 def fewest(gaps: list[int], same: list[bool], most: int) -> int:
@@ -63,6 +72,7 @@ def test_spans_contain_each_row_once(seed: int) -> None:
     spans = places.spans(most)
     ordered, sizes = places.origin[by_place(places.origin)], places.sizes[by_place(places.origin)]
     assert [[span.file, record] for span in spans for record in span.records.tolist()] == ordered[:, :2].tolist()
+    assert np.array_equal(np.concatenate([span.rows for span in spans]), by_place(places.origin))
     row = 0
     for span in spans:
         last = row + len(span.records) - 1
@@ -92,6 +102,7 @@ def test_what_is_saved_comes_back(count: int) -> None:
     for again in (from_json(json.loads(json.dumps(to_json(places)))), pickle.loads(pickle.dumps(places))):
         assert np.array_equal(again.origin, places.origin)
         assert np.array_equal(again.sizes, places.sizes)
+        assert by_row(again) == by_row(places)
         assert [again.version(file) for file in again.files] == [VERSIONS[file] for file in places.files]
 
 
@@ -112,7 +123,8 @@ def test_a_row_takes_few_bytes() -> None:
     origin[:, 0] = draw.integers(0, 1 << 62, 64)[draw.integers(0, 64, count)]
     origin[:, 1] = draw.integers(0, 1 << 20, count)
     origin[:, 3] = draw.integers(0, 1 << 32, count)
-    places = Places(origin, draw.integers(0, 1 << 20, count), lambda _: "1700000000000000")
+    used = Used(np.column_stack((draw.integers(1000, 1064, count), origin[:, 1])))
+    places = Places(origin, draw.integers(0, 1 << 20, count), lambda _: "1700000000000000", used)
     assert len(json.dumps(to_json(places))) <= 24 * count + 64 * 64 + 2000
 
 
@@ -132,6 +144,10 @@ def test_a_row_takes_few_bytes() -> None:
         {"offset": [1 << 70, {"~": "bytes", "data": ""}]},
         {"offset": 3},
         {"bytes": [0, "text"]},
+        {"track": [0]},
+        {"track": [0, {"~": "bytes", "data": "AA=="}], "position": [-1, {"~": "bytes", "data": ""}]},
+        {"track": [0, {"~": "bytes", "data": ""}]},
+        {"pairs": [1 << 60, {"~": "bytes", "data": ""}]},
     ],
 )
 def test_damage_is_refused(change: dict[str, Any]) -> None:

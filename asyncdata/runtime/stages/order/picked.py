@@ -234,7 +234,7 @@ class PickedStage(Stage):
             if is_end:
                 raise self._ends(span._replace(first=record))
             longer = max(_LONGER * (stop - start), span.offset + nbytes - offset + 1)
-            self._left.append(RowSpan(span.file, record, offset, longer, span.records[span.records >= record]))
+            self._left.append(span.rest(record, offset, longer))
         return blocks
 
     def _wanted(self, span: RowSpan, frames: Frames, record: int, shift: int) -> Block:
@@ -249,8 +249,13 @@ class PickedStage(Stage):
         origin[:, 1] = np.arange(record, record + count)
         origin[:, 3] = frames.starts + shift
         block = Block(self._files[span.file][0].framer.structure, (column,), origin, Advance(count))  # type: ignore[index]  # `_find` was called
-        wanted = span.records[slice(*np.searchsorted(span.records, (record, record + count)))] - record
-        return block if len(wanted) == count else block.select(wanted)
+        here = slice(*np.searchsorted(span.records, (record, record + count)))
+        wanted = span.records[here] - record
+        if len(wanted) < count:
+            block = block.select(wanted)
+        if self._places.used is not None:
+            block.advance = Advance(len(block), (), self._places.used.pick(span.rows[here]))
+        return block
 
     async def aclose(self) -> None:
         for piece in self._pieces:

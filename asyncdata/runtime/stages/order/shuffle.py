@@ -111,13 +111,24 @@ def from_history(structure: Structure, columns: list[Column], marks: Marks = (),
     """The inverse: a block of rows that have been moved about."""
     origin, history = columns[-2:]
     assert isinstance(origin, ArrayColumn)
-    used = None
+    advance = Advance(len(origin), marks, _used(history), ordered=ordered)
+    return Block(structure, tuple(columns[:-2]), origin.array, advance)
+
+
+def _used(history: Column) -> Used | None:
+    """What rows use up of tracks; the last column of `with_history`."""
     if isinstance(history, ObjectColumn):
         parts = [pairs.reshape(-1, PAIR_WIDTH) for pairs in history.items]
-        used = Used(np.concatenate([NO_PAIRS, *parts]), np.cumsum([len(part) for part in parts], dtype=np.int64))
-    elif isinstance(history, ArrayColumn) and history.array.shape[1]:
-        used = Used(history.array.reshape(-1, PAIR_WIDTH))
-    return Block(structure, tuple(columns[:-2]), origin.array, Advance(len(origin), marks, used, ordered=ordered))
+        return Used(np.concatenate([NO_PAIRS, *parts]), np.cumsum([len(part) for part in parts], dtype=np.int64))
+    assert isinstance(history, ArrayColumn)
+    return Used(history.array.reshape(-1, PAIR_WIDTH)) if history.array.shape[1] else None
+
+
+def _replaced(held: Column, fresh: Column, slots: Rows) -> Column:
+    """The rows of a buffer, when the first fresh ones have taken the places of some, one after the other."""
+    source = np.arange(len(held))
+    source[slots] = len(held) + np.arange(len(slots))
+    return merge(*alike(held, fresh), source)
 
 
 class Pick(NamedTuple):
@@ -321,19 +332,21 @@ class ShuffleStage(Stage):
 
         first = self._history.rows
         self._history.feed(block.advance)
+        fresh_columns = with_history(block)
 
         def mark(row: int, state: State) -> Mark:
             held = [known.copy() for known in self._known(self._columns[-2], self._columns[:-2], self._numbers)]
             numbers = np.arange(first, first + count)
             for known, new in zip(held, self._known(ArrayColumn(block.origin), block.columns, numbers), strict=True):
                 known[slots[:row]] = new[:row]
-            return self._mark(held, drawn + row, first + row, state)
+            history = _replaced(self._columns[-1], fresh_columns[-1], slots[:row])
+            return self._mark(held, history, drawn + row, first + row, state)
 
         marks = _written(self._marker.after(block.advance, count, mark))
         source, written, last = exchange(slots, size)
         self._numbers[written] = first + last
         out: list[Column] = []
-        for index, fresh in enumerate(with_history(block)):
+        for index, fresh in enumerate(fresh_columns):
             held, fresh_alike = alike(self._columns[index], fresh)
             out.append(merge(held, fresh_alike, source))
             held.put(written, fresh_alike, last)  # type: ignore[arg-type]  # `alike` made them of one kind
@@ -356,14 +369,14 @@ class ShuffleStage(Stage):
         sizes = column.rows[:, 1] if isinstance(column, RefColumn) else np.zeros(len(numbers), np.int64)
         return [numbers, origin.array, sizes]
 
-    def _mark(self, contents: list[Rows], drawn: int, following: int, state: State) -> Mark:
+    def _mark(self, contents: list[Rows], history: Column, drawn: int, following: int, state: State) -> Mark:
         """Which rows of the input are in the buffer, slot by slot, and the state of the input.
 
         This is the state in front of the oldest row of the buffer, or, where rows can be read by themselves, behind
         the last row that was taken.
         """
         numbers, *lying = contents
-        if lying and (places := self._lying(*lying)) is not None:
+        if lying and (places := self._lying(*lying, _used(history))) is not None:
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
@@ -379,10 +392,10 @@ class ShuffleStage(Stage):
             "input": self._history.before(oldest),
         }
 
-    def _lying(self, origin: Rows, sizes: Rows) -> Places | None:
+    def _lying(self, origin: Rows, sizes: Rows, used: Used | None) -> Places | None:
         """Where the rows of the buffer lie; None if one of them lies nowhere."""
         sources = self.context.sources
-        places = Places(origin, sizes, lambda number: sources[number].version)
+        places = Places(origin, sizes, lambda number: sources[number].version, used)
         return places if sources.lying.issuperset(places.files) else None
 
     def _drain(self, limit: int) -> Block | None:
@@ -402,7 +415,8 @@ class ShuffleStage(Stage):
             _pop(left, draws[:row])
             known = self._known(self._columns[-2], self._columns[:-2], self._numbers)
             contents = [each[left] for each in known]
-            return self._mark(contents, drawn + row, self._history.rows, self._marker.input.state)
+            history = self._columns[-1].pick(np.array(left, np.int64))
+            return self._mark(contents, history, drawn + row, self._history.rows, self._marker.input.state)
 
         gone = _pop(places, draws)
         marks = _written(self._marker.marks(count, mark, ordered=ordered))
