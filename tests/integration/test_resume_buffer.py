@@ -34,6 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / f"{number}.tfrecord").write_bytes(shard_bytes(rows))
         (made / f"{number}.tfrecord.gz").write_bytes(shard_bytes(rows, "GZIP"))
         (made / f"{number}.txt").write_bytes(b"".join(row + b"\r\n" * (n % 2) + b"\n" for n, row in enumerate(rows)))
+        if number == 3:
+            # The record in its middle is damaged: what is behind it is left out, if a policy allows it.
+            (made / "6.tfrecore").write_bytes(shard_bytes(rows[:100]) + b"?" * 99 + shard_bytes(rows[100:]))
         (made / f"{number}.fixed").write_bytes(b"h" + b"".join(row.ljust(9)[:9] for row in rows))
     return made
 
@@ -51,6 +54,28 @@ def numbered(element: bytes, rng: Any) -> tuple[bytes, int]:
 def names(folder: Path, kind: str, *, shuffle: bool = False) -> ad.Dataset:
     """Files of one format."""
     return D.list_files(f"{folder}/*.{kind}", shuffle=shuffle, seed=3)
+
+
+def mine(folder: Path, kind: str = "tfrecord") -> ad.Dataset:
+    """The files of one of two readers, most of the records among them."""
+    return names(folder, kind).shard(2, 1)
+
+
+def some(element: Any) -> bool:
+    """Drops some elements; what they use up goes with the next one."""
+    return len(element) % 3 != 0
+
+
+def fails(element: bytes) -> bool:
+    """A predicate that fails for some."""
+    if element[:3] in {b"3:7", b"5:2"}:
+        raise ValueError("no")
+    return True
+
+
+def tolerant(dataset: ad.Dataset) -> ad.Dataset:
+    """Leaves out what fails."""
+    return dataset.with_options(ad.Options(errors=ad.ErrorPolicy(max_in_a_row=1000, log_warning=False)))
 
 
 KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
@@ -72,6 +97,23 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "two shuffles": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).shuffle(50, seed=8),
     "filter": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).filter(lambda x: len(x) % 3),
     "filter inside": lambda p: names(p, "tfrecord").interleave(lambda f: ad.TFRecordDataset(f).filter(len), 3),
+    "shard of files": lambda p: mine(p).interleave(ad.TFRecordDataset, 2, 3),
+    "shard of lines": lambda p: mine(p, "txt").prefetch(2).interleave(ad.TextLineDataset, 3),
+    "shard of records": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).shard(3, 1),
+    "shard of filtered files": lambda p: (
+        names(p, "tfrecord").shard(1, 0).filter(lambda f: "1.t" not in f).interleave(ad.TFRecordDataset, 2)
+    ),
+    "shard, filter": lambda p: mine(p).interleave(ad.TFRecordDataset, 2).filter(some).map(doubled),
+    "shard, filter inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).filter(some), 2),
+    "shard, shuffle inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).shuffle(20, seed=2), 3),
+    "shard, two shuffles": lambda p: mine(p).interleave(ad.TFRecordDataset, 3).shuffle(50, seed=8).map(doubled),
+    "shard, random map": lambda p: mine(p).interleave(ad.TFRecordDataset, 2).filter(some).map(numbered, rng=True),
+    "policy": lambda p: tolerant(names(p, "tfrecord").interleave(ad.TFRecordDataset, 3)),
+    "policy, damage": lambda p: tolerant(
+        names(p, "tfrecor[de]").interleave(ad.TFRecordDataset, 3).filter(fails).prefetch(2)
+    ),
+    "policy, shard": lambda p: tolerant(names(p, "tfrecor[de]").shard(1, 0).interleave(ad.TFRecordDataset, 3)),
+    "policy, shard, filter": lambda p: tolerant(mine(p).interleave(ad.TFRecordDataset, 3).filter(fails)),
     "some": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").skip(5).take(250).take_while(len).map(numbered, rng=True),
 }
 """Inputs of a shuffle whose elements lie in files."""
@@ -90,6 +132,15 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
     "repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").repeat(3),
     "generated names": lambda p: D.from_generator(lambda: [f"{p}/3.tfrecord"]).interleave(ad.TFRecordDataset, 3),
     "numbers": lambda _: D.range(300),
+    "shard, map inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).map(len), 3),
+    "shard, nested": lambda p: mine(p).interleave(lambda f: D.from_tensors(f).interleave(ad.TFRecordDataset), 3),
+    "shard, repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").shard(2, 0).repeat(3),
+    "shard, compressed": lambda p: mine(p, "tfrecord.gz").interleave(lambda f: ad.TFRecordDataset(f, "GZIP"), 3),
+    "shard, some compressed": lambda p: mine(p, "tfrecord*").interleave(
+        lambda f: ad.TFRecordDataset(f, "GZIP" if f.endswith(".gz") else None), 2
+    ),
+    "policy, map": lambda p: tolerant(names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).map(doubled)),
+    "policy, shard, map": lambda p: tolerant(mine(p).interleave(ad.TFRecordDataset, 3).map(doubled)),
 }
 """Inputs whose elements, or some of them, have to be made again."""
 
@@ -151,9 +202,38 @@ def read_after_resume(server: FakeGCS, dataset: ad.Dataset, options: ad.Options,
     return rest, sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
 
 
+def resumed_often(dataset: ad.Dataset, draw: random.Random, most: int) -> list[Any]:
+    """All elements, of iterators each of which begins at the state of the one before it."""
+    found: list[Any] = []
+    state, ended = None, False
+    while not ended:
+        with dataset.iterator(epoch=None if state else 2, state=state) as it:
+            for _ in range(draw.randint(0, most)):
+                element = next(it, None)
+                if ended := element is None:
+                    break
+                found.append(plain(element))
+            state = state_of(it)
+    assert list(dataset.iterator(state=state)) == [], "behind the end"
+    return found
+
+
+@pytest.mark.parametrize("kind", [kind for kind in {**KINDS, **OTHERS} if "shard" in kind])
+def test_a_reader_that_is_resumed_often_keeps_its_order(kind: str, folder: Path) -> None:
+    """Also where each state is one of an iterator that has read its buffer from a state."""
+    draw = random.Random(kind)
+    for size in [20, 150] * samples(1, 10):
+        dataset = {**KINDS, **OTHERS}[kind](folder).shuffle(size, seed=5).with_options(ad.Options(seed=9))
+        whole = [plain(element) for element in dataset.iterator(epoch=2)]
+        assert resumed_often(dataset, draw, 150) == whole
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize(("nbytes", "count", "buffer"), [(500, 1500, 4000), (66_000, 30, 120)])
-def test_little_more_is_read_than_what_is_left(part: float, nbytes: int, count: int, buffer: int) -> None:
+def test_little_more_is_read_than_what_is_left(
+    part: float, nbytes: int, count: int, buffer: int, is_sharded: bool
+) -> None:
     """What is left, gaps in the buffer, what is made again behind the mark, and a piece of each open file.
 
     Of short records, gaps have up to twice as many bytes as the buffer; of long ones, every gap costs more than a
@@ -165,6 +245,7 @@ def test_little_more_is_read_than_what_is_left(part: float, nbytes: int, count: 
         put_shards(server, shards, count, nbytes)
         options = ad.Options(storage=gs_storage(server), num_workers=0, memory_limit_bytes=256 << 20)
         files = D.list_files(f"gs://{BUCKET}/*.tfrecord", shuffle=False)
+        files = files.shard(1, 0) if is_sharded else files
         dataset = files.interleave(ad.TFRecordDataset, cycle).shuffle(buffer, seed=1)
         delivered = int(part * shards * count)
         rest, sent = read_after_resume(server, dataset, options, delivered)

@@ -64,7 +64,7 @@ def test_what_a_state_says(folder: Path) -> None:
     for part in (
         "state of version 3, of shard(2, 0): epoch 3, behind 250 elements",
         "filter: its function is called again",
-        "for the 100 in its buffer",
+        "the 100 elements in its buffer are read from where they lie in files",
         "later ones",
         f"tracks: {len(json.dumps(state['tracks'])):,} bytes",
     ):
