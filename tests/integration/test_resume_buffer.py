@@ -100,9 +100,6 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "shard of files": lambda p: mine(p).interleave(ad.TFRecordDataset, 2, 3),
     "shard of lines": lambda p: mine(p, "txt").prefetch(2).interleave(ad.TextLineDataset, 3),
     "shard of records": lambda p: names(p, "tfrecord").interleave(ad.TFRecordDataset, 3).shard(3, 1),
-    "shard of filtered files": lambda p: (
-        names(p, "tfrecord").shard(1, 0).filter(lambda f: "1.t" not in f).interleave(ad.TFRecordDataset, 2)
-    ),
     "shard, filter": lambda p: mine(p).interleave(ad.TFRecordDataset, 2).filter(some).map(doubled),
     "shard, filter inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).filter(some), 2),
     "shard, shuffle inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).shuffle(20, seed=2), 3),
@@ -132,6 +129,9 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
     "repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").repeat(3),
     "generated names": lambda p: D.from_generator(lambda: [f"{p}/3.tfrecord"]).interleave(ad.TFRecordDataset, 3),
     "numbers": lambda _: D.range(300),
+    "shard of filtered files": lambda p: (
+        names(p, "tfrecord").shard(1, 0).filter(lambda f: "1.t" not in f).interleave(ad.TFRecordDataset, 2)
+    ),
     "shard, map inside": lambda p: mine(p).interleave(lambda f: ad.TFRecordDataset(f).map(len), 3),
     "shard, nested": lambda p: mine(p).interleave(lambda f: D.from_tensors(f).interleave(ad.TFRecordDataset), 3),
     "shard, repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").shard(2, 0).repeat(3),
