@@ -281,6 +281,8 @@ class ShuffleStage(Stage):
             return
         if block.structure != self._structure:
             block = self._without_structure(block)
+        if self._draining:
+            self._columns = [column.pick(lying.compact(self._places)) for column in self._columns]
         at = lying.rows[slots]
         old, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
         lying.rows[slots[new]] = self._kept + np.arange(len(new))
