@@ -17,8 +17,8 @@ from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lo
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.order.lying import Pick
 from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage
-from asyncdata.runtime.stages.order.shuffle import Pick
 from asyncdata.runtime.state.resume import BEGIN, again
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element

@@ -15,8 +15,9 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
+from asyncdata.runtime.stages.order.lying import Pick
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
-from asyncdata.runtime.stages.order.shuffle import Pick, ShuffleStage
+from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage

@@ -13,77 +13,32 @@ the input used up behind its last row leaves behind the last row of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Foreseen
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
+from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, concat, merge
 from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.memory.used import NO_PAIRS, PAIR_WIDTH, Used
 from asyncdata.runtime.memory.evacuate import Evacuator
-from asyncdata.runtime.randomness import below
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
+from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer, Pick
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
-from asyncdata.runtime.state.places import Places, by_place
+from asyncdata.runtime.state.places import Places
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
 
 _EVACUATE_PART: Final = 32
 """Of the limit: a look at once when it pins so much more than at the last one."""
-
-_SHORT: Final = 1 << 16
-
-
-def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
-    """Resolves one block of draws.
-
-    Args:
-        slots: ``int64[n]``: the slot drawn for each input of the block.
-        size: Slots in the buffer.
-
-    Returns:
-        ``source``: ``int64[n]``, for each output its slot (below `size`), or ``size + j`` for input j of this block;
-        ``written``: the slots that change, ascending; ``last``: for each of those the input that ends up in it.
-    """
-    count = len(slots)
-    # Small numbers are sorted by their digits, which is several times faster.
-    order = np.argsort(slots.astype(np.uint16) if size <= _SHORT else slots, kind="stable")
-    ordered = slots.take(order)
-    again = np.empty(count, bool)
-    again[:1] = False
-    again[1:] = ordered[1:] == ordered[:-1]
-    sources = ordered.copy()
-    later = np.flatnonzero(again)
-    sources[later] = size + order.take(later - 1)
-    source = np.empty(count, np.int64)
-    source[order] = sources
-    ends = np.empty(count, bool)
-    ends[-1:] = True
-    ends[:-1] = ~again[1:]
-    return source, ordered[ends], order[ends]
-
-
-def _draws(key: tuple[int, int], drawn: int, size: int, count: int) -> Rows:
-    """The places from which a buffer of so many rows that is not filled up any more is emptied."""
-    return below(key, drawn, np.arange(size, size - count, -1, dtype=np.int64))
-
-
-def _pop(places: list[int], draws: Rows) -> Rows:
-    """Takes what was drawn out of a list, whose last entry takes its place each time."""
-    gone = np.empty(len(draws), np.int64)
-    for row, slot in enumerate(draws.tolist()):
-        gone[row] = places[slot]
-        places[slot] = places[-1]
-        places.pop()
-    return gone
 
 
 def _written(marks: Marks) -> Marks:
@@ -120,18 +75,6 @@ def from_history(structure: Structure, columns: list[Column], marks: Marks = (),
     return Block(structure, tuple(columns[:-2]), origin.array, Advance(len(origin), marks, used, ordered=ordered))
 
 
-class Pick(NamedTuple):
-    """How elements of the input are read by themselves.
-
-    Attributes:
-        read: Makes the stage that reads those at some places, in any order.
-        is_sized: Whether elements are records, and no bytes that were made of them.
-    """
-
-    read: Callable[[Places], Stage]
-    is_sized: bool
-
-
 class ShuffleStage(Stage):
     """See the module's docstring.
 
@@ -156,7 +99,9 @@ class ShuffleStage(Stage):
         self._size = buffer_size
         self._key = key
         self._pick = pick
-        self._picked: Stage | None = None
+        self._lying: LyingBuffer | None = None
+        # Outputs that were delivered before.
+        self._skipped = 0
         self._budget = context.budget
         self._account = context.kept
         self._evacuate = Evacuator(self._budget, self._account)
@@ -176,14 +121,17 @@ class ShuffleStage(Stage):
         # Until rows are known by their places alone: then the input need not give them again.
         self._has_numbers = True
         self._numbers: Rows = np.empty(0, np.int64)
-        self._wanted: Rows | Places | None = None
+        self._wanted: Rows | None = None
         self._until = 0
         self._account.foresee = self._foresee
         self._budget.holders[self] = None
 
     def movable(self) -> Iterable[Column]:
         """See `runtime.memory.budget.Holder`."""
-        if self._draining:
+        if self._draining and self._lying is not None:
+            # The rows that are left keep their slots.
+            self._columns = [column.pick(self._lying.compact(self._places)) for column in self._columns]
+        elif self._draining:
             left = np.array(self._places, np.int64)
             self._columns = [column.pick(left) for column in self._columns]
             self._numbers = self._numbers[left]
@@ -191,18 +139,34 @@ class ShuffleStage(Stage):
         return [column for block in self._filling for column in block.columns] + self._columns[:-2]
 
     def restore(self, mark: Mark) -> None:
-        """See `Stage`: the first pull reads again from the oldest row of the buffer on, and keeps those in it."""
-        self._wanted, self._until = mark["places"] if "places" in mark else mark["buffer"].copy(), mark["next"]
+        """See `Stage`: rows of the buffer are read where they lie, when they are drawn.
+
+        Where they lie nowhere, the first pull reads again from the oldest of them on, and keeps those in the buffer.
+        """
+        if "places" in mark:
+            if self._pick is None:
+                raise ValueError("elements of this input lie in no files")
+            self._lying = LyingBuffer(self.context, self._pick, mark["places"])
+            self._skipped = mark.get("skip", 0)
+            self._full, self._has_numbers = True, False
+            self._numbers = np.zeros(len(mark["places"]), np.int64)
+        else:
+            self._wanted, self._until = mark["buffer"].copy(), mark["next"]
         self._history.begin(mark["row"], mark["input"])
         self._marker.begin(mark["drawn"], mark["input"])
 
     def _foresee(self) -> Foreseen:
         parts = [column for block in self._filling for column in block.columns] + self._columns[:-2]
-        return Foreseen(self._size, len(self), sum(column.nbytes for column in parts))
+        return Foreseen(self._size, self._kept, sum(column.nbytes for column in parts))
+
+    @property
+    def _kept(self) -> int:
+        """Rows of the buffer that were read."""
+        return sum(len(block) for block in self._filling) + (len(self._columns[-1]) if self._columns else 0)
 
     def __len__(self) -> int:
         """Rows in the buffer, until the input has ended."""
-        return sum(len(block) for block in self._filling) + (len(self._columns[-1]) if self._columns else 0)
+        return self._kept if self._lying is None else len(self._lying.rows)
 
     @property
     def draining(self) -> bool:
@@ -228,26 +192,116 @@ class ShuffleStage(Stage):
         self._arrange(np.searchsorted(kept, wanted))
         self._numbers = wanted
 
-    async def _read_buffer(self, places: Places) -> None:
-        """The buffer as it was: its rows from where they lie."""
-        if self._pick is None:
-            raise StateError("the state is damaged: elements of this input lie in no files", stage=self.label)
-        self._has_numbers = False
-        self._picked = self._pick.read(places)
-        while (block := await self._picked.pull(BLOCK_ROWS)) is not None:
-            await self._pause()
-            if len(block):
-                self._filling.append(block)
-                self._since_evacuation += len(block)
+    async def _pull_lying(self, lying: LyingBuffer, limit: int) -> Block | None:
+        """`_pull`, as long as rows of the buffer lie elsewhere."""
+        if not lying.begun:
+            self._read_ahead(lying)
+        while self._skipped and not self._ended:
+            block = await self._next_input(min(BLOCK_ROWS, self._skipped))
+            if block is not None and len(block):
+                self._pass(block, lying)
                 await self._evacuate_now_and_then()
-        await self._picked.aclose()
-        origin = np.concatenate([NO_ORIGINS, *(block.origin for block in self._filling)])
-        found, wanted = by_place(origin), by_place(places.origin)
-        if not np.array_equal(origin[found], places.origin[wanted]):
-            raise StateError("the state is damaged: elements of the buffer lie elsewhere", stage=self.label)
-        order = np.empty(len(places), np.int64)
-        order[wanted] = found
-        self._arrange(order)
+        block = None if self._ended else await self._next_input(min(limit, FEW))
+        if block is not None:
+            if not len(block):
+                return Block.empty(EMPTY)
+            self._block = block
+            if len(self) != self._size:
+                raise StateError("the state is damaged: the input goes on behind its end", stage=self.label)
+            source, _, _ = exchange(self._slots(len(block)), len(self))
+            await self._have(source[source < len(self)], lying)
+            self._since_evacuation += len(block)
+            self._block = None
+            return self._swap(block)
+        if not self._draining:
+            self._begin_draining(lying)
+        count = min(limit, FEW, len(self._places))
+        draws = drained(self._key, self._marker.rows, len(self._places), count)
+        await self._have(pop(self._places.copy(), draws), lying)
+        return self._drain(count)
+
+    def _read_ahead(self, lying: LyingBuffer) -> None:
+        """Starts to read what will be drawn."""
+        size = len(self)
+        # A buffer that is not full is one that the input does not fill up any more.
+        found = turns(self._key, self._marker.rows, size, full=size == self._size, least=self._skipped)
+        lying.read(found, np.flatnonzero(found >= self._skipped))
+
+    def _pass(self, block: Block, lying: LyingBuffer) -> None:
+        """Outputs that were delivered before leave: inputs take their slots, whether what was there was read or not."""
+        count, size = len(block), len(self)
+        _, written, last = exchange(self._slots(count), size)
+        self._marker.after(block.advance, count, lambda row, state: None)  # noqa: ARG005 -- nobody sees them
+        self._history.feed(block.advance)
+        self._skipped -= count
+        self._since_evacuation += count
+        order = np.argsort(last)
+        if len(last) < count:
+            block = block.select(last[order])
+        self._keep(block, written[order], lying)
+
+    def _begin_draining(self, lying: LyingBuffer) -> None:
+        """The input has ended: outputs that were delivered before are none of those that will be drawn."""
+        self._draining = True
+        self._places = list(range(len(self)))
+        count = min(self._skipped, len(self._places))
+        gone = pop(self._places, drained(self._key, self._marker.rows, len(self._places), count))
+        self._marker.rows += count
+        self._skipped = 0
+        numbers = lying.leave(gone)
+        for column in self._columns[:-2]:
+            column.pick(numbers).release()
+        left = len(self._places)
+        order = pop(self._places.copy(), drained(self._key, self._marker.rows, left, left))
+        found = np.zeros(len(self), np.int64)
+        found[order] = np.arange(left)
+        lying.read(found, order)
+
+    async def _have(self, slots: Rows, lying: LyingBuffer) -> None:
+        """Waits for the rows of these slots, and keeps what else has come."""
+        while (block := await lying.next_block(slots)) is not None:
+            try:
+                kept, its_slots = lying.wanted(block)
+            except StateError:
+                block.release()
+                raise
+            self._since_evacuation += len(kept)
+            self._keep(block if len(kept) == len(block) else block.select(kept), its_slots, lying)
+            await self._pause()
+            if not self._draining:
+                await self._evacuate_now_and_then()
+
+    def _keep(self, block: Block, slots: Rows, lying: LyingBuffer) -> None:
+        """Rows take these slots, and the places of the rows that are there, which go."""
+        lying.note(slots, *self._known(ArrayColumn(block.origin), block.columns, np.zeros(len(block), np.int64))[1:])
+        if not self._columns:
+            self._structure = block.structure
+            self._columns = [column.owned() for column in with_history(block)]
+            lying.rows[slots] = np.arange(len(slots))
+            return
+        if block.structure != self._structure:
+            block = self._without_structure(block)
+        if self._draining:
+            self._columns = [column.pick(lying.compact(self._places)) for column in self._columns]
+        at = lying.rows[slots]
+        old, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
+        lying.rows[slots[new]] = self._kept + np.arange(len(new))
+        for index, fresh in enumerate(with_history(block)):
+            held, fresh_alike = alike(self._columns[index], fresh)
+            held.pick(at[old]).release()
+            held.put(at[old], fresh_alike, old)  # type: ignore[arg-type]  # `alike` made them of one kind
+            self._columns[index] = concat([held, fresh_alike.pick(new)]) if len(new) else held
+
+    async def _end_lying(self, lying: LyingBuffer) -> None:
+        """All rows were read: they get the order of their slots."""
+        self._lying = None
+        if self._draining:
+            self._columns = [column.pick(lying.rows[self._places]) for column in self._columns]
+            self._places = list(range(len(self._places)))
+        else:
+            self._columns = [column.pick(lying.rows) for column in self._columns]
+        self._numbers = np.zeros(self._kept, np.int64)
+        await lying.aclose()
 
     def _arrange(self, order: Rows) -> None:
         """The rows that were read for the buffer, each in its slot."""
@@ -257,11 +311,13 @@ class ShuffleStage(Stage):
         self._fill_up()
 
     async def _pull(self, limit: int) -> Block | None:
+        if self._lying is not None:
+            block = await self._pull_lying(self._lying, limit)
+            if self._lying.is_whole(self._places if self._draining else None):
+                await self._end_lying(self._lying)
+            return block
         if self._wanted is not None:
-            if isinstance(self._wanted, Places):
-                await self._read_buffer(self._wanted)
-            else:
-                await self._refill(self._wanted)
+            await self._refill(self._wanted)
             self._wanted = None
         while not self._full and not self._ended:
             missing = self._size - len(self)
@@ -317,13 +373,13 @@ class ShuffleStage(Stage):
         count = len(block)
         size = len(self)
         drawn = self._marker.rows
-        slots = below(self._key, drawn, np.full(count, size, np.int64))
+        slots = self._slots(count)
 
         first = self._history.rows
         self._history.feed(block.advance)
 
         def mark(row: int, state: State) -> Mark:
-            held = [known.copy() for known in self._known(self._columns[-2], self._columns[:-2], self._numbers)]
+            held = [known.copy() for known in self._contents()]
             numbers = np.arange(first, first + count)
             for known, new in zip(held, self._known(ArrayColumn(block.origin), block.columns, numbers), strict=True):
                 known[slots[:row]] = new[:row]
@@ -332,6 +388,11 @@ class ShuffleStage(Stage):
         marks = _written(self._marker.after(block.advance, count, mark))
         source, written, last = exchange(slots, size)
         self._numbers[written] = first + last
+        if self._lying is not None:
+            known = self._known(ArrayColumn(block.origin), block.columns, slots)
+            self._lying.note(written, *(each[last] for each in known[1:]))
+            source = np.where(source < size, self._lying.rows[np.minimum(source, size - 1)], source - size + self._kept)
+            written = self._lying.rows[written]
         out: list[Column] = []
         for index, fresh in enumerate(with_history(block)):
             held, fresh_alike = alike(self._columns[index], fresh)
@@ -346,6 +407,16 @@ class ShuffleStage(Stage):
         self._structure = held.structure
         self._columns = [*held.columns, *self._columns[-2:]]
         return block.as_objects()
+
+    def _slots(self, count: int) -> Rows:
+        """Those that the next inputs take."""
+        return swapped(self._key, self._marker.rows, len(self), count)
+
+    def _contents(self) -> list[Rows]:
+        """What the rows of the buffer are known by, by slot."""
+        if self._lying is not None:
+            return [self._numbers, self._lying.origin, self._lying.sizes]
+        return self._known(self._columns[-2], self._columns[:-2], self._numbers)
 
     def _known(self, origin: Column, columns: Sequence[Column], numbers: Rows) -> list[Rows]:
         """What rows of the input are known by: where they lie and how long they are, or their numbers."""
@@ -363,7 +434,7 @@ class ShuffleStage(Stage):
         the last row that was taken.
         """
         numbers, *lying = contents
-        if lying and (places := self._lying(*lying)) is not None:
+        if lying and (places := self._as_places(*lying)) is not None:
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
@@ -379,7 +450,7 @@ class ShuffleStage(Stage):
             "input": self._history.before(oldest),
         }
 
-    def _lying(self, origin: Rows, sizes: Rows) -> Places | None:
+    def _as_places(self, origin: Rows, sizes: Rows) -> Places | None:
         """Where the rows of the buffer lie; None if one of them lies nowhere."""
         sources = self.context.sources
         places = Places(origin, sizes, lambda number: sources[number].version)
@@ -393,19 +464,19 @@ class ShuffleStage(Stage):
             tail, self._tail = self._tail.dropped(), EMPTY
             return Block.empty(tail) if tail.has_news else None
         drawn = self._marker.rows
-        draws = _draws(self._key, drawn, len(places), count)
+        draws = drained(self._key, drawn, len(places), count)
         ordered = self._marker.input.ordered
         before = places.copy() if self._marker.places(count, ordered=ordered) else []
 
         def mark(row: int) -> Mark:
             left = before.copy()
-            _pop(left, draws[:row])
-            known = self._known(self._columns[-2], self._columns[:-2], self._numbers)
-            contents = [each[left] for each in known]
+            pop(left, draws[:row])
+            contents = [each[left] for each in self._contents()]
             return self._mark(contents, drawn + row, self._history.rows, self._marker.input.state)
 
-        gone = _pop(places, draws)
+        gone = pop(places, draws)
         marks = _written(self._marker.marks(count, mark, ordered=ordered))
+        gone = gone if self._lying is None else self._lying.leave(gone)
         columns = [column.pick(gone) for column in self._columns]
         return from_history(self._structure, columns, marks, ordered=ordered)
 
@@ -420,12 +491,15 @@ class ShuffleStage(Stage):
         self._used_before = self._account.used
 
     async def aclose(self) -> None:
-        if self._picked is not None:
-            await self._picked.aclose()
         for block in self._filling:
             block.release()
+        left = np.array(self._places, np.int64)
+        if self._lying is not None:
+            await self._lying.aclose()
+            left = self._lying.compact(self._places)
+            self._lying = None
         for column in self._columns:
-            (column.pick(np.array(self._places, np.int64)) if self._draining else column).release()
+            (column.pick(left) if self._draining else column).release()
         self._filling, self._columns, self._places = [], [], []
         self._full = self._draining = self._ended = True
         await super().aclose()
