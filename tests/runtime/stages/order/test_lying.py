@@ -106,7 +106,7 @@ def resumed(
             when.append(len(read))
             return block
 
-        stage.pull = noted  # type: ignore[method-assign, assignment]
+        stage.pull = noted  # type: ignore[method-assign]
         return stage
 
     cuts = draw if draw.random() < 0.8 else None
