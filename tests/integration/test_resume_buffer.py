@@ -169,7 +169,7 @@ def test_little_more_is_read_than_what_is_left(part: float, nbytes: int, count: 
         delivered = int(part * shards * count)
         rest, sent = read_after_resume(server, dataset, options, delivered)
     assert rest == shards * count - delivered
-    again = max(buffer // 2, 1024)
+    again = max(buffer // 8, 1024)
     gaps = 2 * buffer if nbytes < 1 << 16 else 0
     assert sent <= (rest + gaps + again) * record + cycle * (3 << 18), (sent / record, rest)
 

@@ -75,6 +75,10 @@ def from_history(structure: Structure, columns: list[Column], marks: Marks = (),
     return Block(structure, tuple(columns[:-2]), origin.array, Advance(len(origin), marks, used, ordered=ordered))
 
 
+_MARKS: Final = 8
+"""While a buffer gets other elements, as many as it has, where marks say where they lie."""
+
+
 class ShuffleStage(Stage):
     """See the module's docstring.
 
@@ -115,12 +119,14 @@ class ShuffleStage(Stage):
         self._full = False
         self._draining = False
         self._ended = False
-        # What is behind a mark is made again: where the buffer is not, that would cost more than the buffer.
-        self._marker = Marker(every=max(MARK_EVERY, buffer_size if pick is None else buffer_size // 2))
+        # What is behind a mark is made again: where the buffer is not, that costs more than a mark.
+        self._marker = Marker(every=max(MARK_EVERY, buffer_size if pick is None else buffer_size // _MARKS))
         self._history = InputHistory()
         # Until rows are known by their places alone: then the input need not give them again.
         self._has_numbers = True
         self._numbers: Rows = np.empty(0, np.int64)
+        # Rows in front of this one lie in files, as far as they are in the buffer.
+        self._lie_before = 0
         self._wanted: Rows | None = None
         self._until = 0
         self._account.foresee = self._foresee
@@ -129,8 +135,7 @@ class ShuffleStage(Stage):
     def movable(self) -> Iterable[Column]:
         """See `runtime.memory.budget.Holder`."""
         if self._draining and self._lying is not None:
-            # The rows that are left keep their slots.
-            self._columns = [column.pick(self._lying.compact(self._places)) for column in self._columns]
+            self._compact(self._lying)
         elif self._draining:
             left = np.array(self._places, np.int64)
             self._columns = [column.pick(left) for column in self._columns]
@@ -282,7 +287,7 @@ class ShuffleStage(Stage):
         if block.structure != self._structure:
             block = self._without_structure(block)
         if self._draining:
-            self._columns = [column.pick(lying.compact(self._places)) for column in self._columns]
+            self._compact(lying)
         at = lying.rows[slots]
         old, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
         lying.rows[slots[new]] = self._kept + np.arange(len(new))
@@ -291,6 +296,11 @@ class ShuffleStage(Stage):
             held.pick(at[old]).release()
             held.put(at[old], fresh_alike, old)  # type: ignore[arg-type]  # `alike` made them of one kind
             self._columns[index] = concat([held, fresh_alike.pick(new)]) if len(new) else held
+
+    def _compact(self, lying: LyingBuffer) -> None:
+        """Lets go of the rows that have left; those that are left keep their slots."""
+        kept = lying.compact(self._places)
+        self._columns = [column.pick(kept) for column in self._columns]
 
     async def _end_lying(self, lying: LyingBuffer) -> None:
         """All rows were read: they get the order of their slots."""
@@ -434,7 +444,10 @@ class ShuffleStage(Stage):
         the last row that was taken.
         """
         numbers, *lying = contents
-        if lying and (places := self._as_places(*lying)) is not None:
+        if lying and self._lies(numbers, lying[0]):
+            self._lie_before = following
+            sources = self.context.sources
+            places = Places(lying[0], lying[1], lambda number: sources[number].version)
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
@@ -450,11 +463,9 @@ class ShuffleStage(Stage):
             "input": self._history.before(oldest),
         }
 
-    def _as_places(self, origin: Rows, sizes: Rows) -> Places | None:
-        """Where the rows of the buffer lie; None if one of them lies nowhere."""
-        sources = self.context.sources
-        places = Places(origin, sizes, lambda number: sources[number].version)
-        return places if sources.lying.issuperset(places.files) else None
+    def _lies(self, numbers: Rows, origin: Rows) -> bool:
+        """Whether all rows of the buffer are in files, of which those in front of the last mark were."""
+        return self.context.sources.lying.issuperset(np.unique(origin[numbers >= self._lie_before, 0]).tolist())
 
     def _drain(self, limit: int) -> Block | None:
         """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""

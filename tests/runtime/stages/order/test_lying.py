@@ -16,7 +16,7 @@ from asyncdata.memory.advance import Advance, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn, ObjectColumn, RefColumn
 from asyncdata.memory.leaf import Leaf
-from asyncdata.memory.structure import LEAF
+from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.order.draws import turns
 from asyncdata.runtime.stages.order.lying import Pick
@@ -72,7 +72,8 @@ class Numbers(Stage):
             self._bench.budget.slabs.drop(slab)
         else:
             column = ArrayColumn(np.array(numbers)) if self._kind == "array" else ObjectColumn(list(numbers))
-        return Block(LEAF, (column,), origins(numbers), Advance(count))
+        twice = ArrayColumn(2 * np.array(numbers))
+        return Block(TupleOf((LEAF, LEAF)), (column, twice), origins(numbers), Advance(count))
 
 
 def resumed(
@@ -112,8 +113,8 @@ def resumed(
     cuts = draw if draw.random() < 0.8 else None
     trace = asyncio.run(Bench(cuts).observe(make))
     assert trace.error is None, trace.error
-    elements = [element[1] if isinstance(element, list) else element for element in trace.elements]
-    return [int(element) for element in elements], read, when
+    assert all(twice == 2 * element for element, twice in trace.elements), "columns have come apart"
+    return [int(element) for element, _ in trace.elements], read, when
 
 
 @pytest.mark.parametrize("seed", range(samples(100, 5000)))
