@@ -85,6 +85,9 @@ OTHERS: dict[str, Callable[[Path], ad.Dataset]] = {
     "some compressed": lambda p: D.list_files(f"{p}/*.tfrecord*", shuffle=False).interleave(
         lambda f: ad.TFRecordDataset(f, "GZIP" if f.endswith(".gz") else None), 2
     ),
+    "datasets inside": lambda p: names(p, "tfrecord").interleave(
+        lambda f: D.from_tensors(f).interleave(ad.TFRecordDataset), 3
+    ),
     "flat_map": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").flat_map(lambda x: D.from_tensors(x).repeat(2)),
     "batch": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").batch(7).unbatch(),
     "repeat": lambda p: ad.TFRecordDataset(f"{p}/0.tfrecord").repeat(3),

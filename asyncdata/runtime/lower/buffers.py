@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Final
 
 from asyncdata.memory.accounts import Kind
 from asyncdata.memory.advance import Rows
@@ -23,12 +23,15 @@ from asyncdata.runtime.state.resume import BEGIN, again
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
+_AN_ELEMENT: Final = 2
+"""Numbers by which a scope knows an element that a dataset was made of."""
+
 
 def note_lying(node: Node, scope: Scope) -> None:
     """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
     file: Any = file_of(node)
     if file is not None and not has_step(node, Map, WithOptions):
-        scope.services.sources.lying.add(SourceTable.number(scope.element, file.url))
+        scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
 
 
 def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
@@ -40,10 +43,15 @@ def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
     loose = scope.within is not None or scope.errors is not None or scope.services.options.on_change != "raise"
     if loose or not is_pickable(node):
         return None
-    note_lying(source_of(node), scope)
+    source = source_of(node)
+    note_lying(source, scope)
+    # Files of datasets inside those that `interleave` reads are not found again by their names.
+    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
     anew = dataclasses.replace(scope, resume=BEGIN)
     return Pick(
-        lambda places: lower_into(picked(node, places), anew, context, context.kept), is_sized=not has_step(node, Map)
+        lambda places: lower_into(picked(node, places), anew, context, context.kept),
+        scope.services.sources.lying[depth],
+        is_sized=not has_step(node, Map),
     )
 
 

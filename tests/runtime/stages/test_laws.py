@@ -106,8 +106,8 @@ def _shuffle(bench: Bench, kind: Kinds, size: int = 7) -> Stage:
 def _lying(bench: Bench, kind: Kinds) -> Stage:
     """A shuffle of elements that could be read by themselves, all of one file."""
     upstream = source(bench, kind)
-    bench.sources.lying.add(bench.sources.number(("scripted",), "scripted"))
-    return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, is_sized=True))
+    files = {bench.sources.number(("scripted",), "scripted")}
+    return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, files, is_sized=True))
 
 
 def _batch(bench: Bench, upstream: Stage, *, size: int = 4, drop: bool = False) -> Stage:

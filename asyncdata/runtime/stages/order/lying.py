@@ -12,6 +12,7 @@ delivered before the state was taken, are not read at all: the input has taken t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -40,10 +41,12 @@ class Pick(NamedTuple):
 
     Attributes:
         read: Makes the stage that reads those at some places, in any order.
+        files: Numbers of the files that have such elements; grows.
         is_sized: Whether elements are records, and no bytes that were made of them.
     """
 
     read: Callable[[Places], Stage]
+    files: AbstractSet[int]
     is_sized: bool
 
 

@@ -84,7 +84,6 @@ def resumed(
     when: list[int] = []
 
     def make(bench: Bench) -> Stage:
-        bench.sources.lying.add(bench.sources.number(("numbers",), "numbers"))
         kinds = [draw.choice(KINDS) for _ in range(2)] if draw.random() < 0.5 else [draw.choice(KINDS)] * 2
 
         def pick(places: Places) -> Stage:
@@ -96,7 +95,7 @@ def resumed(
             Numbers(bench, rest, kinds[1], []),
             size,
             KEY,
-            Pick(pick, is_sized=False),
+            Pick(pick, {0}, is_sized=False),
         )
         mark = {"drawn": drawn, "places": wanted(buffer), "next": 0, "row": 0, "input": State(None, 0), "skip": skip}
         stage.restore(mark)
@@ -168,7 +167,9 @@ def test_rows_that_lie_elsewhere_are_an_error() -> None:
             return Numbers(bench, [int(row[1]) + 1 for row in places.origin], "array", [])
 
         context = bench.context("shuffle")
-        stage = ShuffleStage(context, Numbers(bench, range(20, 40), "refs", []), size, KEY, Pick(pick, is_sized=False))
+        stage = ShuffleStage(
+            context, Numbers(bench, range(20, 40), "refs", []), size, KEY, Pick(pick, {0}, is_sized=False)
+        )
         stage.restore(
             {"drawn": 0, "places": wanted(range(size)), "next": 20, "row": 20, "input": State(None, 20), "skip": 0}
         )
