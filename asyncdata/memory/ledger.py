@@ -16,7 +16,7 @@ begins in the same way. If a source's reserve is lent, its next ask is queued: t
 for, then first come. Nothing is granted past a blocked ask, except what an account's own reserve covers. Lent reserves
 nearer to the consumer than an ask are restored before it. Read-ahead is never queued: it is granted while the queue is
 empty and some slack remains, and refused otherwise. Outputs of tasks that are not next in line are granted in the same
-way, and only if enough remains for what assemblers are still going to collect, as far as they know.
+way, and only if enough remains for what assemblers are still going to collect and to make of it, as far as they know.
 
 **Sources.** With ``wait`` a source says that the stage below has no rows and waits for it. Only while a stage waits for
 it may a source hold more than its reserve as its own (a record larger than a chunk). Before that, such an ask is

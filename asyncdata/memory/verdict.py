@@ -37,11 +37,14 @@ def hopeless(accounts: Sequence[Account], ticket: Ticket, limit: int, parts: int
 
 
 def to_collect(account: Account) -> int:
-    """Bytes that a stage is going to hold beyond what it holds or reserves now, as far as its elements tell."""
+    """Bytes that a stage is going to hold beyond what it holds or reserves now, as far as its elements tell.
+
+    With the element that it makes of them, for which they are still there.
+    """
     if account.foresee is None:
         return 0
     foreseen = account.foresee()
-    return max(0, int(foreseen.most * foreseen.mean * _PINNED) - account.firm)
+    return max(0, int(foreseen.most * foreseen.mean * _PINNED) - account.firm) + int(foreseen.batch * foreseen.mean)
 
 
 def limit_in_words(limit: int, parts: int | None) -> str:

@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 _WORDS: Final = 4
 
+_LARGEST: Final = (1 << 64) - (1 << 11)
+"""Of a word of a key. numpy passes some pairs of words through float64, which makes more than fits of a larger one."""
+
 
 def stage_key(seed: int, stage: str, epoch: tuple[int, ...]) -> tuple[int, int]:
     """The Philox key of one stage in one epoch.
@@ -31,7 +34,7 @@ def stage_key(seed: int, stage: str, epoch: tuple[int, ...]) -> tuple[int, int]:
 def words(key: tuple[int, int], start: int, count: int) -> npt.NDArray[np.uint64]:
     """``uint64[count]``: the random words at positions ``start, start + 1, …``."""
     block, skip = divmod(start, _WORDS)
-    bits = np.random.Philox(key=list(key), counter=[block, 0, 0, 0])
+    bits = np.random.Philox(key=[min(word, _LARGEST) for word in key], counter=[block, 0, 0, 0])
     drawn: npt.NDArray[np.uint64] = bits.random_raw(skip + count)
     return drawn[skip:]
 

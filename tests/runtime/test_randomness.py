@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from asyncdata.runtime.randomness import below, permutation, stage_key, words
 
-KEYS = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+WORDS = st.integers(0, 2**64 - 1) | st.integers(2**64 - 3000, 2**64 - 1)
+KEYS = st.tuples(WORDS, WORDS)
 
 
 @given(KEYS, st.integers(0, 2**62), st.integers(0, 50), st.integers(0, 50))

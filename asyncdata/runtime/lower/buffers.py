@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Final
 
 from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Kind
@@ -18,19 +18,22 @@ from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lo
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
+from asyncdata.runtime.stages.order.lying import Pick
 from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage
-from asyncdata.runtime.stages.order.shuffle import Pick
 from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.resume import BEGIN, again
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
+
+_AN_ELEMENT: Final = 2
+"""Numbers by which a scope knows an element that a dataset was made of."""
 
 
 def note_lying(node: Node, scope: Scope) -> None:
     """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
     file: Any = file_of(node)
     if file is not None and not has_step(node, Map, WithOptions):
-        scope.services.sources.lying.add(SourceTable.number(scope.element, file.url))
+        scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
 
 
 def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
@@ -43,7 +46,10 @@ def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
     loose = (is_mapped and scope.errors is not None) or (is_tracked and not scope.services.tracks.in_order)
     if loose or scope.services.options.on_change != "raise" or not is_pickable(node):
         return None
-    note_lying(source_of(node), scope)
+    source = source_of(node)
+    note_lying(source, scope)
+    # Files of datasets inside those that `interleave` reads are not found again by their names.
+    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
     # The rows have been given their positions before.
     anew = dataclasses.replace(scope, resume=BEGIN, within=None)
 
@@ -52,7 +58,7 @@ def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
             raise StateError("the state is damaged: the buffer's elements have positions, or miss them")
         return lower_into(picked(node, places), anew, context, context.kept)
 
-    return Pick(read, is_sized=not is_mapped)
+    return Pick(read, scope.services.sources.lying[depth], is_sized=not is_mapped)
 
 
 @lowers(PickedRows, resumes=again)

@@ -32,7 +32,7 @@ from asyncdata.runtime.stages.rows.numbering import AssertCardinalityStage, Enum
 from asyncdata.runtime.stages.rows.scan import RejectionStage, ScanStage, TakeWhileStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.rows.unique import UniqueStage
-from asyncdata.runtime.state.resume import Resume, again, counted, own, passed_on, selected
+from asyncdata.runtime.state.resume import Resume, again, counted, drawn, own, passed_on, selected
 from asyncdata.runtime.state.tracks import Owner
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
@@ -87,7 +87,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
     )
 
 
-@lowers(transformations.Shuffle, resumes=own)
+@lowers(transformations.Shuffle, resumes=drawn)
 def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
     upstream = lower_into(node.input, scope, context, context.kept)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,12 +40,12 @@ class SourceTable:
     which may be as many as there are elements, only the first ones are known by name.
 
     Attributes:
-        lying: Files whose elements can be read by themselves, by number.
+        lying: Numbers of files whose elements can be read by themselves, by how many elements they were made of.
     """
 
     def __init__(self) -> None:
         self._sources: dict[int, NamedSource] = {}
-        self.lying: set[int] = set()
+        self.lying: defaultdict[int, set[int]] = defaultdict(set)
 
     def __len__(self) -> int:
         return len(self._sources)

@@ -30,6 +30,9 @@ REQUEST_BYTES: Final = 1 << 16
 _MOST_GAPS: Final = 2
 """All gaps have no more bytes than so many times the rows."""
 
+_IN_TURN_BYTES: Final = 1 << 18
+"""Of a span of rows that are needed one after the other: the first ones do not wait for many others."""
+
 _AROUND: Final = 16
 """What a format puts around a record, at the most."""
 
@@ -77,15 +80,19 @@ class Places:
         sizes: Bytes of each row; 0 where nobody knows.
         versions: Of the files.
         used: What each row uses up of tracks; None where nothing is tracked.
+        turns: When each row is needed; None: all at once.
     """
 
-    __slots__ = ("_columns", "_versions", "origin", "sizes", "used")
+    __slots__ = ("_columns", "_turns", "_versions", "origin", "sizes", "used")
 
-    def __init__(self, origin: Rows, sizes: Rows, versions: Versions, used: Used | None = None) -> None:
+    def __init__(
+        self, origin: Rows, sizes: Rows, versions: Versions, used: Used | None = None, turns: Rows | None = None
+    ) -> None:
         self.origin = origin
         self.sizes = sizes
         self.used = used
         self._versions = versions
+        self._turns = turns
         self._columns: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -151,14 +158,21 @@ class Places:
         sizes, versions_by_file = _wide(columns["bytes"], count), dict(zip(files, versions, strict=True))
         return Places(origin, sizes, versions_by_file.get, _used(columns, count) if "track" in columns else None)
 
+    def chosen(self, rows: Rows, turns: Rows) -> Places:
+        """Some of the rows, and when each of them is needed."""
+        used = None if self.used is None else self.used.pick(rows)
+        return Places(self.origin[rows], self.sizes[rows], self._versions, used, turns)
+
     # --- to be read --------------------------------------------------------------------------------------------
 
     def spans(self, most_bytes: int) -> list[RowSpan]:
-        """What is read together, by file and offset.
+        """What is read together: by file and offset, or that first which is needed first.
 
         Args:
             most_bytes: Of a span, unless it is of one row.
         """
+        if self._turns is not None:
+            most_bytes = min(most_bytes, _IN_TURN_BYTES)
         order = by_place(self.origin)
         file, record, _, offset = self.origin[order].T
         sizes = self.sizes[order] + _AROUND if self.sizes.any() else guessed(file, record, offset)
@@ -170,10 +184,14 @@ class Places:
         for row, is_joined in enumerate(joined, 1):
             if not is_joined or ends[row] - starts[begins[-1]] > most_bytes:
                 begins.append(row)
-        return [
+        spans = [
             RowSpan(int(file[a]), int(record[a]), starts[a], ends[b - 1] - starts[a], record[a:b], order[a:b])
             for a, b in zip(begins, [*begins[1:], len(order)], strict=True)
         ]
+        if self._turns is None or not spans:
+            return spans
+        first = np.minimum.reduceat(self._turns[order], begins)
+        return [spans[n] for n in np.argsort(first, kind="stable").tolist()]
 
 
 def by_place(origin: Rows) -> Rows:

@@ -5,7 +5,7 @@ writes none passes the marks of its input on, and with them the state. The outpu
 lowest step that can: where rows of the output are counted off from rows of the input, the input drops them, before
 anything is decoded.
 
-    shuffle     begins at its mark; drops `skip` outputs itself
+    shuffle     begins at its mark; drops `skip` outputs itself, whose rows it does not read if they lie in files
     map         writes no marks, a row for a row:  the state is its input's
     filter      writes no marks, drops rows:       the base is its input's, the skip its own
     batch(4)    begins at its mark; drops 4 x `skip` rows of its input
@@ -84,6 +84,13 @@ def own(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule
         return Resume(drop=state.skip)
     inputs = state.mark["inputs"] if "inputs" in state.mark else (state.mark.get("input"),)
     return Resume(state.mark, inputs, state.skip)
+
+
+def drawn(node: Any, state: State) -> Resume:
+    """At its mark; where the buffer lies in files, the stage drops outputs itself, and need not read them."""
+    if state.mark is None or "places" not in state.mark:
+        return own(node, state)
+    return Resume({**state.mark, "skip": state.skip}, (state.mark["input"],))
 
 
 def passed_on(node: Any, state: State) -> Resume:  # noqa: ARG001 -- a rule

@@ -15,8 +15,9 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
+from asyncdata.runtime.stages.order.lying import Pick
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
-from asyncdata.runtime.stages.order.shuffle import Pick, ShuffleStage
+from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
 from asyncdata.runtime.stages.rows.selection import FilterStage, SkipStage, TakeStage
 from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, SlicesStage
@@ -105,8 +106,8 @@ def _shuffle(bench: Bench, kind: Kinds, size: int = 7) -> Stage:
 def _lying(bench: Bench, kind: Kinds) -> Stage:
     """A shuffle of elements that could be read by themselves, all of one file."""
     upstream = source(bench, kind)
-    bench.sources.lying.add(bench.sources.number(("scripted",), "scripted"))
-    return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, is_sized=True))
+    files = {bench.sources.number(("scripted",), "scripted")}
+    return ShuffleStage(bench.context("shuffle"), upstream, 7, (1, 2), Pick(lambda _: upstream, files, is_sized=True))
 
 
 def _batch(bench: Bench, upstream: Stage, *, size: int = 4, drop: bool = False) -> Stage:

@@ -68,6 +68,8 @@ def test_no_fewer_requests_read_as_few_bytes(rows: list[tuple[int, bool]], most:
 def test_spans_contain_each_row_once(seed: int) -> None:
     """In order, within the bytes of a span; all spans together read no more than three times the rows."""
     places = drawn(seed, 1 + seed % 60)
+    if not places.sizes.any():
+        return  # which means that nobody knows them
     most = random.Random(seed).choice([1, 5000, 1 << 20])
     spans = places.spans(most)
     ordered, sizes = places.origin[by_place(places.origin)], places.sizes[by_place(places.origin)]
@@ -152,6 +154,6 @@ def test_a_row_takes_few_bytes() -> None:
 )
 def test_damage_is_refused(change: dict[str, Any]) -> None:
     """With a StateError, whatever was changed."""
-    value = to_json(drawn(3, 10))
+    value = next(value for seed in range(100) if "pairs" in (value := to_json(drawn(seed, 10))))
     with pytest.raises(StateError, match="damaged"):
         from_json({**value, **change})

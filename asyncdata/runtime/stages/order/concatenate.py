@@ -45,6 +45,7 @@ class ConcatenateStage(Stage):
         self._next: Stage | None = None
         # An input of a state is not empty, whether or not anything of it is left.
         self._rows = 1 if track is not None and track.is_restored else 0
+        self._in_order = True
         self._marker = Marker(follows=True)
 
     def restore(self, mark: Mark) -> None:
@@ -59,8 +60,8 @@ class ConcatenateStage(Stage):
 
     @property
     def ordered(self) -> bool:
-        """Of the input that is read."""
-        return self._current is None or self._current.ordered
+        """Until an input is not, which says so before its rows come."""
+        return self._in_order and (self._current is None or self._current.ordered)
 
     def prepare(self) -> None:
         """Prepares the first input."""
@@ -97,6 +98,7 @@ class ConcatenateStage(Stage):
 
     async def _turn_over(self, ended: Stage) -> None:
         more = self._is_more() and (self._rows > 0 or self._count is not None)
+        self._in_order = self._in_order and ended.ordered
         # Both stay where `aclose` finds them until they are closed.
         await ended.aclose()
         if self._told is not None:

@@ -485,6 +485,10 @@ class InterleaveStage(Stage):
             return None
         counts = np.bincount(order, minlength=len(slots))
         present = np.flatnonzero(counts).tolist()
+        # An inner dataset may show only by its rows that they come in any order.
+        self._in_order = self._in_order and all(
+            slot.peek().advance.ordered for slot in slots if slot is not None and slot.rows
+        )
         marks = self._marks(order, turn, available, vacant)
         heads = []
         for index in present:

@@ -13,25 +13,25 @@ the input used up behind its last row leaves behind the last row of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Foreseen
-from asyncdata.memory.advance import EMPTY, NO_ORIGINS, Advance, Mark, Marks, Rows, State
+from asyncdata.memory.advance import EMPTY, Advance, Mark, Marks, Rows, State
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn, alike, merge
+from asyncdata.memory.columns import ArrayColumn, Column, RefColumn, alike, concat, merge
 from asyncdata.memory.structure import LEAF, Structure
-from asyncdata.memory.used import NO_PAIRS, PAIR_WIDTH, Used
 from asyncdata.runtime.memory.evacuate import Evacuator
-from asyncdata.runtime.randomness import below
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
+from asyncdata.runtime.stages.order.history_columns import history_of, replaced, used_of, with_history
+from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer, Pick
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
-from asyncdata.runtime.state.places import Places, by_place
+from asyncdata.runtime.state.places import Places
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
@@ -39,108 +39,22 @@ _EVACUATE_EVERY: Final = 128
 _EVACUATE_PART: Final = 32
 """Of the limit: a look at once when it pins so much more than at the last one."""
 
-_SHORT: Final = 1 << 16
-
-
-def exchange(slots: Rows, size: int) -> tuple[Rows, Rows, Rows]:
-    """Resolves one block of draws.
-
-    Args:
-        slots: ``int64[n]``: the slot drawn for each input of the block.
-        size: Slots in the buffer.
-
-    Returns:
-        ``source``: ``int64[n]``, for each output its slot (below `size`), or ``size + j`` for input j of this block;
-        ``written``: the slots that change, ascending; ``last``: for each of those the input that ends up in it.
-    """
-    count = len(slots)
-    # Small numbers are sorted by their digits, which is several times faster.
-    order = np.argsort(slots.astype(np.uint16) if size <= _SHORT else slots, kind="stable")
-    ordered = slots.take(order)
-    again = np.empty(count, bool)
-    again[:1] = False
-    again[1:] = ordered[1:] == ordered[:-1]
-    sources = ordered.copy()
-    later = np.flatnonzero(again)
-    sources[later] = size + order.take(later - 1)
-    source = np.empty(count, np.int64)
-    source[order] = sources
-    ends = np.empty(count, bool)
-    ends[-1:] = True
-    ends[:-1] = ~again[1:]
-    return source, ordered[ends], order[ends]
-
-
-def _draws(key: tuple[int, int], drawn: int, size: int, count: int) -> Rows:
-    """The places from which a buffer of so many rows that is not filled up any more is emptied."""
-    return below(key, drawn, np.arange(size, size - count, -1, dtype=np.int64))
-
-
-def _pop(places: list[int], draws: Rows) -> Rows:
-    """Takes what was drawn out of a list, whose last entry takes its place each time."""
-    gone = np.empty(len(draws), np.int64)
-    for row, slot in enumerate(draws.tolist()):
-        gone[row] = places[slot]
-        places[slot] = places[-1]
-        places.pop()
-    return gone
-
 
 def _written(marks: Marks) -> Marks:
     """Without those that cannot be: any older one does."""
     return tuple([each for each in marks if each[1] is not None])
 
 
-def with_history(block: Block) -> list[Column]:
-    """The block's columns, then its provenance, then what each row uses up of tracks.
-
-    The last is an array of as many pairs for each row, or, where the numbers differ, objects: an array of pairs each.
-    """
-    used = block.advance.used
-    history: Column
-    if used is None:
-        history = ArrayColumn(np.empty((len(block), 0, PAIR_WIDTH), np.int64))
-    elif used.ends is None:
-        history = ArrayColumn(used.pairs.reshape(-1, 1, PAIR_WIDTH))
-    else:
-        history = ObjectColumn([used.pairs[a:b] for a, b in pairwise((0, *used.ends.tolist()))])
-    return [*block.columns, ArrayColumn(block.origin), history]
-
-
 def from_history(structure: Structure, columns: list[Column], marks: Marks = (), *, ordered: bool = True) -> Block:
     """The inverse: a block of rows that have been moved about."""
     origin, history = columns[-2:]
     assert isinstance(origin, ArrayColumn)
-    advance = Advance(len(origin), marks, _used(history), ordered=ordered)
+    advance = Advance(len(origin), marks, used_of(history), ordered=ordered)
     return Block(structure, tuple(columns[:-2]), origin.array, advance)
 
 
-def _used(history: Column) -> Used | None:
-    """What rows use up of tracks; the last column of `with_history`."""
-    if isinstance(history, ObjectColumn):
-        parts = [pairs.reshape(-1, PAIR_WIDTH) for pairs in history.items]
-        return Used(np.concatenate([NO_PAIRS, *parts]), np.cumsum([len(part) for part in parts], dtype=np.int64))
-    assert isinstance(history, ArrayColumn)
-    return Used(history.array.reshape(-1, PAIR_WIDTH)) if history.array.shape[1] else None
-
-
-def _replaced(held: Column, fresh: Column, slots: Rows) -> Column:
-    """The rows of a buffer, when the first fresh ones have taken the places of some, one after the other."""
-    source = np.arange(len(held))
-    source[slots] = len(held) + np.arange(len(slots))
-    return merge(*alike(held, fresh), source)
-
-
-class Pick(NamedTuple):
-    """How elements of the input are read by themselves.
-
-    Attributes:
-        read: Makes the stage that reads those at some places, in any order.
-        is_sized: Whether elements are records, and no bytes that were made of them.
-    """
-
-    read: Callable[[Places], Stage]
-    is_sized: bool
+_MARKS: Final = 8
+"""While a buffer gets other elements, as many as it has, where marks say where they lie."""
 
 
 class ShuffleStage(Stage):
@@ -167,7 +81,9 @@ class ShuffleStage(Stage):
         self._size = buffer_size
         self._key = key
         self._pick = pick
-        self._picked: Stage | None = None
+        self._lying: LyingBuffer | None = None
+        # Outputs that were delivered before.
+        self._skipped = 0
         self._budget = context.budget
         self._account = context.kept
         self._evacuate = Evacuator(self._budget, self._account)
@@ -181,20 +97,24 @@ class ShuffleStage(Stage):
         self._full = False
         self._draining = False
         self._ended = False
-        # What is behind a mark is made again: where the buffer is not, that would cost more than the buffer.
-        self._marker = Marker(every=max(MARK_EVERY, buffer_size if pick is None else buffer_size // 2))
+        # What is behind a mark is made again: where the buffer is not, that costs more than a mark.
+        self._marker = Marker(every=max(MARK_EVERY, buffer_size if pick is None else buffer_size // _MARKS))
         self._history = InputHistory()
         # Until rows are known by their places alone: then the input need not give them again.
         self._has_numbers = True
         self._numbers: Rows = np.empty(0, np.int64)
-        self._wanted: Rows | Places | None = None
+        # Rows in front of this one lie in files, as far as they are in the buffer.
+        self._lie_before = 0
+        self._wanted: Rows | None = None
         self._until = 0
         self._account.foresee = self._foresee
         self._budget.holders[self] = None
 
     def movable(self) -> Iterable[Column]:
         """See `runtime.memory.budget.Holder`."""
-        if self._draining:
+        if self._draining and self._lying is not None:
+            self._compact(self._lying)
+        elif self._draining:
             left = np.array(self._places, np.int64)
             self._columns = [column.pick(left) for column in self._columns]
             self._numbers = self._numbers[left]
@@ -202,18 +122,34 @@ class ShuffleStage(Stage):
         return [column for block in self._filling for column in block.columns] + self._columns[:-2]
 
     def restore(self, mark: Mark) -> None:
-        """See `Stage`: the first pull reads again from the oldest row of the buffer on, and keeps those in it."""
-        self._wanted, self._until = mark["places"] if "places" in mark else mark["buffer"].copy(), mark["next"]
+        """See `Stage`: rows of the buffer are read where they lie, when they are drawn.
+
+        Where they lie nowhere, the first pull reads again from the oldest of them on, and keeps those in the buffer.
+        """
+        if "places" in mark:
+            if self._pick is None:
+                raise ValueError("elements of this input lie in no files")
+            self._lying = LyingBuffer(self.context, self._pick, mark["places"])
+            self._skipped = mark.get("skip", 0)
+            self._full, self._has_numbers = True, False
+            self._numbers = np.zeros(len(mark["places"]), np.int64)
+        else:
+            self._wanted, self._until = mark["buffer"].copy(), mark["next"]
         self._history.begin(mark["row"], mark["input"])
         self._marker.begin(mark["drawn"], mark["input"])
 
     def _foresee(self) -> Foreseen:
         parts = [column for block in self._filling for column in block.columns] + self._columns[:-2]
-        return Foreseen(self._size, len(self), sum(column.nbytes for column in parts))
+        return Foreseen(self._size, self._kept, sum(column.nbytes for column in parts))
+
+    @property
+    def _kept(self) -> int:
+        """Rows of the buffer that were read."""
+        return sum(len(block) for block in self._filling) + (len(self._columns[-1]) if self._columns else 0)
 
     def __len__(self) -> int:
         """Rows in the buffer, until the input has ended."""
-        return sum(len(block) for block in self._filling) + (len(self._columns[-1]) if self._columns else 0)
+        return self._kept if self._lying is None else len(self._lying.rows)
 
     @property
     def draining(self) -> bool:
@@ -239,26 +175,122 @@ class ShuffleStage(Stage):
         self._arrange(np.searchsorted(kept, wanted))
         self._numbers = wanted
 
-    async def _read_buffer(self, places: Places) -> None:
-        """The buffer as it was: its rows from where they lie."""
-        if self._pick is None:
-            raise StateError("the state is damaged: elements of this input lie in no files", stage=self.label)
-        self._has_numbers = False
-        self._picked = self._pick.read(places)
-        while (block := await self._picked.pull(BLOCK_ROWS)) is not None:
-            await self._pause()
-            if len(block):
-                self._filling.append(block)
-                self._since_evacuation += len(block)
+    async def _pull_lying(self, lying: LyingBuffer, limit: int) -> Block | None:
+        """`_pull`, as long as rows of the buffer lie elsewhere."""
+        if not lying.begun:
+            self._read_ahead(lying)
+        while self._skipped and not self._ended:
+            block = await self._next_input(min(BLOCK_ROWS, self._skipped))
+            if block is not None and len(block):
+                self._pass(block, lying)
                 await self._evacuate_now_and_then()
-        await self._picked.aclose()
-        origin = np.concatenate([NO_ORIGINS, *(block.origin for block in self._filling)])
-        found, wanted = by_place(origin), by_place(places.origin)
-        if not np.array_equal(origin[found], places.origin[wanted]):
-            raise StateError("the state is damaged: elements of the buffer lie elsewhere", stage=self.label)
-        order = np.empty(len(places), np.int64)
-        order[wanted] = found
-        self._arrange(order)
+        block = None if self._ended else await self._next_input(min(limit, FEW))
+        if block is not None:
+            if not len(block):
+                return Block.empty(EMPTY)
+            self._block = block
+            if len(self) != self._size:
+                raise StateError("the state is damaged: the input goes on behind its end", stage=self.label)
+            source, _, _ = exchange(self._slots(len(block)), len(self))
+            await self._have(source[source < len(self)], lying)
+            self._since_evacuation += len(block)
+            self._block = None
+            return self._swap(block)
+        if not self._draining:
+            self._begin_draining(lying)
+        count = min(limit, FEW, len(self._places))
+        draws = drained(self._key, self._marker.rows, len(self._places), count)
+        await self._have(pop(self._places.copy(), draws), lying)
+        return self._drain(count)
+
+    def _read_ahead(self, lying: LyingBuffer) -> None:
+        """Starts to read what will be drawn."""
+        size = len(self)
+        # A buffer that is not full is one that the input does not fill up any more.
+        found = turns(self._key, self._marker.rows, size, full=size == self._size, least=self._skipped)
+        lying.read(found, np.flatnonzero(found >= self._skipped))
+
+    def _pass(self, block: Block, lying: LyingBuffer) -> None:
+        """Outputs that were delivered before leave: inputs take their slots, whether what was there was read or not."""
+        count, size = len(block), len(self)
+        _, written, last = exchange(self._slots(count), size)
+        self._marker.after(block.advance, count, lambda row, state: None)  # noqa: ARG005 -- nobody sees them
+        self._history.feed(block.advance)
+        self._skipped -= count
+        self._since_evacuation += count
+        order = np.argsort(last)
+        if len(last) < count:
+            block = block.select(last[order])
+        self._keep(block, written[order], lying)
+
+    def _begin_draining(self, lying: LyingBuffer) -> None:
+        """The input has ended: outputs that were delivered before are none of those that will be drawn."""
+        self._draining = True
+        self._places = list(range(len(self)))
+        count = min(self._skipped, len(self._places))
+        gone = pop(self._places, drained(self._key, self._marker.rows, len(self._places), count))
+        self._marker.rows += count
+        self._skipped = 0
+        numbers = lying.leave(gone)
+        for column in self._columns[:-2]:
+            column.pick(numbers).release()
+        left = len(self._places)
+        order = pop(self._places.copy(), drained(self._key, self._marker.rows, left, left))
+        found = np.zeros(len(self), np.int64)
+        found[order] = np.arange(left)
+        lying.read(found, order)
+
+    async def _have(self, slots: Rows, lying: LyingBuffer) -> None:
+        """Waits for the rows of these slots, and keeps what else has come."""
+        while (block := await lying.next_block(slots)) is not None:
+            try:
+                kept, its_slots = lying.wanted(block)
+            except StateError:
+                block.release()
+                raise
+            self._since_evacuation += len(kept)
+            self._keep(block if len(kept) == len(block) else block.select(kept), its_slots, lying)
+            await self._pause()
+            if not self._draining:
+                await self._evacuate_now_and_then()
+
+    def _keep(self, block: Block, slots: Rows, lying: LyingBuffer) -> None:
+        """Rows take these slots, and the places of the rows that are there, which go."""
+        _, origin, sizes = self._known(ArrayColumn(block.origin), block.columns, np.zeros(len(block), np.int64))
+        lying.note(slots, origin, sizes, history_of(block.advance.used, len(block)))
+        if not self._columns:
+            self._structure = block.structure
+            self._columns = [column.owned() for column in with_history(block)]
+            lying.rows[slots] = np.arange(len(slots))
+            return
+        if block.structure != self._structure:
+            block = self._without_structure(block)
+        if self._draining:
+            self._compact(lying)
+        at = lying.rows[slots]
+        old, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
+        lying.rows[slots[new]] = self._kept + np.arange(len(new))
+        for index, fresh in enumerate(with_history(block)):
+            held, fresh_alike = alike(self._columns[index], fresh)
+            held.pick(at[old]).release()
+            held.put(at[old], fresh_alike, old)  # type: ignore[arg-type]  # `alike` made them of one kind
+            self._columns[index] = concat([held, fresh_alike.pick(new)]) if len(new) else held
+
+    def _compact(self, lying: LyingBuffer) -> None:
+        """Lets go of the rows that have left; those that are left keep their slots."""
+        kept = lying.compact(self._places)
+        self._columns = [column.pick(kept) for column in self._columns]
+
+    async def _end_lying(self, lying: LyingBuffer) -> None:
+        """All rows were read: they get the order of their slots."""
+        self._lying = None
+        if self._draining:
+            self._columns = [column.pick(lying.rows[self._places]) for column in self._columns]
+            self._places = list(range(len(self._places)))
+        else:
+            self._columns = [column.pick(lying.rows) for column in self._columns]
+        self._numbers = np.zeros(self._kept, np.int64)
+        await lying.aclose()
 
     def _arrange(self, order: Rows) -> None:
         """The rows that were read for the buffer, each in its slot."""
@@ -268,11 +300,13 @@ class ShuffleStage(Stage):
         self._fill_up()
 
     async def _pull(self, limit: int) -> Block | None:
+        if self._lying is not None:
+            block = await self._pull_lying(self._lying, limit)
+            if self._lying.is_whole(self._places if self._draining else None):
+                await self._end_lying(self._lying)
+            return block
         if self._wanted is not None:
-            if isinstance(self._wanted, Places):
-                await self._read_buffer(self._wanted)
-            else:
-                await self._refill(self._wanted)
+            await self._refill(self._wanted)
             self._wanted = None
         while not self._full and not self._ended:
             missing = self._size - len(self)
@@ -328,23 +362,28 @@ class ShuffleStage(Stage):
         count = len(block)
         size = len(self)
         drawn = self._marker.rows
-        slots = below(self._key, drawn, np.full(count, size, np.int64))
+        slots = self._slots(count)
 
         first = self._history.rows
         self._history.feed(block.advance)
         fresh_columns = with_history(block)
 
         def mark(row: int, state: State) -> Mark:
-            held = [known.copy() for known in self._known(self._columns[-2], self._columns[:-2], self._numbers)]
+            held = [known.copy() for known in self._contents()]
             numbers = np.arange(first, first + count)
             for known, new in zip(held, self._known(ArrayColumn(block.origin), block.columns, numbers), strict=True):
                 known[slots[:row]] = new[:row]
-            history = _replaced(self._columns[-1], fresh_columns[-1], slots[:row])
+            history = replaced(self._history_column(), fresh_columns[-1], slots[:row])
             return self._mark(held, history, drawn + row, first + row, state)
 
         marks = _written(self._marker.after(block.advance, count, mark))
         source, written, last = exchange(slots, size)
         self._numbers[written] = first + last
+        if self._lying is not None:
+            known = self._known(ArrayColumn(block.origin), block.columns, slots)
+            self._lying.note(written, known[1][last], known[2][last], fresh_columns[-1].pick(last))
+            source = np.where(source < size, self._lying.rows[np.minimum(source, size - 1)], source - size + self._kept)
+            written = self._lying.rows[written]
         out: list[Column] = []
         for index, fresh in enumerate(fresh_columns):
             held, fresh_alike = alike(self._columns[index], fresh)
@@ -359,6 +398,20 @@ class ShuffleStage(Stage):
         self._structure = held.structure
         self._columns = [*held.columns, *self._columns[-2:]]
         return block.as_objects()
+
+    def _slots(self, count: int) -> Rows:
+        """Those that the next inputs take."""
+        return swapped(self._key, self._marker.rows, len(self), count)
+
+    def _contents(self) -> list[Rows]:
+        """What the rows of the buffer are known by, by slot."""
+        if self._lying is not None:
+            return [self._numbers, self._lying.origin, self._lying.sizes]
+        return self._known(self._columns[-2], self._columns[:-2], self._numbers)
+
+    def _history_column(self) -> Column:
+        """What they use up of tracks, by slot."""
+        return self._columns[-1] if self._lying is None else self._lying.history
 
     def _known(self, origin: Column, columns: Sequence[Column], numbers: Rows) -> list[Rows]:
         """What rows of the input are known by: where they lie and how long they are, or their numbers."""
@@ -376,7 +429,10 @@ class ShuffleStage(Stage):
         the last row that was taken.
         """
         numbers, *lying = contents
-        if lying and (places := self._lying(*lying, _used(history))) is not None:
+        if lying and self._lies(numbers, lying[0]):
+            self._lie_before = following
+            sources = self.context.sources
+            places = Places(lying[0], lying[1], lambda number: sources[number].version, used_of(history))
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
@@ -392,11 +448,10 @@ class ShuffleStage(Stage):
             "input": self._history.before(oldest),
         }
 
-    def _lying(self, origin: Rows, sizes: Rows, used: Used | None) -> Places | None:
-        """Where the rows of the buffer lie; None if one of them lies nowhere."""
-        sources = self.context.sources
-        places = Places(origin, sizes, lambda number: sources[number].version, used)
-        return places if sources.lying.issuperset(places.files) else None
+    def _lies(self, numbers: Rows, origin: Rows) -> bool:
+        """Whether all rows of the buffer are in files, of which those in front of the last mark were."""
+        assert self._pick is not None
+        return self._pick.files >= set(np.unique(origin[numbers >= self._lie_before, 0]).tolist())
 
     def _drain(self, limit: int) -> Block | None:
         """Draws from what is left after the input's end; the last of them takes the place of the one drawn."""
@@ -406,20 +461,20 @@ class ShuffleStage(Stage):
             tail, self._tail = self._tail.dropped(), EMPTY
             return Block.empty(tail) if tail.has_news else None
         drawn = self._marker.rows
-        draws = _draws(self._key, drawn, len(places), count)
+        draws = drained(self._key, drawn, len(places), count)
         ordered = self._marker.input.ordered
         before = places.copy() if self._marker.places(count, ordered=ordered) else []
 
         def mark(row: int) -> Mark:
             left = before.copy()
-            _pop(left, draws[:row])
-            known = self._known(self._columns[-2], self._columns[:-2], self._numbers)
-            contents = [each[left] for each in known]
-            history = self._columns[-1].pick(np.array(left, np.int64))
+            pop(left, draws[:row])
+            contents = [each[left] for each in self._contents()]
+            history = self._history_column().pick(np.array(left, np.int64))
             return self._mark(contents, history, drawn + row, self._history.rows, self._marker.input.state)
 
-        gone = _pop(places, draws)
+        gone = pop(places, draws)
         marks = _written(self._marker.marks(count, mark, ordered=ordered))
+        gone = gone if self._lying is None else self._lying.leave(gone)
         columns = [column.pick(gone) for column in self._columns]
         return from_history(self._structure, columns, marks, ordered=ordered)
 
@@ -434,12 +489,15 @@ class ShuffleStage(Stage):
         self._used_before = self._account.used
 
     async def aclose(self) -> None:
-        if self._picked is not None:
-            await self._picked.aclose()
         for block in self._filling:
             block.release()
+        left = np.array(self._places, np.int64)
+        if self._lying is not None:
+            await self._lying.aclose()
+            left = self._lying.compact(self._places)
+            self._lying = None
         for column in self._columns:
-            (column.pick(np.array(self._places, np.int64)) if self._draining else column).release()
+            (column.pick(left) if self._draining else column).release()
         self._filling, self._columns, self._places = [], [], []
         self._full = self._draining = self._ended = True
         await super().aclose()

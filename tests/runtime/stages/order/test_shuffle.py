@@ -18,7 +18,9 @@ from asyncdata.memory.block import Block
 from asyncdata.memory.columns import RefColumn
 from asyncdata.runtime.randomness import below
 from asyncdata.runtime.stage import Stage
-from asyncdata.runtime.stages.order.shuffle import ShuffleStage, exchange, from_history, with_history
+from asyncdata.runtime.stages.order.draws import exchange
+from asyncdata.runtime.stages.order.history_columns import with_history
+from asyncdata.runtime.stages.order.shuffle import ShuffleStage, from_history
 from asyncdata.runtime.stages.sources.arrays import RangeStage
 from tests.runtime.stages import oracle
 from tests.runtime.stages.laws import Bench, Make, Scripted, check_any_blocking, script, whole

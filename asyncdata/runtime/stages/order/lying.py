@@ -1,0 +1,192 @@
+"""`LyingBuffer`: a resumed shuffle's buffer whose rows are read where they lie, those first that are drawn first.
+
+    slots      0        1        2        3         draws are known: slot 2 next, then 0, …
+    rows       lies     here     coming   lies
+                                   ▲
+    files ─▶ picked rows ──────────┘                by the turn of their slots, two blocks ahead
+
+The first output waits for its own row only. Rows whose slots are drawn while outputs are dropped, because they were
+delivered before the state was taken, are not read at all: the input has taken their slots by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from asyncdata.errors import StateError
+from asyncdata.memory.advance import Rows
+from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column, alike
+from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
+from asyncdata.runtime.stages.order.history_columns import history_of
+from asyncdata.runtime.state.places import Places, by_place
+
+LIES: Final = -1
+"""Instead of the number of a row that was not read."""
+
+_GONE: Final = -2
+"""Instead of the number of a row that has left a buffer that is emptied."""
+
+FEW: Final = 64
+"""Outputs that leave together while rows lie elsewhere: none waits for the rows of many others."""
+
+_AHEAD: Final = 2
+
+
+class Pick(NamedTuple):
+    """How elements of the input are read by themselves.
+
+    Attributes:
+        read: Makes the stage that reads those at some places, in any order.
+        files: Numbers of the files that have such elements; grows.
+        is_sized: Whether elements are records, and no bytes that were made of them.
+    """
+
+    read: Callable[[Places], Stage]
+    files: AbstractSet[int]
+    is_sized: bool
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Rows on their way: the stage that reads them, and in the order of their places the slots that they belong to."""
+
+    stage: Stage
+    ahead: Ahead[Block]
+    origin: Rows
+    slots: Rows
+
+
+class LyingBuffer:
+    """See the module's docstring. Who takes blocks keeps their rows, one behind the other.
+
+    Args:
+        context: Of the shuffle.
+        pick: How rows are read.
+        places: Where the row of each slot lies.
+
+    Attributes:
+        rows: ``int64[n]``: for each slot the number of its row among those that are kept, or less than 0.
+        origin: Provenance of each slot's row, read or not.
+        sizes: Its bytes, as far as they are known.
+        history: What it uses up of tracks.
+        begun: Whether anything was to be read.
+    """
+
+    def __init__(self, context: StageContext, pick: Pick, places: Places) -> None:
+        self.rows: Rows = np.full(len(places), LIES, np.int64)
+        self.origin = places.origin.copy()
+        self.sizes = places.sizes.copy()
+        self.history = history_of(places.used, len(places)).owned()
+        self.begun = False
+        self._places = places
+        self._context = context
+        self._pick = pick
+        self._readings: list[_Reading] = []
+        self._coming: Rows = np.full(len(places), -1, np.int64)
+
+    def read(self, turns: Rows, slots: Rows) -> None:
+        """Begins to read the rows of these slots that lie elsewhere and are not on their way.
+
+        Args:
+            turns: For each slot of the buffer, when it is drawn.
+            slots: Those that are needed.
+        """
+        self.begun = True
+        slots = slots[(self.rows[slots] == LIES) & (self._coming[slots] < 0)]
+        if not len(slots):
+            return
+        stage = self._pick.read(self._places.chosen(slots, turns[slots]))
+        slots = slots[by_place(self._places.origin[slots])]
+        reading = _Reading(stage, Ahead(self._context, lambda: self._fill(reading)), self._places.origin[slots], slots)
+        self._coming[slots] = len(self._readings)
+        self._readings.append(reading)
+        reading.ahead.begin()
+
+    async def _fill(self, reading: _Reading) -> None:
+        ahead = reading.ahead
+        while True:
+            await ahead.room(lambda: len(ahead.items) >= _AHEAD)
+            block = await reading.stage.pull(BLOCK_ROWS)
+            if block is None:
+                return
+            if len(block):
+                ahead.put(block)
+
+    def is_whole(self, slots: Sequence[int] | None) -> bool:
+        """Whether the rows of these slots, or of all, were read."""
+        return not bool(((self.rows if slots is None else self.rows[slots]) == LIES).any())
+
+    async def next_block(self, slots: Rows) -> Block | None:
+        """Rows that have come, or will come until those of these slots are read; `wanted` says whose they are.
+
+        None: they are, and nothing else has come.
+        """
+        for reading in self._readings:
+            if reading.ahead.items:
+                return reading.ahead.take()
+        lies = slots[self.rows[slots] == LIES]
+        if not len(lies):
+            return None
+        reading = self._readings[int(self._coming[lies[0]])]
+        if not await reading.ahead.wait():
+            raise StateError("the state is damaged: elements of the buffer are missing", stage=self._context.label)
+        return reading.ahead.take()
+
+    def wanted(self, block: Block) -> tuple[Rows, Rows]:
+        """The rows of a block that belong to slots whose rows still lie elsewhere, ascending, and these slots."""
+        found = self._slots_of(block.origin)
+        kept = np.flatnonzero(self.rows[found] == LIES)
+        return kept, found[kept]
+
+    def note(self, slots: Rows, origin: Rows, sizes: Rows, history: Column) -> None:
+        """These rows are in these slots now."""
+        self.origin[slots] = origin
+        self.sizes[slots] = sizes
+        self.history, fresh = alike(self.history, history)
+        self.history.put(slots, fresh, np.arange(len(slots)))  # type: ignore[arg-type]  # `alike` made them of one kind
+
+    def leave(self, slots: Rows) -> Rows:
+        """The numbers of those rows of these slots that are kept; they go, and so do those that lie elsewhere."""
+        numbers = self.rows[slots]
+        self.rows[slots] = _GONE
+        return numbers[numbers >= 0]
+
+    def compact(self, slots: Sequence[int]) -> Rows:
+        """The numbers of the rows of these slots, which are kept in this order from now on, and no others."""
+        chosen = np.array(slots, np.int64)
+        kept = chosen[self.rows[chosen] >= 0]
+        numbers = self.rows[kept]
+        self.rows[self.rows >= 0] = _GONE
+        self.rows[kept] = np.arange(len(kept))
+        return numbers
+
+    def _slots_of(self, origin: Rows) -> Rows:
+        found = np.empty(len(origin), np.int64)
+        for file in np.unique(origin[:, 0]).tolist():
+            here = np.flatnonzero(origin[:, 0] == file)
+            for reading in self._readings:
+                a, b = np.searchsorted(reading.origin[:, 0], (file, file + 1)).tolist()
+                at = a + np.searchsorted(reading.origin[a:b, 3], origin[here, 3])
+                known = at < b
+                known[known] = reading.origin[at[known], 3] == origin[here[known], 3]
+                found[here[known]] = reading.slots[at[known]]
+                here = here[~known]
+            if len(here):
+                raise StateError(
+                    "the state is damaged: elements of the buffer lie elsewhere", stage=self._context.label
+                )
+        return found
+
+    async def aclose(self) -> None:
+        """Ends what is being read."""
+        for reading in self._readings:
+            await reading.ahead.aclose()
+            while reading.ahead.items:
+                reading.ahead.take().release()
+            await reading.stage.aclose()
