@@ -154,6 +154,8 @@ def test_a_row_takes_few_bytes() -> None:
 )
 def test_damage_is_refused(change: dict[str, Any]) -> None:
     """With a StateError, whatever was changed."""
-    value = next(value for seed in range(100) if "pairs" in (value := to_json(drawn(seed, 10))))
+    values = [to_json(drawn(seed, 10)) for seed in range(100)]
+    is_tracked = "pairs" in change
+    value = next(value for value in values if ("pairs" in value if is_tracked else "track" not in value))
     with pytest.raises(StateError, match="damaged"):
         from_json({**value, **change})
