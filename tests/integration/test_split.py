@@ -79,7 +79,7 @@ class Draw:
         return dataset
 
     def _a_source(self) -> Callable[[], ad.Dataset]:
-        kind = self._draw.choice(["range", "shuffled", "slices", "generator", "records", "files", "listed"])
+        kind = self._draw.choice(["range", "shuffled", "slices", "generator", "records", "files", "listed", "lying"])
         count = self._draw.choice([0, 1, 7, 30, 80, *([1500] if kind in {"range", "shuffled"} else [])])
         self.names.append(f"{kind} {count}")
         if kind == "files":
@@ -89,6 +89,13 @@ class Draw:
             folder = self._files[0].rpartition("/")[0]
             self._add("interleave", self._interleave(of_file))
             return lambda: D.list_files(f"{folder}/*", shuffle=True, seed=4)
+        if kind == "lying":
+            # The buffer's elements are records of files.
+            self._add("interleave", self._interleave(ad.TFRecordDataset))
+            size = self._draw.choice([3, 20, 100])
+            self._add(f"shuffle {size}", lambda ds: ds.shuffle(size, seed=6))
+            self._add("map", lambda ds: ds.map(int))
+            return lambda: D.from_tensor_slices(self._files)
         if kind == "records":
             return lambda: ad.TFRecordDataset(self._files).map(int)
         if kind == "shuffled":

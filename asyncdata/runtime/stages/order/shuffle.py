@@ -27,7 +27,7 @@ from asyncdata.memory.structure import LEAF, Structure
 from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
-from asyncdata.runtime.stages.order.history_columns import history_of, replaced, used_of, with_history
+from asyncdata.runtime.stages.order.history_columns import replaced, used_of, with_history
 from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer, Pick
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
@@ -219,9 +219,7 @@ class ShuffleStage(Stage):
         self._skipped -= count
         self._since_evacuation += count
         order = np.argsort(last)
-        if len(last) < count:
-            block = block.select(last[order])
-        self._keep(block, written[order], lying)
+        self._keep(block, last[order], written[order], lying)
 
     def _begin_draining(self, lying: LyingBuffer) -> None:
         """The input has ended: outputs that were delivered before are none of those that will be drawn."""
@@ -249,28 +247,39 @@ class ShuffleStage(Stage):
                 block.release()
                 raise
             self._since_evacuation += len(kept)
-            self._keep(block if len(kept) == len(block) else block.select(kept), its_slots, lying)
+            self._keep(block, kept, its_slots, lying)
             await self._pause()
             if not self._draining:
                 await self._evacuate_now_and_then()
 
-    def _keep(self, block: Block, slots: Rows, lying: LyingBuffer) -> None:
-        """Rows take these slots, and the places of the rows that are there, which go."""
-        _, origin, sizes = self._known(ArrayColumn(block.origin), block.columns, np.zeros(len(block), np.int64))
-        lying.note(slots, origin, sizes, history_of(block.advance.used, len(block)))
+    def _keep(self, block: Block, rows: Rows, slots: Rows, lying: LyingBuffer) -> None:
+        """Rows of a block take these slots, and the places of the rows that are there, which go.
+
+        The others are dropped with what they use up, unlike those that `Block.select` leaves out: they were delivered,
+        or are in the buffer of a step behind this one.
+        """
+        if self._columns and block.structure != self._structure:
+            block = self._without_structure(block)
+        columns = with_history(block)
+        if len(rows) < len(block):
+            others = np.setdiff1d(np.arange(len(block)), rows)
+            for column in columns[:-2]:
+                column.pick(others).release()
+            columns = [column.pick(rows) for column in columns]
+        origin, history = columns[-2:]
+        _, origins, sizes = self._known(origin, columns[:-2], np.zeros(len(rows), np.int64))
+        lying.note(slots, origins, sizes, history)
         if not self._columns:
             self._structure = block.structure
-            self._columns = [column.owned() for column in with_history(block)]
+            self._columns = [column.owned() for column in columns]
             lying.rows[slots] = np.arange(len(slots))
             return
-        if block.structure != self._structure:
-            block = self._without_structure(block)
         if self._draining:
             self._compact(lying)
         at = lying.rows[slots]
         old, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
         lying.rows[slots[new]] = self._kept + np.arange(len(new))
-        for index, fresh in enumerate(with_history(block)):
+        for index, fresh in enumerate(columns):
             held, fresh_alike = alike(self._columns[index], fresh)
             held.pick(at[old]).release()
             held.put(at[old], fresh_alike, old)  # type: ignore[arg-type]  # `alike` made them of one kind
