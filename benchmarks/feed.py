@@ -1,4 +1,4 @@
-"""What handing a batch to a framework adds to a numpy loop: CPU time per step and copies; a Markdown table.
+"""What handing a batch to a framework adds to a numpy loop: CPU time per step and copies; Markdown tables.
 
     python -m benchmarks.feed [--python PYTHON] [--quick]
 
@@ -9,7 +9,10 @@ loaders feed `fit`.
 
 A step multiplies two small matrices. Every cell is a process of its own, which counts its own CPU time, all threads: a
 round of the one, a round of the other, medians of several. A copy is counted where the framework's array is not the
-memory of numpy's. Without a framework its rows are left out. Copies to a GPU are not measured here.
+memory of numpy's. Without a framework its rows are left out.
+
+A second table says how much of the time of copies to a GPU is hidden behind steps that are as long as four copies: the
+wall time of a loop that is fed, less that of the steps alone, is what is not hidden of that of the copies alone.
 """
 
 from __future__ import annotations
@@ -192,6 +195,105 @@ def keras_cell(name: str, shape: tuple[int, ...], count: int) -> Cell:
     return Cell(bare, fit, lambda _: 0)
 
 
+DEVICES: Final = {"torch": "feed.torch(device=...)", "jax": "feed.jax"}
+STEPS_PER_COPY: Final = 4
+
+
+class Device:
+    """What is measured on a GPU.
+
+    Args:
+        send: Copies an array there; nobody waits for it.
+        feed: A feed of a dataset.
+        square: Multiplies two large matrices there.
+        wait: Returns when all of that is done.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Any], Any],
+        feed: Callable[[ad.Dataset], Iterable[Any]],
+        square: Callable[[], Any],
+        wait: Callable[[Any], Any],
+    ) -> None:
+        self.send = send
+        self.feed = feed
+        self.square = square
+        self.wait = wait
+
+
+def torch_device() -> Device | None:
+    """PyTorch's GPU."""
+    import torch  # noqa: PLC0415 -- one framework per process
+
+    if not torch.cuda.is_available():
+        return None
+    matrix = torch.ones((2048, 2048), device="cuda")
+    space = torch.empty(SHAPES["9.6 MB"]).pin_memory()
+    return Device(
+        lambda array: space.copy_(torch.from_numpy(array)).to("cuda", non_blocking=True),
+        lambda ds: feed.torch(ds, device="cuda"),
+        lambda: matrix @ matrix,
+        lambda _: torch.cuda.synchronize(),
+    )
+
+
+def jax_device() -> Device | None:
+    """JAX's GPU."""
+    import jax  # noqa: PLC0415 -- one framework per process
+
+    if jax.default_backend() != "gpu":
+        return None
+    matrix = jax.numpy.ones((2048, 2048))
+    square = jax.jit(lambda each: each @ each)
+    return Device(jax.device_put, feed.jax, lambda: square(matrix), jax.block_until_ready)
+
+
+DEVICE_MAKERS: Final = {"torch": torch_device, "jax": jax_device}
+
+
+def hidden(framework: str, rounds: int) -> dict[str, Any]:
+    """The part of copies to the GPU that is hidden behind steps, round by round; nothing where there is none."""
+    device = DEVICE_MAKERS[framework]()
+    if device is None:
+        return {"hidden": None}
+    count = 200
+    ds, kept = dataset(SHAPES["9.6 MB"], count), arrays(SHAPES["9.6 MB"], count)
+
+    def timed(loop: Callable[[], Any]) -> float:
+        begin = time.perf_counter()
+        device.wait(loop())
+        return time.perf_counter() - begin
+
+    def copies_alone() -> Any:
+        sent = None
+        for array in kept:
+            device.wait(sent := device.send(array))
+        return sent
+
+    def steps_alone(squares: int) -> Any:
+        done = device.square()
+        for _ in range(count * squares):
+            done = device.square()
+        return done
+
+    def fed(squares: int) -> Any:
+        done = device.square()
+        for _ in device.feed(ds):
+            for _ in range(squares):
+                done = device.square()
+        return done
+
+    for loop in (copies_alone, lambda: steps_alone(1), lambda: fed(1)):
+        timed(loop)  # the first round fills caches
+    squares = max(1, round(STEPS_PER_COPY * timed(copies_alone) / timed(lambda: steps_alone(1))))
+    found = []
+    for _ in range(rounds):
+        added = timed(lambda: fed(squares)) - timed(lambda: steps_alone(squares))
+        found.append(1 - added / timed(copies_alone))
+    return {"hidden": found}
+
+
 MAKERS: Final = {"torch": torch_cell, "jax": jax_cell, "tensorflow": tensorflow_cell, "keras": keras_cell}
 
 
@@ -230,10 +332,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--python", default=str(TRAINERS_PYTHON), help="an interpreter that has the frameworks")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--device", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     rounds = 3 if given.quick else ROUNDS
     if given.cell:
         print(json.dumps(measured(given.cell[0], given.cell[1], given.cell[2], rounds)))
+        return
+    if given.device:
+        print(json.dumps(hidden(given.device, rounds)))
         return
     if not Path(given.python).exists():
         print("The frameworks are not installed here: make trainers")
@@ -251,6 +357,14 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append([name, *(f"{statistics.median(cell['added_us']):.0f}" for cell in cells.values())])
             rows[-1].append(cells["9.6 MB"]["copies"])
     print(markdown(["loader", *(f"batch of {size}" for size in SHAPES), "copies"], rows))
+    print("\nCopies of 9.6 MB to a GPU that are hidden behind steps, median of rounds\n")
+    rows = []
+    for framework, name in DEVICES.items():
+        command = [given.python, "-m", "benchmarks.feed", "--device", framework]
+        loud = {key: value for key, value in quiet.items() if key != "JAX_PLATFORMS"}
+        parts = run_json(command + ["--quick"] * given.quick, {**os.environ, **loud})["hidden"]
+        rows.append([name, "not measured: no GPU" if parts is None else f"{statistics.median(parts):.2f}"])
+    print(markdown(["feed", "hidden"], rows))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,11 @@
 Training in parallel exchanges gradients in each step, so a rank that has no batch left makes the others wait for ever.
 Ranks whose numbers of batches are known need no word of each other. Others vote every `WINDOW` steps, before they use
 a batch of these: each says how many it has, and all take the least of it ("drop"), or the most ("repeat", "pad").
+
+    steps   0 1 2 3 │ 4 5 6 7 │ 8 9 ┃        votes before 0, 4 and 8; by the last one the epoch has 10 steps
+
+Votes are before the same steps of an epoch in every run. A state between two of them knows what was agreed, and a run
+that goes on there takes these steps and votes where the interrupted one would have.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from asyncdata.feed.ranks import Even
 from asyncdata.plan.node import UNKNOWN_CARDINALITY
 
 WINDOW: Final = 4
-"""Steps between votes: so many batches wait in each rank while it votes."""
+"""Steps between votes: so many batches wait in each rank while it votes. States know multiples of it."""
 
 NOTHING_TO_REPEAT: Final = "even='repeat': a rank has no batch that it could repeat; use fewer ranks, or even='pad'"
 
@@ -52,12 +57,47 @@ def known_steps(even: Even, most: int, least: int) -> int | None:
     return most
 
 
+class Agreed(NamedTuple):
+    """What a state knows of the votes before it.
+
+    Attributes:
+        even: How ranks were made even.
+        steps: Of the epoch up to the next vote, those that were taken included; or all, where it ends before a vote.
+    """
+
+    even: Even
+    steps: int
+
+
+def until_vote(step: int) -> int:
+    """How many steps there are from one on to the next vote."""
+    return WINDOW - step % WINDOW
+
+
+def recalled(agreed: int, step: int, least: Least) -> Granted | None:
+    """What the ranks have agreed on before a state; None if they do not know the same, or nothing: then they vote.
+
+    Args:
+        agreed: See `Agreed`; 0 for nothing.
+        step: Steps that this rank has taken in this epoch.
+        least: Asks the other ranks.
+
+    Raises:
+        PipelineError: As `vote`.
+    """
+    fewest, most = _compared(agreed, step, least)
+    last = fewest % WINDOW > 0
+    if fewest != most or fewest < step or (fewest == step and not last):
+        return None
+    return Granted(fewest - step, last=last)
+
+
 def vote(even: Even, ready: int, step: int, least: Least, *, failed: bool = False) -> Granted:
-    """Agrees with the other ranks on the next steps.
+    """Agrees with the other ranks on the steps up to the next vote.
 
     Args:
         even: How ranks are made even.
-        ready: Batches of its own that this rank has for them, up to `WINDOW`.
+        ready: Batches of its own that this rank has for them, up to as many as there are.
         step: Steps it has taken in this epoch.
         least: Asks the other ranks.
         failed: This rank cannot continue. The others learn it by this vote; the rank's own error follows.
@@ -65,9 +105,19 @@ def vote(even: Even, ready: int, step: int, least: Least, *, failed: bool = Fals
     Raises:
         PipelineError: Another rank failed, or ranks are at different steps.
     """
-    fewest, most, first, last, sound = least([ready, -ready, step, -step, not failed])
     if failed:
+        least([ready, -ready, step, -step, 0])
         return Granted(0, last=True)
+    fewest, most = _compared(ready, step, least)
+    if even == "repeat" and not step and not fewest and most:
+        raise PipelineError(NOTHING_TO_REPEAT)
+    steps = fewest if even in ("drop", "agree") else most
+    return Granted(steps, last=steps < until_vote(step))
+
+
+def _compared(number: int, step: int, least: Least) -> tuple[int, int]:
+    """The least and the most that a rank says, if all are well and at the same step."""
+    fewest, most, first, last, sound = least([number, -number, step, -step, 1])
     if not sound:
         raise PipelineError("another rank failed, so this one ends too; the other rank's error says why")
     if first != -last:
@@ -75,7 +125,4 @@ def vote(even: Even, ready: int, step: int, least: Least, *, failed: bool = Fals
             f"the ranks are at different steps, from {first} to {-last}: all of them must load states of the same "
             "step, and begin their epochs together"
         )
-    if even == "repeat" and not step and not fewest and most:
-        raise PipelineError(NOTHING_TO_REPEAT)
-    steps = fewest if even in ("drop", "agree") else -most
-    return Granted(steps, last=steps < WINDOW)
+    return fewest, -most

@@ -17,7 +17,7 @@ from asyncdata.dataset.answers import length
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.handles import is_dataset, node_of
 from asyncdata.errors import PipelineError, StateError
-from asyncdata.feed.even import Least, known_steps
+from asyncdata.feed.even import Agreed, Least, known_steps
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.rank_states import VERSION, state_of
 from asyncdata.feed.ranks import Division, Rank
@@ -64,6 +64,10 @@ class Feed(ABC):
     @abstractmethod
     def _check_process(self) -> None:
         """Raises an error where batches cannot be read."""
+
+    def _as_written(self, dataset: Dataset) -> Dataset:
+        """What is read in place of this process's part: the same batches, written as the framework takes them."""
+        return dataset
 
     # --- epochs ----------------------------------------------------------------------------------------------------
 
@@ -137,7 +141,7 @@ class Feed(ABC):
         if steps == INFINITE_CARDINALITY:
             steps = None
         least = self._least() if votes else None
-        own = OwnBatches(part, self._whole, place, even)
+        own = OwnBatches(self._as_written(part), self._whole, place, even)
         self._run = Run(own, place, steps=steps, even=even, least=least, hand=self._hand(), kept=self._kept)
         self._next = EpochPlace(place.epoch + 1)
         return self._run
@@ -190,6 +194,7 @@ class Feed(ABC):
             "rank": mine.rank,
             "world": mine.world,
             "begun_by": place.begun_by,
+            "agreed": None if place.agreed is None else list(place.agreed),
             "pipeline": place.pipeline,
         }
 
@@ -212,8 +217,9 @@ class Feed(ABC):
         """Begins where this rank's state is, or with this rank's part of what all ranks have left."""
         state = state_of(states, self._rank())
         self._run = None
-        place = EpochPlace(state["epoch"], state["steps"], state["turn"], state.get("pipeline"), state["begun_by"])
-        self._next = place
+        agreed = None if state.get("agreed") is None else Agreed(*state["agreed"])
+        pipeline, begun_by = state.get("pipeline"), state["begun_by"]
+        self._next = EpochPlace(state["epoch"], state["steps"], state["turn"], pipeline, begun_by, agreed)
 
     def all_ranks(self) -> AllRanks:
         """The position of all ranks together, for checkpoints of which one rank writes all.

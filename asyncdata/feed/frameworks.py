@@ -107,8 +107,9 @@ def jax(
         sharding: A ``jax.sharding.Sharding`` of the batches, first axis first; an array with fewer axes takes the
             beginning of its ``PartitionSpec``. None: the default device.
         depth: Batches that are sent to the devices while one is used.
-        dtypes: None: a type that jax would change, such as int64 without x64, is an error. ``"jax"``: values are
-            converted; one that does not fit is an error.
+        dtypes: None: a type that jax would change, such as int64 without x64, is an error. ``"jax"``: batches are
+            written in the types of jax, or converted if a step behind them may read them; a value that does not fit is
+            an error.
         even: See `torch`.
         rank: Number of this process; None: its place among those whose devices hold different rows by `sharding`, or
             ``jax.process_index()``.

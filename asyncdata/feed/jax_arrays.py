@@ -16,12 +16,15 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from asyncdata.dataset.dataset import Dataset
+from asyncdata.dataset.handles import node_of
 from asyncdata.errors import PipelineError
 from asyncdata.feed.even import Least
 from asyncdata.feed.feeding import Feed
 from asyncdata.feed.ranks import Division, Share, share_of
 from asyncdata.feed.run import Conversion, Hand
+from asyncdata.memory.narrow import halved
 from asyncdata.memory.structure import flatten, leaf_names, unflatten
+from asyncdata.planner.fuse import with_narrow_batches
 from asyncdata.types import Element
 
 Dtypes: TypeAlias = Literal["jax"] | None
@@ -59,6 +62,11 @@ class JaxFeed(Feed):
 
     def _least(self) -> Least:
         return _least
+
+    def _as_written(self, dataset: Dataset) -> Dataset:
+        if self._dtypes != "jax" or jax.config.jax_enable_x64:
+            return dataset
+        return Dataset(with_narrow_batches(node_of("dataset", dataset)))
 
     def _hand(self) -> Hand:
         return Conversion(self._on_device, self._depth)
@@ -110,10 +118,11 @@ def _is_known(dtype: np.dtype[Any]) -> bool:
 
 
 def narrowed(array: npt.NDArray[Any], dtypes: Dtypes) -> npt.NDArray[Any]:
-    """The array in the type that jax keeps of it.
+    """The array in the type that jax keeps of it; a copy where the batch was not written so.
 
     Raises:
-        PipelineError: That is another type, and nobody said that it may be; or a value does not fit into it.
+        PipelineError: That is another type, and nobody said that it may be.
+        UnbatchableError: A value does not fit into it.
     """
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -125,14 +134,7 @@ def narrowed(array: npt.NDArray[Any], dtypes: Dtypes) -> npt.NDArray[Any]:
             f"jax would make {kept} of {array.dtype}: dtypes='jax' allows it, .astype in a map function does it where "
             "the batch is made, and jax.config.update('jax_enable_x64', True) keeps the type"
         )
-    with np.errstate(over="ignore"):
-        found = array.astype(kept)
-    fits = np.array_equal(found, array) if kept.kind in "iu" else np.array_equal(np.isfinite(found), np.isfinite(array))
-    if not fits:
-        raise PipelineError(
-            f"a value of type {array.dtype} is too large for {kept}, the type that jax would make of it"
-        )
-    return found
+    return halved(array, kept)
 
 
 def _rows_by_process(sharding: Any) -> dict[int, set[tuple[int, int]]]:

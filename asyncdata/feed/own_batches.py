@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.errors import PipelineError
-from asyncdata.feed.even import NOTHING_TO_REPEAT
+from asyncdata.feed.even import NOTHING_TO_REPEAT, Agreed
 from asyncdata.feed.ranks import Even
 from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.ragged import RaggedArray
@@ -38,6 +38,7 @@ class EpochPlace(NamedTuple):
         turn: How often this rank's part was read to its end before: 0 but for ``even="repeat"``.
         pipeline: The state of the pipeline, or None at its beginning.
         begun_by: How many ranks divided the epoch before these, so that its number of steps is not known; 0: none.
+        agreed: What the ranks have agreed on; None: nothing that reaches further.
     """
 
     epoch: int
@@ -45,6 +46,7 @@ class EpochPlace(NamedTuple):
     turn: int = 0
     pipeline: Mapping[str, Any] | None = None
     begun_by: int = 0
+    agreed: Agreed | None = None
 
 
 class _Pass(NamedTuple):

@@ -47,6 +47,9 @@ def state_of(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, An
 def _check(state: Mapping[str, Any]) -> None:
     if not all(isinstance(state.get(key), kind) for key, kind in _KEYS.items()):
         raise StateError("this is not the state of a feed; a state of PipelineIterator belongs to ds.iterator()")
+    agreed = state.get("agreed")
+    if agreed is not None and not (isinstance(agreed, list | tuple) and list(map(type, agreed)) == [str, int]):
+        raise StateError(f"the state of a feed says that ranks have agreed on {agreed!r}, which is not on steps")
     if state["version"] > VERSION:
         raise StateError(f"the state is of version {state['version']}, and this library knows {VERSION}")
 
@@ -64,7 +67,8 @@ def _divided(states: Sequence[Mapping[str, Any]], mine: Rank) -> Mapping[str, An
                 f"rank {state['rank']} was reading its part again (even='repeat'), so the rest of the epoch cannot be "
                 "divided among other ranks"
             )
-    own = {**first, "rank": mine.rank, "world": mine.world}
+    # What other ranks have agreed on was about other batches.
+    own = {**first, "rank": mine.rank, "world": mine.world, "agreed": None}
     if not first["steps"]:
         return {**own, "pipeline": None, "begun_by": 0}
     try:

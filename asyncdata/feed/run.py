@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from asyncdata.errors import PipelineClosedError, PipelineError
-from asyncdata.feed.even import WINDOW, Granted, Least, vote
+from asyncdata.feed.even import WINDOW, Agreed, Granted, Least, recalled, until_vote, vote
 from asyncdata.feed.own_batches import END, EpochPlace, OwnBatches
 from asyncdata.feed.ranks import Even
 from asyncdata.types import Element
@@ -112,6 +112,10 @@ class Run:
         self._window: deque[Element] = deque()
         known = None if steps is None else max(steps - place.steps, 0)
         self._granted = Granted(known, last=True) if least is None else Granted(0, last=False)
+        # All ranks of a run that goes on ask first, whatever their states know.
+        self._recall = place.agreed if place.steps else None
+        self._recalls = place.steps > 0
+        self._total: int | None = None  # steps of the epoch, once they were agreed on
         if kept:
             self.commit(place.steps)
 
@@ -183,13 +187,37 @@ class Run:
         assert self._least is not None
         assert self._even is not None
         try:
-            while len(self._window) < WINDOW and (batch := self._own.own()) is not END:
+            wanted = until_vote(self._taken)
+            while len(self._window) < wanted and (batch := self._own.own()) is not END:
                 self._window.append(batch)
         except Exception:
             # The others would wait for this rank.
             vote(self._even, 0, self._taken, self._least, failed=True)
             raise
-        return vote(self._even, len(self._window), self._taken, self._least)
+        granted = None
+        if self._recalls:
+            self._recalls = False
+            granted = recalled(self._known(), self._taken, self._least)
+        if granted is None:
+            granted = vote(self._even, len(self._window), self._taken, self._least)
+        if granted.last and granted.steps is not None:
+            self._total = self._taken + granted.steps
+        return granted
+
+    def _known(self) -> int:
+        """The steps that the state says were agreed on, if this rank has the batches for them; else 0."""
+        agreed = self._recall
+        if agreed is None or agreed.even != self._even:
+            return 0
+        enough = self._even in ("repeat", "pad") or len(self._window) >= agreed.steps - self._taken
+        return agreed.steps if enough else 0
+
+    def _agreed(self, steps: int) -> Agreed | None:
+        """What a state behind so many steps knows: by the votes before them, which all ranks have taken part in."""
+        if self._even is None or self._least is None or not steps % WINDOW:
+            return None
+        vote_behind = steps + until_vote(steps)
+        return Agreed(self._even, vote_behind if self._total is None else min(vote_behind, self._total))
 
     def commit(self, steps: int | None) -> None:
         """So many batches of the epoch were used; None: one more than before."""
@@ -207,7 +235,8 @@ class Run:
         """Behind the batches that were used: committed, or else handed out."""
         if self.ended and self.committed in (None, self.handed):
             return EpochPlace(self.epoch + 1)
-        return self._own.place(self.handed if self.committed is None else self.committed)
+        steps = self.handed if self.committed is None else self.committed
+        return self._own.place(steps)._replace(agreed=self._agreed(steps))
 
     def close(self) -> None:
         """Ends, and waits for it."""

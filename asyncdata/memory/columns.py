@@ -270,7 +270,8 @@ def concat(columns: Sequence[Column]) -> Column:
         arrays = [c.array for c in columns if isinstance(c, ArrayColumn)]
         same = all(a.dtype == first.array.dtype and a.shape[1:] == first.array.shape[1:] for a in arrays)
         if same and len(arrays) == len(columns):
-            return ArrayColumn(np.concatenate(arrays))
+            # Without a type it would be in the byte order of this machine, and rows of one dataset would differ.
+            return ArrayColumn(np.concatenate(arrays, dtype=first.array.dtype))
     return ObjectColumn([item for column in columns for item in as_objects(column).items])
 
 

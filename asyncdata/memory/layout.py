@@ -172,4 +172,4 @@ def row_text(leaf: Leaf) -> str:
         return "a list of bytes or str"
     if leaf.kind == "object":
         return f"{'str' if leaf.text else 'bytes'}{list(leaf.shape[1:])}"
-    return f"{np.dtype(leaf.dtype).name}{list(leaf.shape[1:])}"
+    return f"{np.dtype(leaf.wide or leaf.dtype).name}{list(leaf.shape[1:])}"

@@ -29,6 +29,8 @@ class Leaf:
         shape: Shape of an `array`; of a `table`, ``(n,)``.
         text: Of a `table`: whether its rows are ``str``.
         unchecked: For `bytes`: the payload's masked CRC-32C follows it, and the worker task that reads it verifies it.
+        wide: Of an `array`: the type of twice the size that it was written from; empty if that is its own. Elements
+            that differ in it differ in type.
     """
 
     kind: LeafKind
@@ -36,6 +38,7 @@ class Leaf:
     shape: tuple[int, ...] = ()
     text: bool = False
     unchecked: bool = False
+    wide: str = ""
 
     @property
     def nbytes(self) -> int:

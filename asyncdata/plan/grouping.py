@@ -22,11 +22,16 @@ class Unbatch(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rebatch(Node):
-    """The rows of batches in batches of other sizes, taken in turn."""
+    """The rows of batches in batches of other sizes, taken in turn.
+
+    Attributes:
+        narrow: As of `Batch`.
+    """
 
     input: Node
     sizes: tuple[int, ...]
     drop_remainder: bool
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,6 +43,7 @@ class PaddedBatch(Node):
             of the batch; None in a leaf's place does this with every axis.
         values: None, or nested like the elements (or one for all leaves): the padding.
         longest: Stands in for lengths that are not given; None for the longest of the batch.
+        narrow: As of `Batch`.
     """
 
     input: Node
@@ -46,6 +52,7 @@ class PaddedBatch(Node):
     values: Any
     drop_remainder: bool
     longest: int | None
+    narrow: bool = False
 
     def cardinality(self, of: Callable[[Node], int]) -> int:
         return batches(of(self.input), self.size, drop_remainder=self.drop_remainder)

@@ -87,11 +87,17 @@ class Shuffle(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch(Node):
-    """`size` consecutive elements stacked, leaf by leaf."""
+    """`size` consecutive elements stacked, leaf by leaf.
+
+    Attributes:
+        narrow: Whether numbers of 64 bits are written in 32, see `asyncdata.memory.narrow`; no part of a dataset, but
+            of what one consumer reads.
+    """
 
     input: Node
     size: int
     drop_remainder: bool
+    narrow: bool = False
 
     def cardinality(self, of: Callable[[Node], int]) -> int:
         return batches(of(self.input), self.size, drop_remainder=self.drop_remainder)
@@ -201,7 +207,7 @@ class MapBatch(Node):
     Attributes:
         functions: Applied in turn.
         rng: Per function, whether it takes a generator.
-        size: As of `Batch`; the other fields are those of `Map`.
+        size: As of `Batch`, like `drop_remainder` and `narrow`; the other fields are those of `Map`.
     """
 
     input: Node
@@ -213,6 +219,7 @@ class MapBatch(Node):
     zero_copy: bool
     size: int
     drop_remainder: bool
+    narrow: bool = False
 
     @property
     def steps(self) -> int:

@@ -1,16 +1,35 @@
-"""Joins steps that are cheaper together."""
+"""Joins steps that are cheaper together, and has batches written as their consumer needs them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from asyncdata.options import AUTOTUNE, Options
+from asyncdata.plan.grouping import PaddedBatch, Rebatch
 from asyncdata.plan.label import function_name
 from asyncdata.plan.node import Node
-from asyncdata.plan.transformations import Batch, Map, MapBatch
+from asyncdata.plan.sequence import AssertCardinality, Shard
+from asyncdata.plan.transformations import (
+    Batch,
+    IgnoreErrors,
+    Map,
+    MapBatch,
+    Prefetch,
+    Repeat,
+    Shuffle,
+    Take,
+    WithOptions,
+)
 
 _POOLED = ("process", "thread")
+
+_PASS_BATCHES_ON: Final = (AssertCardinality, IgnoreErrors, Prefetch, Repeat, Shuffle, Take, WithOptions)
+"""Steps that give the consumer every batch that is made for them, as it is.
+
+Those that skip batches are none of them: a value that does not fit would be an error in a batch that nobody reads.
+"""
 
 
 def fuse_map_batch(node: Node, options: Options) -> Node:
@@ -33,6 +52,7 @@ def fuse_map_batch(node: Node, options: Options) -> Node:
         zero_copy=first.zero_copy,
         size=node.size,
         drop_remainder=node.drop_remainder,
+        narrow=node.narrow,
     )
 
 
@@ -57,7 +77,24 @@ def fuse_maps(node: Node, options: Options) -> Node:
             zero_copy=first.zero_copy,
             size=node.size,
             drop_remainder=node.drop_remainder,
+            narrow=node.narrow,
         )
+    return node
+
+
+def with_narrow_batches(node: Node) -> Node:
+    """The plan with the last batches written in numbers of 32 bits instead of 64, see `asyncdata.memory.narrow`.
+
+    The same plan if there is a step behind them that might read or keep them.
+    """
+    behind: list[Node] = []
+    while isinstance(node, _PASS_BATCHES_ON) or (isinstance(node, Shard) and node.num_shards == 1):
+        behind.append(node)
+        node = node.inputs[0]
+    if isinstance(node, Batch | PaddedBatch | Rebatch):
+        node = dataclasses.replace(node, narrow=True)
+    for each in reversed(behind):
+        node = each.with_inputs((node,))
     return node
 
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.bytesarray import BytesArray
+from asyncdata.memory.narrow import fits, half_of
 from asyncdata.memory.returned import returned_nest
 from asyncdata.memory.structure import Structure, flatten
 from asyncdata.memory.wire import Rowset, Shape
@@ -46,6 +47,7 @@ class Program:
         zero_copy: Whether the first function receives memoryviews instead of ``bytes``.
         check: Returns the positions of unchecked rows whose checksum does not hold; None where no rows are unchecked.
         stack: Whether results must be alike because they become one batch.
+        narrow: Whether numbers of 64 bits are written in 32 where results are put together, see `memory.narrow`.
         skip: Whether the rows behind one that failed are worked on all the same.
         limit_ns: The longest that one call of a function may take, in a process that can be ended; None for no limit.
     """
@@ -56,6 +58,7 @@ class Program:
     zero_copy: bool = False
     check: Callable[[npt.NDArray[np.uint8], Rows], npt.NDArray[np.int64]] | None = None
     stack: bool = False
+    narrow: bool = False
     skip: bool = False
     limit_ns: int | None = None
 
@@ -101,8 +104,8 @@ def execute(arena: memoryview, program: Program, payload: bytes, need: Need, mar
         structure, leaves, records = columns
         if (count := rows_within(task, leaves, len(todo), array)) < len(todo):
             used, leaves, records = todo[count], [leaf[:count] for leaf in leaves], records[:count]
-        return reply(DONE, count, *write_columns(array, task, records, structure, leaves, rooms))
-    results = Results(array, task, rooms, rows, stack=program.stack)
+        return reply(DONE, count, *write_columns(array, task, records, structure, leaves, rooms, narrow=program.narrow))
+    results = Results(array, task, rooms, rows, stack=program.stack, narrow=program.narrow)
     view = arena if _takes_views(program) else None
     failed, used = _call_each(program, rows, todo, task, view, results, failed, mark)
     status, offset, payloads, body = results.finish()
@@ -225,6 +228,8 @@ def _call_batched(
         return None  # ragged, or arrays of objects: element by element they are put aside, or refused with a reason
     if not program.stack and any(np.ndim(leaf) == 0 or len(leaf) != len(todo) for leaf in leaves):
         return None  # not one item per row, so not to be taken apart into rows
+    if program.narrow and not all(fits(leaf, half_of(leaf.dtype)) for leaf in leaves if isinstance(leaf, np.ndarray)):
+        return None
     return structure, leaves, refs
 
 

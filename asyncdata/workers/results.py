@@ -28,10 +28,11 @@ from asyncdata.memory.layout import (
     structure_mismatch,
 )
 from asyncdata.memory.leaf import Leaf, array_leaf, is_plain
+from asyncdata.memory.narrow import fits, halved_leaf, too_large
 from asyncdata.memory.pickling import dumps
 from asyncdata.memory.pinning import inside, is_small_part
 from asyncdata.memory.returned import returned, returned_nest
-from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, unflatten
+from asyncdata.memory.structure import LEAF, Structure, flatten, flatten_as, leaf_names, unflatten
 from asyncdata.memory.wire import Rowset, aligned
 from asyncdata.workers.task_records import DONE, NO_SPAN, PAYLOADS, RAGGED, RESULTS, RaggedRows, Task
 
@@ -69,7 +70,14 @@ class Rooms:
 
 
 def write_columns(
-    array: npt.NDArray[np.uint8], task: Task, records: Rows, structure: Structure, columns: list[Any], rooms: Rooms
+    array: npt.NDArray[np.uint8],
+    task: Task,
+    records: Rows,
+    structure: Structure,
+    columns: list[Any],
+    rooms: Rooms,
+    *,
+    narrow: bool,
 ) -> tuple[int, int, bytes]:
     """Writes columns of what became of records; returns the offsets of results and payloads, and the pickled layout."""
     leaves = []
@@ -78,6 +86,8 @@ def write_columns(
             leaves.append(Leaf("array", column.dtype.str, (task.batch_size, *column.shape[1:])))
         else:
             leaves.append(Leaf("table", shape=(task.batch_size,), text=_is_text(column)))
+    if narrow:
+        leaves = list(map(halved_leaf, leaves))
     layout = plan_layout(structure, leaves)
     offset = rooms.results(layout.nbytes)
     rows = slice(task.batch_start, task.batch_start + len(records))
@@ -171,13 +181,16 @@ _SMALL_ITEM = 4096
 class Results:
     """Collects results: in place as long as they are alike, aside once they turn out not to be."""
 
-    def __init__(self, array: npt.NDArray[np.uint8], task: Task, rooms: Rooms, rows: Rowset, *, stack: bool) -> None:
+    def __init__(
+        self, array: npt.NDArray[np.uint8], task: Task, rooms: Rooms, rows: Rowset, *, stack: bool, narrow: bool
+    ) -> None:
         self._array = array
         self._rows = rows
         self._row = 0
         self._task = task
         self._rooms = rooms
         self._stack = stack
+        self._narrow = narrow
         self._layout: Layout | None = None
         self._offset = NO_SPAN
         self._parts: list[npt.NDArray[Any]] = []
@@ -249,7 +262,8 @@ class Results:
         if self._task.most_bytes:
             row_bytes = sum(leaf.nbytes for leaf in batch_leaves(structure, leaves, 1))
             size = self._most_rows = max(1, min(size, self._task.most_bytes // max(row_bytes, 1)))
-        self._layout = plan_layout(structure, batch_leaves(structure, leaves, size))
+        found = batch_leaves(structure, leaves, size)
+        self._layout = plan_layout(structure, list(map(halved_leaf, found)) if self._narrow else found)
         self._offset = self._rooms.results(self._layout.nbytes)
         self._parts = parts_of(self._array, self._offset, self._layout)
         self._texts = [[] for _ in leaves]
@@ -274,8 +288,12 @@ class Results:
             else:
                 part = self._parts[column]
                 item = value if isinstance(value, np.ndarray) else np.asarray(value)
-                if item.shape != leaf.shape[1:] or item.dtype.str != leaf.dtype:
+                if item.shape != leaf.shape[1:] or item.dtype.str != (leaf.wide or leaf.dtype):
                     return self._misfit(leaves)
+                if leaf.wide and not fits(item, part.dtype):
+                    error = too_large(item.dtype, part.dtype)
+                    error.complete(leaf=leaf_names(self._structure)[column] or None)
+                    raise error
                 part[row] = item
         return None
 
@@ -284,6 +302,7 @@ class Results:
         if self._stack:
             size = self._task.batch_size
             found = batch_leaves(self._structure, leaves, size)
+            found = list(map(halved_leaf, found)) if self._narrow else found
             raise mismatch(self._structure, self._layout.leaves, found, self._task.batch_start + self._done)
         self._aside = [[_item(value) for value in column] for column in self._taken_back()]
         self._nbytes = sum(self._size(data) for column in self._aside for _, data in column)

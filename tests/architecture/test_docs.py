@@ -31,9 +31,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALONE = {
     "README.md",
     "docs/contributing.md",
+    "docs/howto/feed-flax.md",
     "docs/howto/feed-hugging-face.md",
     "docs/howto/feed-keras.md",
     "docs/howto/feed-lightning.md",
+    "docs/howto/feed-pytorch.md",
     "docs/howto/feed-tensorflow.md",
     "docs/howto/read-from-s3-and-azure.md",
     "docs/howto/use-other-libraries-in-map.md",

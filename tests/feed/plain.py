@@ -28,9 +28,11 @@ class Meeting:
         self._found: list[int] = []
         self._barrier = threading.Barrier(world, self._compare)
         self.votes = 0
+        self.steps: list[int] = []  # at which they were
 
     def _compare(self) -> None:
         self._found = [min(numbers) for numbers in zip(*self._lists, strict=True)]
+        self.steps.append(self._found[2])
         self._lists = []
         self.votes += 1
 

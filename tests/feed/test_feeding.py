@@ -16,6 +16,7 @@ import pytest
 import asyncdata as ad
 from asyncdata.errors import PipelineClosedError, PipelineError, StateError
 from asyncdata.feed.even import WINDOW
+from asyncdata.feed.ranks import Even
 from tests.feed.plain import Meeting, on_all_ranks, plain
 from tests.samples import samples
 
@@ -418,3 +419,61 @@ def test_a_vote_is_only_taken_every_few_steps() -> None:
 
     assert on_all_ranks(world, run) == [20, 20]
     assert meeting.votes == 20 // WINDOW + 1
+
+
+@pytest.mark.parametrize("even", ["drop", "repeat", "pad", "agree"])
+@pytest.mark.parametrize("counts", [[33, 21], [24, 48], [8, 47], [3, 40, 18]])
+def test_a_state_knows_what_was_agreed_on(even: Even, counts: list[int]) -> None:
+    """A run that goes on from any step votes where the whole one does, and all ranks' states know the same."""
+    world = len(counts)
+
+    def batches(rank: int, meeting: Meeting) -> Any:
+        return plain(uneven(counts, rank, known=False), rank, meeting, world=world, even=even, shard=False)
+
+    def states(rank: int) -> tuple[int, list[Any]]:
+        feed = batches(rank, whole)
+        found = [(json.loads(json.dumps(feed.state_dict())), values(batch)) for batch in feed]
+        return len(found), found
+
+    whole = Meeting(world)
+    ranks = on_all_ranks(world, states)
+    ((steps, _), *_) = ranks
+    votes = [*range(0, steps + 1, WINDOW)]
+    assert whole.steps == votes
+    for step in range(1, steps + 1):
+        told = [found[step - 1][0]["agreed"] for _, found in ranks]
+        # Where a vote comes next, there is nothing to know of the votes before.
+        due = None if step % WINDOW == 0 else [even, min(step + WINDOW - step % WINDOW, steps)]
+        assert told == [due] * world
+        again = Meeting(world)
+
+        def rest(rank: int, step: int = step, again: Meeting = again) -> list[Any]:
+            feed = batches(rank, again)
+            feed.load_state_dict(ranks[rank][1][step - 1][0])
+            return [values(batch) for batch in feed]
+
+        assert on_all_ranks(world, rest) == [[batch for _, batch in found[step:]] for _, found in ranks]
+        assert again.steps[0] == step  # the ranks compare what they know
+        assert again.steps[1:] == [vote for vote in votes if vote >= step]
+
+
+def test_ranks_that_know_different_things_vote() -> None:
+    """As from states that another version wrote, or if ``even`` is another than before; nobody waits for ever."""
+    meeting = Meeting(2)
+
+    def rest(rank: int, state: Any, even: Even) -> int:
+        feed = plain(uneven([30, 18], rank, known=False), rank, meeting, world=2, even=even, shard=False)
+        feed.load_state_dict(state)
+        return len(list(feed))
+
+    def run(rank: int) -> list[int]:
+        feed = plain(uneven([30, 18], rank, known=False), rank, meeting, world=2, shard=False)
+        steps = iter(feed)
+        next(steps)
+        state = feed.state_dict()
+        return [rest(rank, state if rank else {**state, "agreed": None}, "drop"), rest(rank, state, "pad")]
+
+    assert on_all_ranks(2, run) == [[5, 9]] * 2
+    feed = plain(uneven([30, 18], 0, known=False), 0, meeting, world=2, shard=False)
+    with pytest.raises(StateError, match="have agreed on 'seven'"):
+        feed.load_state_dict({**feed.state_dict(), "agreed": "seven"})

@@ -13,7 +13,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata import feed
-from asyncdata.errors import PipelineError
+from asyncdata.errors import PipelineError, UnbatchableError
 from tests.feed.installed import needed
 from tests.feed.jax_rank import BATCH, COUNTS, WHOLE
 from tests.feed.rank_processes import answers_of
@@ -91,6 +91,69 @@ def test_a_type_is_never_changed_in_silence() -> None:
     (batch,) = feed.jax(ds, dtypes="jax")
     assert (batch["a"].dtype, batch["a"].tolist()) == (np.int32, [1, -5])
     assert (batch["b"].dtype, batch["b"].tolist()) == (np.float32, [0.5, np.inf])
+
+
+WIDE = {"i8": np.int32, "u8": np.uint32, "f8": np.float32, "c16": np.complex64}
+
+
+@pytest.mark.parametrize("executor", ["inline", "thread", "process"])
+@pytest.mark.parametrize("made", ["batch", "padded_batch", "rebatch"])
+def test_batches_are_written_in_the_types_of_jax(executor: Any, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dtypes="jax": the array is the memory that the batch was collected in, and nobody converts it again."""
+    seen: list[int] = []
+    put = jax.device_put
+
+    def watched(array: Any) -> Any:
+        seen.append(address(array))
+        return put(array)
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("a batch was converted behind the pipeline")
+
+    monkeypatch.setattr(jax, "device_put", watched)
+    monkeypatch.setattr("asyncdata.feed.jax_arrays.halved", never)
+    ds = ad.Dataset.range(10).map(lambda i: {kind: np.full((2, 3), i, kind) for kind in WIDE}, 1, executor=executor)
+    ds = ds.batch(3).rebatch(4) if made == "rebatch" else getattr(ds, made)(4)
+    fed = feed.jax(ds.prefetch(2).take(8).with_options(ad.Options(num_workers=1)), dtypes="jax")
+    batches = list(fed)
+    assert seen == [batch[kind].unsafe_buffer_pointer() for batch in batches for kind in WIDE]
+    assert [len(batch["i8"]) for batch in batches] == [4, 4, 2]
+    for number, batch in enumerate(batches):
+        for kind, dtype in WIDE.items():
+            assert batch[kind].dtype == dtype
+            assert batch[kind][0].tolist() == np.full((2, 3), 4 * number, dtype).tolist()
+    monkeypatch.undo()
+    assert {kind: leaf.dtype for kind, leaf in next(iter(fed.dataset)).items()} == {
+        kind: np.dtype(kind) for kind in WIDE
+    }
+
+
+@pytest.mark.parametrize("behind", [lambda ds: ds, lambda ds: ds.map(dict), lambda ds: ds.cache()])
+def test_a_value_that_does_not_fit_is_one_error(behind: Any) -> None:
+    """Whether the batch is written so or converted: type, message, leaf, and the batches before it."""
+    ds = ad.Dataset.range(10).map(lambda i: {"a": i, "b": 2**31 if i == 6 else i}, 1, executor="thread").batch(3)
+    steps = iter(feed.jax(behind(ds), dtypes="jax", depth=0))
+    assert [next(steps)["b"].tolist() for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(UnbatchableError, match=r"type int64 is too large for int32, the type that jax .*leaf b"):
+        next(steps)
+
+
+def test_states_and_epochs_are_those_of_the_dataset() -> None:
+    """A run with dtypes="jax" goes on where one without it stopped, and the other way round."""
+    ds = ad.Dataset.range(23).map(np.float64).shuffle(23, seed=1).batch(4)
+    halved, whole = feed.jax(ds, dtypes="jax"), feed.jax(ds.map(lambda batch: batch.astype(np.float32)))
+    expected = [[batch.tolist() for batch in whole] for _ in range(2)]
+    assert [[batch.tolist() for batch in halved] for _ in range(2)] == expected
+    state = feed.jax(ds, dtypes="jax")
+    steps = iter(state)
+    next(steps)
+    with state.dataset.iterator(state=state.state_dict()["pipeline"]) as rest:
+        assert [batch.tolist() for batch in rest] == expected[0][1:]
+    jax.config.update("jax_enable_x64", True)
+    try:
+        assert {batch.dtype.name for batch in feed.jax(ds, dtypes="jax")} == {"float64"}
+    finally:
+        jax.config.update("jax_enable_x64", False)
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 1e39, -1e300, np.uint64(2**32), 1e60j])

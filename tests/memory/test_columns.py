@@ -220,3 +220,11 @@ def test_a_column_of_one_leaf_knows_it_row_by_row() -> None:
         assert [each.leaf_at(0), each.leaf_at(1)] == [BYTES, BYTES]
         assert isinstance(each, RefColumn)
         each.release()
+
+
+@pytest.mark.parametrize("dtype", [">i8", "<i8", ">f4", "M8[s]", "?", "S3"])
+def test_arrays_keep_their_type_when_they_are_joined(dtype: str) -> None:
+    """Their byte order, too: rows that were joined would not fit a batch with rows that were not."""
+    joined = concat([ArrayColumn(np.zeros(2, dtype)), ArrayColumn(np.zeros(3, dtype))])
+    assert isinstance(joined, ArrayColumn)
+    assert joined.array.dtype.str == np.dtype(dtype).str

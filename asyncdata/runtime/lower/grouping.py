@@ -41,7 +41,8 @@ def _rows_into(node: Any, scope: Scope, context: StageContext) -> Stage:
 
 @lowers(transformations.Batch, resumes=batches)
 def _batch(node: transformations.Batch, scope: Scope, context: StageContext) -> Stage:
-    return BatchStage(context, _rows_into(node, scope, context), (node.size,), drop_remainder=node.drop_remainder)
+    upstream = _rows_into(node, scope, context)
+    return BatchStage(context, upstream, (node.size,), drop_remainder=node.drop_remainder, narrow=node.narrow)
 
 
 @lowers(grouping.Unbatch, resumes=selected)
@@ -64,12 +65,12 @@ def _rebatch(node: grouping.Rebatch, scope: Scope, context: StageContext) -> Sta
         scope.resume.inputs,
         lambda resume: UnbatchStage(context, _rows_into(node, dataclasses.replace(scope, resume=resume), context)),
     )
-    return BatchStage(context, rows, node.sizes, drop_remainder=node.drop_remainder)
+    return BatchStage(context, rows, node.sizes, drop_remainder=node.drop_remainder, narrow=node.narrow)
 
 
 @lowers(grouping.PaddedBatch, resumes=batches)
 def _padded_batch(node: grouping.PaddedBatch, scope: Scope, context: StageContext) -> Stage:
-    padding = Padding(node.shapes, node.values, node.longest)
+    padding = Padding(node.shapes, node.values, node.longest, narrow=node.narrow)
     upstream = _rows_into(node, scope, context)
     return UnevenBatchStage(context, upstream, node.size, padding, drop_remainder=node.drop_remainder)
 

@@ -146,6 +146,7 @@ def _map_batch(node: transformations.MapBatch, scope: Scope, context: StageConte
             zero_copy=node.zero_copy,
             check=check_payloads,
             stack=True,
+            narrow=node.narrow,
         )
 
     def lowered(below: Scope) -> Stage:
@@ -180,7 +181,7 @@ def _map_then_batch(node: transformations.MapBatch, scope: Scope) -> Stage:
 
     def stacking() -> Program:
         """Batches that workers put together of elements as they are."""
-        return Program(functions=(), stack=True)
+        return Program(functions=(), stack=True, narrow=node.narrow)
 
     def rows(below: Scope) -> Stage:
         return resumed(

@@ -1,7 +1,8 @@
 """``python -m tests.feed.trainers.run TRAINER KIND FOLDER MODE``: trains with a real trainer, and prints what it saw.
 
-``all`` trains to the end, and then once more from every checkpoint; ``stop:N`` crashes in the step behind N batches,
-and ``resume:N`` goes on from the checkpoint behind these. The last line is JSON.
+``whole`` trains to the end, and ``all`` then once more from every checkpoint. ``link:A:B:C`` goes on from the
+checkpoint behind optimizer step B, which the link that had begun at A has written, and crashes in the step behind C;
+from the beginning where B is 0, and to the end where C is. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -35,22 +36,24 @@ class Trainer(Protocol):
 def main(name: str, kind: Kind, folder: Path, mode: str) -> Any:
     """See the module's docstring."""
     trainer = cast("Trainer", importlib.import_module(f"tests.feed.trainers.with_{name}"))
-    mode, _, number = mode.partition(":")
-    first = folder / "first"
-    if mode == "all":
-        whole = Record()
-        trainer.train(whole, kind, first, None)
-        found = {0: whole.seen}
-        # A finished run has nothing to resume.
-        for step in range(1, len(whole.seen) // per_step(kind)):
-            again = Record()
-            trainer.train(again, kind, folder / str(step), trainer.path_of(first, step))
-            found[step * per_step(kind)] = again.seen
-        return found
-    record = Record(int(number) if mode == "stop" else None)
-    checkpoint = trainer.path_of(first, int(number) // per_step(kind)) if mode == "resume" else None
-    trainer.train(record, kind, first if mode == "stop" else folder / f"again{number}", checkpoint)
-    return record.seen
+    mode, *numbers = mode.split(":")
+    if mode == "link":
+        before, begin, end = map(int, numbers)
+        record = Record((end - begin) * per_step(kind) if end else None)
+        checkpoint = trainer.path_of(folder / f"from{before}", begin) if begin else None
+        trainer.train(record, kind, folder / f"from{begin}", checkpoint)
+        return record.seen
+    whole, first = Record(), folder / "first"
+    trainer.train(whole, kind, first, None)
+    if mode == "whole":
+        return whole.seen
+    found = {0: whole.seen}
+    # A finished run has nothing to resume.
+    for step in range(1, len(whole.seen) // per_step(kind)):
+        again = Record()
+        trainer.train(again, kind, folder / str(step), trainer.path_of(first, step))
+        found[step * per_step(kind)] = again.seen
+    return found
 
 
 if __name__ == "__main__":

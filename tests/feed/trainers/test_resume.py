@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 
 from tests.architecture.tree import ROOT
 from tests.feed.installed import needed_here
-from tests.feed.trainers.record import EPOCHS, Kind
+from tests.feed.trainers.record import EPOCHS, Kind, per_step
 from tests.patience import LIMIT_S
+from tests.samples import SOAK
 
-CASES = [
+CASES: list[tuple[str, str, Kind]] = [
     *(("loop", "torch", kind) for kind in ("known", "unknown", "accumulate")),
     *(("stateful_dataloader", "torchdata", kind) for kind in ("known", "unknown")),
     *(("accelerate", "accelerate", kind) for kind in ("known", "unknown", "accumulate")),
@@ -25,6 +27,9 @@ CASES = [
     *(("flax", "flax", kind) for kind in ("known", "unknown", "accumulate")),
     *(("keras", "keras", kind) for kind in ("known", "unknown")),
 ]
+
+EVERY = 1 << 30
+"""In the place of a seed: a crash behind every step."""
 
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -57,14 +62,29 @@ def test_a_run_goes_on_from_every_checkpoint(trainer: str, package: str, kind: K
         assert rest == whole[int(begin) :]
 
 
+def drawn_links() -> list[tuple[str, str, Kind, int]]:
+    """In the long run all trainers, all kinds, a crash behind each step; else one kind each, and two crashes."""
+    if SOAK:
+        return [(*case, EVERY) for case in CASES]
+    chance = random.Random(5)
+    names = dict.fromkeys(name for name, _, _ in CASES)
+    return [(*chance.choice([case for case in CASES if case[0] == name]), chance.randrange(EVERY)) for name in names]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("trainer", "package", "kind"), [case for case in CASES if case[2] == "unknown"])
-def test_a_run_that_crashed_goes_on_in_a_fresh_process(trainer: str, package: str, kind: Kind, tmp_path: Path) -> None:
-    """From checkpoints in the middle of an epoch, behind its end, and in the last one."""
+@pytest.mark.parametrize(("trainer", "package", "kind", "seed"), drawn_links())
+def test_a_chain_of_crashes_is_the_uninterrupted_run(
+    trainer: str, package: str, kind: Kind, seed: int, tmp_path: Path
+) -> None:
+    """Each process trains from one optimizer step to another; the next goes on from what it has left on the disk."""
     needed_here(package)
-    first = seen(trainer, kind, tmp_path, "stop:8")
-    assert len(first) == 8
-    rests = {stop: seen(trainer, kind, tmp_path, f"resume:{stop}") for stop in (8, 5, 2)}
-    whole = first + rests[8]
-    assert len(whole) == 5 * EPOCHS
-    assert {stop: whole[stop:] for stop in rests} == rests
+    whole = seen(trainer, kind, tmp_path, "whole")
+    steps = len(whole) // per_step(kind)
+    crashes = range(1, steps) if seed == EVERY else sorted(random.Random(seed).sample(range(1, steps), 2))
+    found: list[Any] = []
+    before = begin = 0
+    for end in (*crashes, 0):
+        found += seen(trainer, kind, tmp_path, f"link:{before}:{begin}:{end}")
+        assert found == whole[: len(found)]
+        before, begin = begin, end
+    assert found == whole

@@ -7,6 +7,7 @@ Batches of byte strings become arrays of objects when they are batched again; th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from asyncdata.memory.layout import plan_layout, refuse_ragged
 from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import leaf_names
 from asyncdata.memory.wire import aligned
-from asyncdata.runtime.stage import BLOCK_ROWS
+from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.group.collecting import CollectingStage
 from asyncdata.runtime.stages.group.stacking import (
     Kept,
@@ -29,6 +30,7 @@ from asyncdata.runtime.stages.group.stacking import (
     Pieces,
     Stack,
     Texts,
+    halved,
     has_nests,
     stack_of,
     structured,
@@ -42,7 +44,27 @@ _JOINED: Final = 1 << 15
 
 
 class BatchStage(CollectingStage):
-    """See the module's docstring; the batches of one pull are of one size."""
+    """See the module's docstring; the batches of one pull are of one size.
+
+    Args:
+        context: What every stage is given.
+        upstream: The input.
+        sizes: Elements of the batches, in turn.
+        drop_remainder: Whether a last batch that is smaller than its size is left out.
+        narrow: Whether numbers of 64 bits are written in 32, see `memory.narrow`.
+    """
+
+    def __init__(
+        self,
+        context: StageContext,
+        upstream: Stage,
+        sizes: Sequence[int],
+        *,
+        drop_remainder: bool,
+        narrow: bool = False,
+    ) -> None:
+        super().__init__(context, upstream, sizes, drop_remainder=drop_remainder)
+        self._narrow = narrow
 
     async def _make(self, limit: int) -> Block:
         stacks = self._choose(limit)
@@ -68,7 +90,7 @@ class BatchStage(CollectingStage):
             try:
                 if nests:
                     block = structured(block.split(size)[0])
-                stacks = _stacks(block, waiting.stops[count - 1], size)
+                stacks = _stacks(block, waiting.stops[count - 1], size, narrow=self._narrow)
             except Misfit as misfit:
                 count = misfit.row // size
                 if not count:
@@ -96,7 +118,7 @@ class BatchStage(CollectingStage):
         moved = self._budget.moved
         slab = self._slab = await self._budget.take(self._account, count * step + extra)
         if self._budget.moved != moved:
-            stacks = _stacks(block, count * size, size)
+            stacks = _stacks(block, count * size, size, narrow=self._narrow)
             stored = [stack for stack in stacks if not isinstance(stack, Texts)]
         free = slab.offset + count * step
         for given, offset in zip(stored, layout.offsets, strict=True):
@@ -147,7 +169,7 @@ class BatchStage(CollectingStage):
         return table, at
 
 
-def _stacks(block: Block, rows: int, size: int) -> list[Stack]:
+def _stacks(block: Block, rows: int, size: int, *, narrow: bool) -> list[Stack]:
     """How the first `rows` elements are stacked, leaf by leaf."""
     stacks = []
     try:
@@ -156,7 +178,8 @@ def _stacks(block: Block, rows: int, size: int) -> list[Stack]:
         raise Misfit(0, error) from error
     for column, name in zip(block.columns, leaf_names(block.structure), strict=True):
         try:
-            stacks.append(stack_of(column.split(rows)[0], size))
+            stack = stack_of(column.split(rows)[0], size)
+            stacks.append(halved(stack) if narrow else stack)
         except Misfit as misfit:
             misfit.error.complete(leaf=name or None)
             raise

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from asyncdata.errors import UnbatchableError
 from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.narrow import fits, halved_leaf, too_large
 from asyncdata.memory.structure import LEAF, DictOf, RaggedOf, RecordOf, Structure, TupleOf, leaf_count, leaf_names
 from asyncdata.runtime.stage import Pause
 from asyncdata.runtime.stages.group.uneven import Loose, Part, Plan, Stored, strings_part
@@ -36,9 +37,11 @@ class Padding:
         shapes: As the user gave them.
         values: Likewise.
         longest: Stands in for lengths that were not given; None for the longest of the batch.
+        narrow: Whether numbers of 64 bits are written in 32, see `memory.narrow`.
     """
 
-    def __init__(self, shapes: Any, values: Any, longest: int | None = None) -> None:
+    def __init__(self, shapes: Any, values: Any, longest: int | None = None, *, narrow: bool = False) -> None:
+        self._narrow = narrow
         self._shapes = shapes
         self._values = values
         self._longest = longest
@@ -55,7 +58,7 @@ class Padding:
         parts: list[Part] = []
         for leaf, shape, padding, name in zip(values, shapes, paddings, names, strict=True):
             try:
-                parts.append(_padded(leaf, self._known_lengths(shape, leaf), padding))
+                parts.append(_padded(leaf, self._known_lengths(shape, leaf), padding, narrow=self._narrow))
             except UnbatchableError as error:
                 error.complete(leaf=name or None)
                 raise
@@ -134,7 +137,7 @@ def _refuse_ragged(structure: Structure) -> None:
             _refuse_ragged(child)
 
 
-def _padded(values: Values, shape: Shape, padding: Any) -> Part:
+def _padded(values: Values, shape: Shape, padding: Any, *, narrow: bool) -> Part:
     if isinstance(values, Strings):
         _check_rank(shape, 0)
         _string_padding(padding, text=values.text)
@@ -149,7 +152,10 @@ def _padded(values: Values, shape: Shape, padding: Any) -> Part:
     shapes = values.shapes()
     target = _target(shape, shapes)
     leaf = Leaf("array", values.dtype.str, (len(values.arrays), *target))
-    return Stored(leaf, _Writer(values, target, fill, even=bool((shapes == target).all())))
+    even = bool((shapes == target).all())
+    if narrow and (leaf := halved_leaf(leaf)).wide:
+        _check_range(values, None if even or not leaf.nbytes else fill, np.dtype(leaf.dtype))
+    return Stored(leaf, _Writer(values, target, fill, even=even))
 
 
 def _target(shape: Shape, shapes: npt.NDArray[np.int64]) -> tuple[int, ...]:
@@ -161,6 +167,15 @@ def _target(shape: Shape, shapes: npt.NDArray[np.int64]) -> tuple[int, ...]:
     )
     _check_fits(target, shapes)
     return target
+
+
+def _check_range(values: Numbers, fill: Any, half: np.dtype[Any]) -> None:
+    """Raises an error if a value, or the padding where there is any, does not fit."""
+    arrays = [values.arrays] if isinstance(values.arrays, np.ndarray) else [*values.arrays]
+    if fill is not None:
+        arrays.append(np.asarray(fill))
+    if not all(fits(array, half) for array in arrays):
+        raise too_large(values.dtype, half)
 
 
 class _Writer:

@@ -25,6 +25,7 @@ from asyncdata.memory.bytesarray import BytesArray
 from asyncdata.memory.columns import ArrayColumn, Column, ObjectColumn, RefColumn
 from asyncdata.memory.layout import as_bytes, mismatch, structure_mismatch, value_leaf
 from asyncdata.memory.leaf import Leaf
+from asyncdata.memory.narrow import fits, halved_leaf, too_large
 from asyncdata.memory.structure import LEAF, DictOf, Structure, flatten, flatten_as, leaf_count
 
 _NO_ARRAYS: Final = "OUSV"
@@ -115,6 +116,26 @@ def _of_references(column: RefColumn, size: int) -> Stack:
     dtype, shape, nbytes = np.dtype(first.dtype), first.shape, first.nbytes
     rows = [arena[at : at + nbytes].view(dtype).reshape(shape) for at in column.rows[:, 0].tolist()]
     return Pieces(Leaf("array", first.dtype, (size, *shape)), rows)
+
+
+def halved(stack: Stack) -> Stack:
+    """The same, to be written with numbers of 32 bits instead of 64.
+
+    Raises:
+        Misfit: A value does not fit.
+    """
+    if not isinstance(stack, Values | Pieces):
+        return stack
+    leaf = halved_leaf(stack.leaf)
+    if not leaf.wide:
+        return stack
+    half = np.dtype(leaf.dtype)
+    rows = stack.rows if isinstance(stack, Pieces) else stack.array
+    if isinstance(rows, list) or not fits(rows, half):
+        for row, values in enumerate(rows):
+            if not fits(np.asarray(values), half):
+                raise Misfit(row, too_large(np.dtype(leaf.wide), half))
+    return stack._replace(leaf=leaf)
 
 
 def _elements(column: RefColumn) -> list[Any]:
