@@ -33,7 +33,10 @@ def used_of(history: Column) -> Used | None:
     """What rows use up of tracks; the inverse of `history_of`."""
     if isinstance(history, ObjectColumn):
         parts = [pairs.reshape(-1, PAIR_WIDTH) for pairs in history.items]
-        return Used(np.concatenate([NO_PAIRS, *parts]), np.cumsum([len(part) for part in parts], dtype=np.int64))
+        counts = np.array([len(part) for part in parts], np.int64)
+        # However blocks were cut, the same is said in the same way.
+        ends = None if (counts == 1).all() else np.cumsum(counts)
+        return Used(np.concatenate([NO_PAIRS, *parts]), ends)
     assert isinstance(history, ArrayColumn)
     return Used(history.array.reshape(-1, PAIR_WIDTH)) if history.array.shape[1] else None
 

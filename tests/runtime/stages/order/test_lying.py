@@ -106,7 +106,7 @@ def resumed(
             when.append(len(read))
             return block
 
-        stage.pull = noted  # type: ignore[method-assign]
+        stage.pull = noted  # type: ignore[method-assign]  # it is looked at
         return stage
 
     cuts = draw if draw.random() < 0.8 else None
