@@ -23,7 +23,7 @@ from asyncdata.options import Options, read_environment
 from asyncdata.replacing import replacing
 from asyncdata.runtime.state.description import FileCursor, StateDescription, describe, diff
 from asyncdata.runtime.state.division import split
-from asyncdata.runtime.state.document import check_version
+from asyncdata.runtime.state.document import check
 from asyncdata.runtime.state.json_codec import compressed
 from asyncdata.runtime.state.listings import digest_of, unpack
 from asyncdata.storage.backends import check_storage
@@ -69,7 +69,7 @@ def save(path_or_url: str | os.PathLike[str], state: Mapping[str, Any], options:
         [2, 3, 4]
     """
     url = arguments.url("path_or_url", path_or_url)
-    check_version(state)
+    check(state)
     beside = {_beside(url, digest): body for digest, body in _long_listings(state)}
     if beside:
         state = {**state, "listings": [_without_long_data(part) for part in state["listings"]]}
@@ -109,7 +109,7 @@ def load(path_or_url: str | os.PathLike[str], options: Options | None = None) ->
     except (ValueError, RecursionError):
         raise StateError(f"no state: these {len(data)} bytes are truncated, or not JSON", url=url) from None
     try:
-        check_version(state)
+        check(state)
         for part in _listings_of(state):
             if "data" not in part:
                 part["data"] = _read_listing(url, part.get("digest"), options)

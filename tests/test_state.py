@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import LIMIT_S
 from tests.samples import samples
@@ -68,7 +69,7 @@ def test_an_object_is_written_with_one_request() -> None:
         with pytest.raises(ad.StorageError, match="gs://missing/state"):
             ad.state.save("gs://missing/state", state_of(9), options(server))
         # More than what aiohttp sends as it is without a warning.
-        large = {**state_of(9), "more": "x" * (3 << 20)}
+        large = with_checksum({**state_of(9), "more": "x" * (3 << 20)})
         ad.state.save("gs://bucket/large", large, options(server))
         assert ad.state.load("gs://bucket/large", options(server)) == large
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.faults.programs import program
 from tests.integration.test_exactly_once import Draw, few_unordered, spin, unordered
@@ -313,7 +314,7 @@ def test_what_the_log_does_not_contain(tmp_path: Path) -> None:
     with recording(unordered, path).iterator(state=state) as it:
         next(it)
     with pytest.raises(ad.StateError, match="seed"):
-        replaying(unordered, path).iterator(state={**state, "seed": 1})
+        replaying(unordered, path).iterator(state=with_checksum({**state, "seed": 1}))
     with pytest.raises(FileNotFoundError):
         replaying(unordered, tmp_path / "none").iterator()
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import asyncdata as ad
+from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, records, shard_bytes
 from tests.referee import pipelines
@@ -253,10 +254,10 @@ def test_a_state_of_a_later_version_is_refused() -> None:
         dataset.iterator(state={**state, "asyncdata_state": 7})
     for damaged in ({}, {"a": 1}, {**state, "state": 3}, {**state, "epoch": "1"}, {**state, "drawn": [1]}):
         with pytest.raises(ad.StateError):
-            dataset.iterator(state=damaged)
+            dataset.iterator(state=with_checksum(dict(damaged)))
     del state["seed"]
     with pytest.raises(ad.StateError, match="'seed' is missing"):
-        dataset.iterator(state=state)
+        dataset.iterator(state=with_checksum(state))
 
 
 def test_an_object_that_has_changed_is_refused(tmp_path: Path) -> None:
@@ -350,6 +351,30 @@ def changed(value: Any, places: random.Random) -> Any:
     return places.choice([None, 0, 1, -1, 7, 1 << 40, "x", [], [1], {}, {"~": "tuple", "items": []}, 0.5, True])
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_one_character_of_a_state_was_changed(deterministic: bool, files: dict[str, list[str]]) -> None:
+    """It is refused when the iterator is made, whatever the character means; what reads the same is the same."""
+    names = D.from_tensor_slices(files["records"])
+    dataset = names.interleave(ad.TFRecordDataset, 2, deterministic=deterministic).shuffle(9, seed=1).repeat(2).batch(3)
+    with dataset.iterator() as it:
+        taken = [next(it) for _ in range(4)]
+        text = json.dumps(it.state_dict())
+    assert taken
+    places = random.Random(int(deterministic))
+    refused = 0
+    for _ in range(samples(300, 20_000)):
+        place = places.randrange(len(text))
+        try:
+            state = json.loads(text[:place] + places.choice('0123456789-"[]{},~abn ') + text[place + 1 :])
+        except ValueError:
+            continue
+        if state != json.loads(text):
+            with pytest.raises(ad.StateError):
+                dataset.iterator(state=state)
+            refused += 1
+    assert refused
+
+
 @pytest.mark.parametrize("seed", range(samples(20, 2000)))
 def test_a_state_that_was_changed_is_read_or_refused(seed: int, files: dict[str, list[str]]) -> None:
     """With an error of asyncdata's own; nothing hangs."""
@@ -368,7 +393,7 @@ def test_a_state_that_was_changed_is_read_or_refused(seed: int, files: dict[str,
         for _ in range(places.randint(0, 10)):
             next(it)
         state = json.loads(json.dumps(it.state_dict()))
-    damaged = {**state, "state": changed(state["state"], places)}
+    damaged = with_checksum({**state, "state": changed(state["state"], places)})
     try:
         with dataset.iterator(state=damaged) as it:
             for _ in range(100):

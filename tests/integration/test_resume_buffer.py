@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.state.document import with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
 from tests.samples import samples
@@ -296,6 +297,6 @@ def test_states_of_version_1_are_read(folder: Path) -> None:
     with dataset.iterator() as it:
         for _ in range(60):
             next(it)
-        state = {**state_of(it), "asyncdata_state": 1}
+        state = with_checksum({**state_of(it), "asyncdata_state": 1})
         rest = list(it)
     assert list(dataset.iterator(state=state)) == rest

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.state.document import with_checksum
 from tests.samples import SOAK
 
 D = ad.Dataset
@@ -91,7 +92,7 @@ def test_damaged_runs_are_refused(wrong: Any) -> None:
     """With an error of one kind."""
     _, states = taken(MAKES["shuffled"]())
     with pytest.raises(ad.StateError, match="damaged"):
-        MAKES["shuffled"]().iterator(state={**states[1], "caches": wrong})
+        MAKES["shuffled"]().iterator(state=with_checksum({**states[1], "caches": wrong}))
 
 
 def taken(dataset: ad.Dataset) -> tuple[list[Any], list[Any]]:

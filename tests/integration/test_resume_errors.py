@@ -12,6 +12,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.formats.tfrecord import encode_many
+from asyncdata.runtime.state.document import with_checksum
 from tests.samples import samples
 
 D = ad.Dataset
@@ -184,4 +185,4 @@ def test_damaged_counts_are_refused(wrong: Any) -> None:
     dataset = D.range(3)
     state = dataset.iterator().state_dict()
     with pytest.raises(ad.StateError, match="damaged"):
-        dataset.iterator(state={**state, "skipped": wrong})
+        dataset.iterator(state=with_checksum({**state, "skipped": wrong}))

@@ -18,7 +18,7 @@ from asyncdata.memory.advance import State
 from asyncdata.planner.sharing import shard_name
 from asyncdata.redaction import redact
 from asyncdata.runtime.state import listings
-from asyncdata.runtime.state.document import VERSION_KEY, check_version, naming_damage, tracks_from_json
+from asyncdata.runtime.state.document import VERSION_KEY, check, naming_damage, tracks_from_json
 from asyncdata.runtime.state.filling import Filling
 from asyncdata.runtime.state.json_codec import from_json
 from asyncdata.runtime.state.places import Places
@@ -214,7 +214,7 @@ class _Decoded:
     """A state that was read as far as it can be without its plan."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
-        check_version(state)
+        check(state)
         self.state = from_json(state["state"])
         self.tracks = tracks_from_json(state)
         self.plan: list[str] = state["plan"]

@@ -24,7 +24,13 @@ from asyncdata.memory.advance import Rows, State
 from asyncdata.planner.fingerprint import without_batch_sizes
 from asyncdata.planner.sharing import shard_name
 from asyncdata.runtime.stages.rows.numbering import rows_before
-from asyncdata.runtime.state.document import check_version, naming_damage, tracks_from_json, tracks_to_json
+from asyncdata.runtime.state.document import (
+    check,
+    naming_damage,
+    tracks_from_json,
+    tracks_to_json,
+    with_checksum,
+)
 from asyncdata.runtime.state.tracks import NO_POSITIONS, Owner, SavedTrack
 
 _SAME: Final = {"epoch": "epoch ", "unordered": "no fixed order behind ", "division": "an order of "}
@@ -112,7 +118,7 @@ def split(states: Sequence[Mapping[str, Any]], new_count: int) -> list[dict[str,
             new["shards"] = [[count, index]]
             if tracks:
                 new["tracks"] = tracks_to_json(tracks)
-            made.append(new)
+            made.append(with_checksum(new))
         return made
 
 
@@ -124,7 +130,7 @@ def _readers(states: Sequence[Mapping[str, Any]]) -> list[_Reader]:
     found: dict[int, _Reader] = {}
     counts = set()
     for state in states:
-        check_version(state)
+        check(state)
         division = state.get("division", {"refused": "it has no shard(...)"})
         if "refused" in division:
             raise StateError(f"states of this pipeline cannot be split: {division['refused']}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import zlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -22,6 +24,11 @@ from asyncdata.runtime.state.tracks import UNTOUCHED, Saved, SavedTrack, from_sa
 VERSION: Final = 3
 VERSION_KEY: Final = "asyncdata_state"
 """Of a state: the version of its format."""
+
+_CHECKSUM: Final = "checksum"
+_CHECKED_SINCE: Final = 3
+_APART: Final = frozenset({_CHECKSUM, "listings"})
+"""Parts that the checksum does not cover: listings have digests of their own, and may lie beside the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +118,18 @@ def to_document(saved: SavedState, lines: PlanLines) -> dict[str, Any]:
         document["listings"] = [listing.to_json() for listing in saved.news.listings]
     if saved.news.skipped:
         document["skipped"] = skipped.to_json(saved.news.skipped)
+    return with_checksum(document)
+
+
+def with_checksum(document: dict[str, Any]) -> dict[str, Any]:
+    """The same state, which says from now on what it should be: `check` finds what is changed later."""
+    document[_CHECKSUM] = _checksum_of(document)
     return document
+
+
+def _checksum_of(document: Mapping[str, Any]) -> int:
+    covered = {key: value for key, value in document.items() if key not in _APART}
+    return zlib.crc32(json.dumps(covered, sort_keys=True, separators=(",", ":")).encode())
 
 
 def tracks_to_json(tracks: Sequence[SavedTrack]) -> Any:
@@ -144,17 +162,22 @@ def naming_damage() -> Generator[None]:
         raise StateError(f"the state is damaged: {error}") from error
 
 
-def check_version(document: Any) -> None:
-    """Looks whether this is a state.
+def check(document: Any) -> None:
+    """Looks whether this is a state, and as it was made.
 
     Raises:
-        StateError: It is none, or of a later version.
+        StateError: It is none, of a later version, or damaged.
     """
     version = document.get(VERSION_KEY) if hasattr(document, "get") else None
     if type(version) is not int:
         raise StateError("this is no state: state_dict() of an iterator makes one")
     if version > VERSION:
         raise StateError(f"the state is of version {version}; this asyncdata reads versions up to {VERSION}")
+    if version < _CHECKED_SINCE and _CHECKSUM not in document:
+        return
+    with naming_damage():
+        if document[_CHECKSUM] != _checksum_of(document):
+            raise StateError("the state is damaged: it is not as it was made, its checksum says")
 
 
 def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
@@ -163,7 +186,7 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
     Raises:
         StateError: It is damaged, of a later version, or of another plan; the message names the first difference.
     """
-    check_version(document)
+    check(document)
     with naming_damage():
         unlike = first_unlike(fingerprint(plan), [str(line) for line in document["plan"]])
         if unlike is not None:
