@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from dataclasses import dataclass
 
@@ -56,11 +55,3 @@ class Checksum:
     def value(self, *, with_md5: bool = True) -> Checksums:
         """The checksums so far."""
         return Checksums(self._crc, self._md5.digest() if with_md5 else None)
-
-
-def decode_base64(text: str) -> bytes | None:
-    """The bytes of a base64 text, or None when it is none."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None

@@ -297,12 +297,6 @@ class Ledger:
             self._forget(source)
         self._settle()
 
-    def shrink(self, ticket: Ticket, nbytes: int) -> None:
-        """Gives a part back and keeps ``nbytes`` charged."""
-        if ticket.state is not TicketState.HELD or not 0 <= nbytes <= ticket.nbytes:
-            raise ValueError(f"{ticket!r} cannot be shrunk to {nbytes} bytes")
-        self._release(ticket, ticket.nbytes - nbytes)
-
     def give(self, ticket: Ticket) -> None:
         """Gives the bytes back, or withdraws a queued ask. A failed ticket needs no giving; it does no harm.
 

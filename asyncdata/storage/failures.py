@@ -70,16 +70,6 @@ class EncodedBodyError(StorageError):
     """The body is not the stored bytes: the server compressed or decompressed it on the way."""
 
 
-class RedirectedError(StorageError):
-    """The server sent the reader elsewhere.
-
-    Attributes:
-        location: The value of the ``Location`` header, possibly relative.
-    """
-
-    location: str = ""
-
-
 def read_failed(
     message: str,
     cause: FailureCause,

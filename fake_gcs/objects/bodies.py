@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from fake_gcs.checksums import Checksum, Checksums
+from fake_gcs.checksums import Checksum
 
 READ_BYTES = 1 << 20
 """How much of a body is handled at once where it is copied or hashed."""
@@ -78,10 +78,3 @@ def pieces(body: Body, start: int = 0, stop: int | None = None) -> Iterator[byte
             yield piece
     finally:
         source.close()
-
-
-def checksums_of(data: bytes) -> Checksums:
-    """Checksums of a whole body."""
-    running = Checksum()
-    running.update(data)
-    return running.value()

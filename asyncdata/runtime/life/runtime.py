@@ -240,10 +240,6 @@ class Runtime:
         """The loop on which stages run."""
         return self._stage.loop
 
-    def on_stage_thread(self) -> bool:
-        """Returns whether the caller runs on the stage loop."""
-        return self._stage.is_current()
-
     def close(self) -> None:
         """Ends everything; returns when nothing is left.
 

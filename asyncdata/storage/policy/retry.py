@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from asyncdata.errors import StorageError, TransientStorageError
+from asyncdata.errors import TransientStorageError
 from asyncdata.options import RetryOptions
 
 RETRYABLE: Final[tuple[type[BaseException], ...]] = (TransientStorageError,)
@@ -43,9 +43,3 @@ def next_delay_s(
     if isinstance(error, TransientStorageError) and error.retry_after_s is not None:
         delay = max(delay, error.retry_after_s)
     return delay if elapsed_s + delay <= options.deadline_s else None
-
-
-def exhausted(error: StorageError, attempts: int) -> StorageError:
-    """Marks the error that is handed to the caller with the number of attempts; returns the same error."""
-    error.attempts = attempts
-    return error
