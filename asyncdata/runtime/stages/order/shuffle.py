@@ -53,6 +53,9 @@ def from_history(structure: Structure, columns: list[Column], marks: Marks = (),
     return Block(structure, tuple(columns[:-2]), origin.array, advance)
 
 
+_MOST_SKIPPED: Final = 1 << 20
+"""Outputs behind a mark, unless the buffer is large: the draws of all of them are looked at together."""
+
 _MARKS: Final = 8
 """While a buffer gets other elements, as many as it has, where marks say where they lie."""
 
@@ -131,6 +134,8 @@ class ShuffleStage(Stage):
                 raise ValueError("elements of this input lie in no files")
             self._lying = LyingBuffer(self.context, self._pick, mark["places"])
             self._skipped = mark.get("skip", 0)
+            if self._skipped > max(_MOST_SKIPPED, 64 * self._size):
+                raise ValueError(f"{self._skipped} elements behind a mark")
             self._full, self._has_numbers = True, False
             self._numbers = np.zeros(len(mark["places"]), np.int64)
         else:
