@@ -283,11 +283,14 @@ async def test_where_places_are_free_one_request_brings_all_that_is_missing(limi
     async with FakeGCS(buckets=["bucket"]) as server:
         server.put("bucket", "x", DATA)
         async with fetching(server, EAGER, limit=limit) as (fetcher, info):
-            before = fetcher.stats().requests
+            before = fetcher.stats()
             server.profile = Profile(rules=(Rule(fault=Fault(kind="stall"), nth=(1,), media_only=True),))
             assert await asyncio.wait_for(read_all(fetcher, info, 60, 61), LIMIT_S) == DATA[60 * SIZE : 61 * SIZE]
             stats = fetcher.stats()
-            assert (stats.hedges, stats.hedges_won, stats.requests - before) == (1, 1, requests)
+            # A second attempt that a busy machine delays is replaced by another one.
+            more = stats.hedges - before.hedges - 1
+            assert more >= 0
+            assert (stats.hedges_won - before.hedges_won, stats.requests - before.requests - more) == (1, requests)
 
 
 async def test_without_hedging_time_limits_do_it() -> None:
