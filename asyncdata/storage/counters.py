@@ -70,6 +70,7 @@ class FetchStats:
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
             times the CPU.
         receivers: Event loops that receive (``Options.receivers``).
+        receivers_s: CPU seconds of these loops; 0 where the system does not say.
     """
 
     requests: int = 0
@@ -99,6 +100,7 @@ class FetchStats:
     restarts: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     receivers: int = 1
+    receivers_s: float = 0.0
 
 
 class FetchCounters:

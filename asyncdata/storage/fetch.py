@@ -226,10 +226,12 @@ class Fetcher:
         fallbacks: Counter[str] = Counter()
         for fallen in self._opened.fallbacks():
             fallbacks.update(fallen)
+        receivers = self._opened.receivers
         return dataclasses.replace(
             self._attempts.stats(),
             fallbacks=MappingProxyType(dict(fallbacks)),
-            receivers=self._opened.receivers.count if self._opened.receivers else 1,
+            receivers=1 if receivers is None else receivers.count,
+            receivers_s=0.0 if receivers is None else receivers.cpu_s(),
         )
 
     async def aclose(self) -> None:

@@ -71,10 +71,9 @@ class Load(NamedTuple):
     idle_s: float
 
     @classmethod
-    def now(cls, threads: Sequence[int]) -> Load:
-        """What they did up to now."""
-        loops_s = [clock_s(time.pthread_getcpuclockid(thread)) for thread in threads]
-        return cls(time.monotonic(), loops_s, time.process_time(), _machine_idle_s())
+    def now(cls, clocks: Sequence[int | None]) -> Load:
+        """What they did up to now, by the clocks of the threads."""
+        return cls(time.monotonic(), list(map(_seconds, clocks)), time.process_time(), _machine_idle_s())
 
     def since(self, before: Load) -> tuple[list[float], float]:
         """The part of the time for which each loop was busy, and processors that this process could have had."""
@@ -99,7 +98,7 @@ class Receivers:
         self,
         count: int,
         begin: Callable[[], Awaitable[Loop]],
-        load: Callable[[Sequence[int]], Load] | None = None,
+        load: Callable[[Sequence[int | None]], Load] | None = None,
         *,
         most: int | None = None,
         every_s: float = 1.0,
@@ -111,6 +110,7 @@ class Receivers:
         self._every_s = every_s
         self.loops: list[Loop] = []
         """Those beside this one."""
+        self._clocks: list[int | None] = []
         self.under_way = [0]
         """Reads of each loop, this one first."""
         self._spread: list[_Spread] = []
@@ -124,8 +124,14 @@ class Receivers:
         """How many loops receive."""
         return 1 + len(self.loops)
 
+    def cpu_s(self) -> float:
+        """CPU seconds of all of them so far; 0 where the system does not say. Any thread may call it."""
+        return sum(map(_seconds, self._clocks))
+
     def spread(self, spec: ReaderSpec, reader: RangeReader) -> Bodies:
         """What reads bodies like this reader, on all loops; the reader itself where that brings nothing."""
+        if not self._clocks:
+            self._clocks.append(_clock_of(threading.get_ident()))
         if self._most == 1 or spec.backend not in _SPREAD:
             return reader
         made = _Spread(self, spec, reader)
@@ -145,7 +151,7 @@ class Receivers:
             if now < self._look_at:
                 return
             self._look_at = now + self._every_s
-            load = self._load([threading.get_ident(), *(loop.identifier for loop in self.loops)])
+            load = self._load(self._clocks)
             before, self._before = self._before, load
             # A time without reads says nothing about loops, nor does one in which there was one loop less.
             if before is None or len(before.loops_s) != len(load.loops_s) or load.at - before.at > _LONG_AGO_S:
@@ -162,6 +168,7 @@ class Receivers:
             self._most = self.count  # no more threads or descriptors: these loops have to do
         else:
             self.loops.append(loop)
+            self._clocks.append(_clock_of(loop.identifier))
             self.under_way.append(0)
         finally:
             self._growing = None
@@ -220,3 +227,12 @@ def _machine_idle_s() -> float:
             return int(file.readline().split()[4]) / 100
     except (OSError, IndexError, ValueError):
         return 0.0
+
+
+def _clock_of(thread: int) -> int | None:
+    """The clock of a thread that runs; None where the system has none. It can be read when the thread has ended."""
+    return time.pthread_getcpuclockid(thread) if hasattr(time, "pthread_getcpuclockid") else None
+
+
+def _seconds(clock: int | None) -> float:
+    return 0.0 if clock is None else clock_s(clock)

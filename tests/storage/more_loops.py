@@ -12,7 +12,7 @@ from asyncdata.storage.receivers import Load, Receivers
 
 @asynccontextmanager
 async def more_loops(
-    count: int, load: Callable[[Sequence[int]], Load] | None = None, *, most: int | None = None
+    count: int, load: Callable[[Sequence[int | None]], Load] | None = None, *, most: int | None = None
 ) -> AsyncIterator[Receivers]:
     """So many loops together, that of the caller included; ended afterwards."""
     begun: list[LoopThread] = []

@@ -25,7 +25,7 @@ from asyncdata.testing import assert_no_leaks
 from asyncdata.testing.readers import RangeReaderSuite, Store
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
-from tests.patience import until
+from tests.patience import turns, until
 from tests.samples import samples
 from tests.storage.more_loops import more_loops
 from tests.storage.test_conformance import GcsPlace, HttpPlace, opened, web_server
@@ -129,7 +129,7 @@ async def test_what_is_seen_and_asked_goes_both_ways(loop: LoopThread) -> None:
         next_read = asyncio.create_task(reader.read_into(info, 0, memoryview(buffer), again))
         for _ in range(100):
             wire.fail(read_failed("too late", FailureCause.OVERTAKEN))
-            await asyncio.sleep(0)
+            await turns(1)
         assert await next_read == len(DATA)
         assert buffer == DATA
         await reader.aclose()
@@ -147,11 +147,11 @@ async def test_a_cancelled_read_lets_its_buffer_go_first(loop: LoopThread) -> No
         buffer = bytearray(len(DATA))
         for _ in range(samples(30, 2000)):
             read = asyncio.create_task(reader.read_into(info, 0, memoryview(buffer), Attempt()))
-            await asyncio.sleep(draw.random() * 0.004)
+            await turns(draw.randrange(60))
             read.cancel()
             await asyncio.gather(read, return_exceptions=True)
             buffer[:] = ASIDE * len(buffer)
-            await asyncio.sleep(0.001)
+            await turns(20)
             assert buffer.count(ASIDE) == len(buffer)
         assert await reader.read_into(info, 0, memoryview(buffer), Attempt()) == len(DATA)
         assert buffer == DATA
@@ -182,7 +182,7 @@ async def test_loops_are_begun_while_all_are_busy(idle_cpus: float, most: int) -
     """One after the other; what they deliver stays the same, and reads go to all of them."""
     seconds = 0.0
 
-    def load(threads: Sequence[int]) -> Load:
+    def load(threads: Sequence[int | None]) -> Load:
         """Each loop was busy all the time, as long as there is a processor for it."""
         nonlocal seconds
         seconds += 1.0
