@@ -399,9 +399,13 @@ class _Opened:
         for reader in self.readers:
             if reader.spec == spec:
                 return reader
-        own = spec.open()
-        self.readers.append(_Reader(spec, own, own if self.receivers is None else self.receivers.spread(spec, own)))
-        return self.readers[-1]
+        if self.receivers is None:
+            own = spec.open()
+            opened = _Reader(spec, own, own)
+        else:
+            opened = _Reader(spec, *self.receivers.open(spec))
+        self.readers.append(opened)
+        return opened
 
     def fallbacks(self) -> list[Mapping[str, int]]:
         """Bodies that took aiohttp's path, by reason, of each reader."""

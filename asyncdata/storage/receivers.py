@@ -13,6 +13,7 @@ threads suffice. A read goes to the loop that has the fewest; each loop has conn
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,9 @@ from asyncdata.types import ObjectInfo
 _MOST: Final = 8
 _BUSY: Final = 0.7
 _LONG_AGO_S: Final = 3.0
+_CONNECTIONS: Final = 16
+"""Of a loop that `AUTOTUNE` begins, at least."""
+
 _SPREAD: Final = frozenset({"asyncdata.storage.gcs.reader", "asyncdata.storage.http"})
 """Backends whose bodies an event loop receives. Others have threads or a runtime of their own."""
 
@@ -128,15 +132,23 @@ class Receivers:
         """CPU seconds of all of them so far; 0 where the system does not say. Any thread may call it."""
         return sum(map(_seconds, self._clocks))
 
-    def spread(self, spec: ReaderSpec, reader: RangeReader) -> Bodies:
-        """What reads bodies like this reader, on all loops; the reader itself where that brings nothing."""
+    def open(self, spec: ReaderSpec) -> tuple[RangeReader, Bodies]:
+        """The reader of a recipe on this loop, and what reads bodies like it on all loops; both may be the same."""
         if not self._clocks:
             self._clocks.append(_clock_of(threading.get_ident()))
-        if self._most == 1 or spec.backend not in _SPREAD:
-            return reader
-        made = _Spread(self, spec, reader)
+        if spec.backend not in _SPREAD:
+            own = spec.open()
+            return own, own
+        # They share what the process may open; one that comes by itself has to find enough.
+        least = 1 if self._is_given else _CONNECTIONS
+        self._most = max(1, min(self._most, spec.max_connections // least))
+        part = dataclasses.replace(spec, max_connections=spec.max_connections // self._most)
+        own = (part if self._is_given else spec).open()
+        if self._most == 1:
+            return own, own
+        made = _Spread(self, part, own)
         self._spread.append(made)
-        return made
+        return own, made
 
     def choose(self) -> int:
         """Which loop receives the next body: 0 is this one."""
