@@ -30,7 +30,7 @@ from asyncdata.types import ObjectInfo
 _MOST: Final = 8
 _BUSY: Final = 0.7
 _LONG_AGO_S: Final = 3.0
-_CONNECTIONS: Final = 16
+_CONNECTIONS: Final = 32
 """Of a loop that `AUTOTUNE` begins, at least."""
 
 _SPREAD: Final = frozenset({"asyncdata.storage.gcs.reader", "asyncdata.storage.http"})
