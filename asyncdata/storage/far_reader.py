@@ -119,7 +119,13 @@ class _Errand(Generic[T]):
         if self._is_cancelled:
             self._report(home, ended)
             return
-        self._task = self._loop.spawn(self._run())
+        work = self._run()
+        try:
+            self._task = self._loop.spawn(work)
+        except RuntimeError:  # the loop is about to end
+            work.close()
+            self._report(home, ended)
+            return
         # Also called for a task that is cancelled before its first step.
         self._task.add_done_callback(lambda _task: self._report(home, ended))
 
