@@ -269,6 +269,9 @@ class Options(OptionRecord):
             that fills the link from measured first-byte times and rates; see ``stats().fetch`` of an iterator. A number
             is never changed.
         max_bytes_in_flight: The most bytes of these reads together. ``AUTOTUNE``: the memory limit.
+        receivers: Event loops, each in a thread with connections of its own, that receive from ``gs``, ``http`` and
+            ``https``. ``AUTOTUNE``: one, and another one whenever all are busy for more than 70 % of the time while a
+            processor is idle.
         check_crc: Verify the CRC-32C of every TFRecord payload before anything reads it.
         check_object_crc: Verify the CRC-32C that the store keeps of each object (``gs``) when all its bytes were read.
             Only the Runtime's option counts. Costs about 0.1 s of the I/O loop per GB.
@@ -317,6 +320,7 @@ class Options(OptionRecord):
     chunk_bytes: int = AUTOTUNE
     max_requests_in_flight: int = AUTOTUNE
     max_bytes_in_flight: int = AUTOTUNE
+    receivers: int = AUTOTUNE
     check_crc: bool = True
     check_object_crc: bool = False
     on_change: Literal["raise", "restart"] = "raise"
@@ -341,6 +345,7 @@ class Options(OptionRecord):
         arguments.integer("chunk_bytes", self.chunk_bytes, least=4 * KIB, autotune=True)
         arguments.integer("max_requests_in_flight", self.max_requests_in_flight, least=1, autotune=True)
         arguments.integer("max_bytes_in_flight", self.max_bytes_in_flight, least=1, autotune=True)
+        arguments.integer("receivers", self.receivers, least=1, most=64, autotune=True)
         for name in ("deterministic", "check_crc", "check_object_crc", "isolate", "profile_socket"):
             arguments.flag(name, getattr(self, name), strict=True)
         arguments.choice("on_change", self.on_change, ("raise", "restart"))

@@ -24,7 +24,8 @@ from benchmarks.servers import REPOSITORY, here
 PAGE: Final = REPOSITORY / "docs" / "explanation" / "performance-tables.md"
 SUMMARY: Final = PAGE.with_name("performance.md")
 COMMANDS: Final = {
-    "range_read": ("range_read", "--server", "nginx"),
+    "range_read": ("range_read", "--server", "nginx", "--only", "http", "tls", "paced"),
+    "receivers": ("range_read", "--server", "nginx", "--only", "receivers"),
     "decode": ("decode",),
     "end_to_end": ("end_to_end",),
     "noisy_trainer": ("noisy_trainer",),

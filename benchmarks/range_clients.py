@@ -27,13 +27,17 @@ import obstore
 import uvloop
 
 from asyncdata.options import Environment, Options
+from asyncdata.runtime.life.loops import LoopThread
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.http1 import connection
+from asyncdata.storage.receivers import Receivers
 from asyncdata.types import ObjectInfo
 from benchmarks.bare_client import BareClient
 from benchmarks.body_paths import Buffered, PathClient, Reader
 from benchmarks.body_paths import Path as BodyPath
 from benchmarks.conditions import SEED
+
+RECEIVERS: Final = (2, 4)
 
 Range = tuple[str, int]
 
@@ -79,17 +83,28 @@ class AsyncClient(Protocol):
 
 
 class Asyncdata:
-    """This library's storage layer: retries, time limits, order and accounting on."""
+    """This library's storage layer: retries, time limits, order and accounting on.
 
-    def __init__(self, task: Task) -> None:
+    Args:
+        task: What to read.
+        receivers: Event loops that receive.
+    """
+
+    def __init__(self, task: Task, receivers: int = 1) -> None:
         storage: dict[str, Any] = {"endpoint_url": task.endpoint, "token": "anon"}
         if task.ca_file:
             storage["ca_file"] = task.ca_file
         options = Options(storage={"gs": storage}, max_requests_in_flight=task.window)
-        self._fetcher = Fetcher(options, Environment())
+        self._loops: list[LoopThread] = []
+        self._fetcher = Fetcher(options, Environment(), receivers=Receivers(receivers, self._begin))
         self._bucket = task.bucket
         self._infos: dict[str, ObjectInfo] = {}
         self._size = max(path.stat().st_size for path in Path(task.folder).iterdir())
+
+    async def _begin(self) -> LoopThread:
+        self._loops.append(LoopThread("receiver"))
+        await asyncio.to_thread(self._loops[-1].start)
+        return self._loops[-1]
 
     async def get(self, name: str, start: int, slab: memoryview) -> bytes | None:
         """Received in place."""
@@ -102,6 +117,8 @@ class Asyncdata:
     async def aclose(self) -> None:
         """See `AsyncClient`."""
         await self._fetcher.aclose()
+        for loop in self._loops:
+            await asyncio.to_thread(loop.end)
 
 
 class Bare:
@@ -195,6 +212,7 @@ CLIENTS: Final[dict[str, tuple[Callable[[Task], AsyncClient], bool]]] = {
     "buffered": (functools.partial(Bare, Buffered), True),
     "reader": (functools.partial(Bare, Reader), True),
     "asyncdata": (Asyncdata, True),
+    **{f"asyncdata, {count} receivers": (functools.partial(Asyncdata, receivers=count), True) for count in RECEIVERS},
     "asyncdata on asyncio": (Asyncdata, False),
     "buffered on asyncio": (functools.partial(Bare, Buffered), False),
     "reader on asyncio": (functools.partial(Bare, Reader), False),

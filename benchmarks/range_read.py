@@ -10,6 +10,9 @@ path`` is against the better of the two.
 
 paced: 16 streams that the server holds at 50 and 90 MB/s, where bodies come in small pieces and waking up costs more
 than copying; with and without SO_RCVLOWAT.
+
+receivers: one, two and four event loops; client and server share the processors. ``of CPUs`` is how much of all
+processors the bytes cost, the server's part included: at 1 nothing was left to win.
 """
 
 from __future__ import annotations
@@ -32,17 +35,19 @@ from typing import Final
 
 import numpy as np
 
+from asyncdata.options import usable_cpus
 from benchmarks.conditions import SEED, conditions
 from benchmarks.launch import run_json
-from benchmarks.measure import in_turn
-from benchmarks.range_clients import Task
+from benchmarks.measure import in_turn, tree_cpu_s
+from benchmarks.range_clients import RECEIVERS, Task
 from benchmarks.servers import Server, fake_gcs, find_nginx, nginx
 from benchmarks.table import markdown, median_cell, ratio_cell
 
-PARTS: Final = ("http", "tls", "paced")
+PARTS: Final = ("http", "tls", "paced", "receivers")
 PATHS: Final = ("buffered", "reader")
 CLIENTS: Final = ("bare", *PATHS, "asyncdata", "obstore", "aiohttp", "gcsfs")
 HEAD: Final = ("ranges", "client", "GB/s", "CPU s/GB", "CPU us/range", "x bare", "x path", "x gcsfs")
+RECEIVERS_HEAD: Final = ("ranges", "client", "GB/s", "x one", "client CPU s/GB", "server CPU s/GB", "of CPUs")
 _BUCKET: Final = "ranges"
 
 Result = dict[str, float]
@@ -142,6 +147,44 @@ def paced(bench: Bench) -> list[list[str]]:
     return rows
 
 
+def receivers(bench: Bench) -> list[list[str]]:
+    """More loops, on as many processors as there are."""
+    rows = []
+    names = ("asyncdata", *(f"asyncdata, {count} receivers" for count in RECEIVERS))
+    for tls in (False, True):
+        with (nginx if bench.nginx else fake_gcs)(bench.root, tls=tls) as server:
+            _touch(bench, server)
+            load = QUICK[0] if bench.quick else FULL[0]
+            task = dataclasses.replace(_task(bench, server, load), cpu=None)
+            runs = {
+                name: functools.partial(_run_both, dataclasses.replace(task, client=name), server.pid) for name in names
+            }
+            results = in_turn(bench.rounds, runs, bench.note)
+        for name in names:
+            rates, ones = ([run["bytes"] / run["wall_s"] / 1e9 for run in results[each]] for each in (name, names[0]))
+            both = [run["cpu_s"] + run["server_s"] for run in results[name]]
+            shares = [s / run["wall_s"] / usable_cpus() for s, run in zip(both, results[name], strict=True)]
+            rows.append(
+                [
+                    f"{'TLS' if tls else 'HTTP'}, {load.title}",
+                    name,
+                    median_cell(rates),
+                    ratio_cell(rates, ones),
+                    median_cell(_cpu_s_per_gb(results[name]), 3),
+                    median_cell([run["server_s"] / run["bytes"] * 1e9 for run in results[name]], 3),
+                    median_cell(shares),
+                ]
+            )
+    return rows
+
+
+def _run_both(task: Task, server: int) -> Result:
+    """The result of a client, with what it cost the server."""
+    before = tree_cpu_s(server)
+    result = _run(task)
+    return result | {"server_s": tree_cpu_s(server) - before}
+
+
 def _task(bench: Bench, server: Server, load: Load) -> Task:
     return Task(
         client="",
@@ -236,11 +279,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_objects(bench.root, quick=options.quick)
         start = conditions()
         rows: list[list[str]] = []
+        more: list[list[str]] = []
         for part in options.only:
             bench.note(part)
-            rows += paced(bench) if part == "paced" else free(bench, tls=part == "tls")
+            if part == "receivers":
+                more = receivers(bench)
+            else:
+                rows += paced(bench) if part == "paced" else free(bench, tls=part == "tls")
     where = "client and server on one processor each" if bench.cpus[0] is not None else "processors are not assigned"
-    print(f"{start} Server: {options.server}, {where}.\n\n{markdown(HEAD, rows)}")
+    tables = [markdown(head, part) for head, part in ((HEAD, rows), (RECEIVERS_HEAD, more)) if part]
+    print("\n\n".join([f"{start} Server: {options.server}, {where}.", *tables]))
     return 0
 
 

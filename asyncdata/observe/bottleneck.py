@@ -28,12 +28,14 @@ Cause: TypeAlias = Literal[
     "memory",
     "throttled",
     "link",
+    "receivers",
     "parallelism",
 ]
 
 _NOT_WAITING: Final = 0.02
 _MOSTLY: Final = 0.5
 _BUSY: Final = 0.6
+_FULL: Final = 0.85
 _LAGGING: Final = 0.2
 _REFUSED: Final = 3
 _RUNNABLE: Final = 0.75
@@ -50,7 +52,8 @@ class Verdict:
             ``workers`` (their processors), ``machine`` (other programs), ``calls`` (too few at a time),
             ``interpreter`` (its lock), ``blocked_loop``, ``loop`` (the thread of the stages), ``generator``,
             ``decompression`` (one thread per file), ``memory`` (the limit), ``throttled`` (by the server), ``link``
-            (network or server), ``parallelism`` (too few files at a time), or ``unknown``.
+            (network or server), ``receivers`` (the threads that receive), ``parallelism`` (too few files at a time), or
+            ``unknown``.
         step: The step that is the bottleneck; empty if none is.
         sentence: What was found, with the numbers that show it.
         action: What to do, with the option's name; empty if there is nothing to do.
@@ -261,6 +264,13 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         return _memory(step, facts)
     flight = f"{reads.in_flight:.1f} reads were under way on average, of {reads.limit} allowed"
     if reads.in_flight >= _BUSY * reads.limit:
+        if reads.receivers_s >= _FULL * reads.receivers * facts.window_s and reads.receivers < facts.cpu.cores:
+            share = _percent(reads.receivers_s / reads.receivers / facts.window_s)
+            return (
+                "receivers",
+                f"{flight}, and {_threads(reads.receivers)} that receive were on a processor for {share} of it",
+                f"Raise Options(receivers={2 * reads.receivers}); {facts.cpu.cores} processors may be used.",
+            )
         return (
             "link",
             f"{flight}, at {reads.bytes / facts.window_s / 1e6:,.1f} MB/s",
@@ -268,6 +278,10 @@ def _reading(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:
         )
     files = max(1, round(step.copies))
     return "parallelism", flight, f"Read more files at a time: interleave(..., cycle_length={4 * files})."
+
+
+def _threads(count: int) -> str:
+    return "the thread" if count == 1 else f"the {count} threads"
 
 
 def _blocked(step: StepStats, facts: _Facts) -> tuple[Cause, str, str]:

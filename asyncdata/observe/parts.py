@@ -180,6 +180,8 @@ class ReadStats:
         refused: Attempts that the server refused because there were too many.
         short_s: Seconds in which the pipeline could not read ahead because memory was short. Most of the time: the
             memory limit is the bottleneck.
+        receivers: Event loops that receive.
+        receivers_s: CPU seconds of these loops. Near the window, for each of them: they are the bottleneck.
     """
 
     bytes: int = 0
@@ -188,6 +190,8 @@ class ReadStats:
     retries: int = 0
     refused: int = 0
     short_s: float = 0.0
+    receivers: int = 1
+    receivers_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

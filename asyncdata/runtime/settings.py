@@ -24,6 +24,7 @@ OF_THE_RUNTIME: Final = frozenset(
         "num_threads",
         "max_requests_in_flight",
         "max_bytes_in_flight",
+        "receivers",
         "check_object_crc",
         "hedge",
         "close_timeout_s",

@@ -69,6 +69,8 @@ class FetchStats:
         fallbacks: Bodies that aiohttp received instead of the range client, by reason: ``proxy``, ``unframed``
             (chunked, or until the connection closes), ``range_ignored``, ``malformed_head``. They cost about three
             times the CPU.
+        receivers: Event loops that receive (``Options.receivers``).
+        receivers_s: CPU seconds of these loops; 0 where the system does not say.
     """
 
     requests: int = 0
@@ -97,6 +99,8 @@ class FetchStats:
     first_byte_p99_s: float = 0.0
     restarts: int = 0
     fallbacks: Mapping[str, int] = field(default_factory=dict)
+    receivers: int = 1
+    receivers_s: float = 0.0
 
 
 class FetchCounters:

@@ -19,10 +19,10 @@ import copy
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from asyncdata.errors import (
     ObjectNotFoundError,
@@ -45,6 +45,7 @@ from asyncdata.storage.policy.hedge import Again, Racing, hedge_bytes
 from asyncdata.storage.policy.retry import next_delay_s
 from asyncdata.storage.policy.slots import Priority
 from asyncdata.storage.reader import ObjectWriter, RangeReader, ReaderSpec
+from asyncdata.storage.receivers import Bodies, Receivers
 from asyncdata.storage.urls import scheme_of
 from asyncdata.types import ObjectInfo
 
@@ -63,19 +64,27 @@ class Fetcher:
         environment: What was read of the environment when the Runtime started.
         hedge_memory: Bytes that second attempts may hold together; what ``hedge_bytes`` says of the options unless
             given.
+        receivers: Further loops that receive; None: there are none. Closed with this.
     """
 
-    def __init__(self, options: Options, environment: Environment, *, hedge_memory: int | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        environment: Environment,
+        *,
+        hedge_memory: int | None = None,
+        receivers: Receivers | None = None,
+    ) -> None:
         self._options = options
         self._environment = environment
         self._attempts = Attempts(options, hedge_bytes(options) if hedge_memory is None else hedge_memory)
-        self._opened = _Opened()
-        self._readers: dict[str, RangeReader] = {}
+        self._opened = _Opened(receivers)
+        self._readers: dict[str, _Reader] = {}
         self._scheme_of = lru_cache(maxsize=1024)(scheme_of)
         self._random = random.Random()
 
     def __repr__(self) -> str:
-        return f"<Fetcher {self._attempts!r} {self._opened.readers!r}>"
+        return f"<Fetcher {self._attempts!r} {[reader.own for reader in self._opened.readers]!r}>"
 
     def beside(self, storage: Storage) -> Fetcher:
         """What reads with other storage options, under the same limits; closed with this."""
@@ -86,7 +95,7 @@ class Fetcher:
 
     async def stat(self, url: str) -> ObjectInfo:
         """Size and version of one object, with retries."""
-        reader = self._reader(url)
+        reader = self._reader(url).own
         try:
             return await self._retried(lambda: reader.stat(url), url)
         except ObjectNotFoundError as error:
@@ -101,7 +110,7 @@ class Fetcher:
         """
         ranges = numbered(pattern)
         if ranges is None:
-            reader = self._reader(pattern)
+            reader = self._reader(pattern).own
             return await self._retried(lambda: reader.glob(pattern), pattern)
         listed: dict[str, ObjectInfo] = {}
         if ranges.covering is not None and len(ranges.patterns) > _LOOKS and scheme_of(pattern) in _LIST_WELL:
@@ -129,7 +138,7 @@ class Fetcher:
         Raises:
             UnsupportedURLError: The backend of the URL's scheme only reads.
         """
-        reader = self._reader(url)
+        reader = self._reader(url).own
         if not isinstance(reader, ObjectWriter):
             raise UnsupportedURLError("asyncdata writes to local paths and to gs:// only", url=url)
         write = reader.write
@@ -161,7 +170,7 @@ class Fetcher:
         Returns:
             What the object is, and how many bytes were written: ``min(size, len(buffer))``.
         """
-        reader = self._reader(url)
+        reader = self._reader(url).bodies
         whole = _bytes_view(buffer)
         tries = _Tries(self._loop_time())
         while True:
@@ -215,27 +224,29 @@ class Fetcher:
     def stats(self) -> FetchStats:
         """What was done so far."""
         fallbacks: Counter[str] = Counter()
-        for reader in self._opened.readers:
-            fallbacks.update(getattr(reader, "fallbacks", {}))
+        for fallen in self._opened.fallbacks():
+            fallbacks.update(fallen)
+        receivers = self._opened.receivers
         return dataclasses.replace(
             self._attempts.stats(),
             fallbacks=MappingProxyType(dict(fallbacks)),
+            receivers=1 if receivers is None else receivers.count,
+            receivers_s=0.0 if receivers is None else receivers.cpu_s(),
         )
 
     async def aclose(self) -> None:
         """Refuses waiting reads and closes every reader; running reads should have been cancelled before."""
         self._opened.closed = True
         await self._attempts.aclose()
-        readers, self._opened.readers = self._opened.readers, []
         errors = [
             error
-            for error in await asyncio.gather(*(reader.aclose() for reader in readers), return_exceptions=True)
+            for error in await asyncio.gather(*self._opened.closings(), return_exceptions=True)
             if isinstance(error, BaseException)
         ]
         if errors:
             raise errors[0]
 
-    def _reader(self, url: str) -> RangeReader:
+    def _reader(self, url: str) -> _Reader:
         if self._opened.closed:
             raise PipelineClosedError("the storage layer was closed", url=url)
         scheme = self._scheme_of(url)
@@ -272,7 +283,7 @@ class Fetcher:
         if filled >= size:
             return
         attempts = self._attempts
-        reader = self._reader(info.url)
+        reader = self._reader(info.url).bodies
         loop = asyncio.get_running_loop()
         now = began = loop.time()
         while filled < size:
@@ -361,20 +372,51 @@ class _Tries:
         self.made = 0
 
 
+class _Reader(NamedTuple):
+    """What serves a recipe.
+
+    Attributes:
+        spec: The recipe.
+        own: Of this loop.
+        bodies: What reads bodies: the same, or one that has its like on other loops.
+    """
+
+    spec: ReaderSpec
+    own: RangeReader
+    bodies: Bodies
+
+
 class _Opened:
     """The readers that were opened so far, one for each recipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, receivers: Receivers | None) -> None:
         self.closed = False
-        self.specs: list[ReaderSpec] = []
-        self.readers: list[RangeReader] = []
+        self.readers: list[_Reader] = []
+        self.receivers = receivers
 
-    def reader(self, spec: ReaderSpec) -> RangeReader:
+    def reader(self, spec: ReaderSpec) -> _Reader:
         """The reader of a recipe."""
-        if spec not in self.specs:
-            self.readers.append(spec.open())
-            self.specs.append(spec)
-        return self.readers[self.specs.index(spec)]
+        for reader in self.readers:
+            if reader.spec == spec:
+                return reader
+        if self.receivers is None:
+            own = spec.open()
+            opened = _Reader(spec, own, own)
+        else:
+            opened = _Reader(spec, *self.receivers.open(spec))
+        self.readers.append(opened)
+        return opened
+
+    def fallbacks(self) -> list[Mapping[str, int]]:
+        """Bodies that took aiohttp's path, by reason, of each reader."""
+        far = [] if self.receivers is None else self.receivers.fallbacks()
+        return [*(getattr(reader.own, "fallbacks", {}) for reader in self.readers), *far]
+
+    def closings(self) -> list[Coroutine[Any, Any, None]]:
+        """What closes them, once."""
+        readers, self.readers = self.readers, []
+        far = [] if self.receivers is None else [self.receivers.aclose()]
+        return [*(reader.own.aclose() for reader in readers), *far]
 
 
 def _bytes_view(buffer: memoryview) -> memoryview:
@@ -384,13 +426,13 @@ def _bytes_view(buffer: memoryview) -> memoryview:
 
 
 async def _read_again(
-    reader: RangeReader, info: ObjectInfo, start: int, offset: int, buffer: memoryview, attempt: Attempt
+    reader: Bodies, info: ObjectInfo, start: int, offset: int, buffer: memoryview, attempt: Attempt
 ) -> ObjectInfo | None:
     await reader.read_into(info, start + offset, buffer, attempt)
     return None
 
 
-def _open_again(reader: RangeReader, url: str) -> Again:
+def _open_again(reader: Bodies, url: str) -> Again:
     async def read(offset: int, buffer: memoryview, attempt: Attempt) -> ObjectInfo | None:
         if not offset:
             return (await reader.open_read(url, buffer, attempt))[0]

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
         pytest.param(("autotune", "--only", "sleeping async map", "tiny records"), 2, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "http", "paced"), 16, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "tls"), 14, marks=pytest.mark.soak),
+        pytest.param(("range_read", "--only", "receivers"), 6, marks=pytest.mark.soak),
         pytest.param(
             ("decode", *(word for peer in ("tensorflow", "torch", "spdl") for word in (f"--{peer}", "/nowhere"))),
             8,

@@ -122,6 +122,16 @@ CASES: dict[str, tuple[str, str, str, tuple[StepStats, ...], dict[str, Any]]] = 
         (WAITING, STORED),
         {"reads": dataclasses.replace(READS, in_flight=23)},
     ),
+    "a loop that receives all it can": (
+        *("receivers", "read", "receivers=4"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, in_flight=23, receivers=2, receivers_s=18.0), "cpu": CpuStats(cores=4)},
+    ),
+    "receivers on all processors": (
+        *("link", "read", "cache()"),
+        (WAITING, STORED),
+        {"reads": dataclasses.replace(READS, in_flight=23, receivers=2, receivers_s=18.0), "cpu": CpuStats(cores=2)},
+    ),
     "few files": ("parallelism", "read", "cycle_length=8", (WAITING, dataclasses.replace(STORED, copies=2.0)), {}),
     "the start of workers": (
         *("startup", "map", "Runtime"),

@@ -5,6 +5,7 @@ import pickle
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import pytest
 
@@ -23,6 +24,7 @@ from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Latency, Profile, Rule
 from tests.patience import LIMIT_S, turns, until
 from tests.samples import samples
+from tests.storage.more_loops import more_loops
 from tests.storage.raw_server import DATA as PLAIN
 from tests.storage.raw_server import Peer, RawServer, Request, honest, ranged
 
@@ -41,11 +43,21 @@ async def fetching(
 ) -> AsyncIterator[Fetcher]:
     """A Fetcher whose emulator is the server."""
     options = Options(retry=retry, timeouts=timeouts, max_requests_in_flight=limit)
-    fetcher = Fetcher(options, Environment(storage_emulator_host=server.url))
-    try:
-        yield fetcher
-    finally:
-        await fetcher.aclose()
+    async with more_loops(LOOPS.get()) as receivers:
+        fetcher = Fetcher(options, Environment(storage_emulator_host=server.url), receivers=receivers)
+        try:
+            yield fetcher
+        finally:
+            await fetcher.aclose()
+
+
+LOOPS: ContextVar[int] = ContextVar("loops", default=1)
+
+
+@pytest.fixture(autouse=True, params=[1, 3])
+def loops(request: pytest.FixtureRequest) -> None:
+    """How many loops receive."""
+    LOOPS.set(request.param)
 
 
 async def read_all(fetcher: Fetcher, info: ObjectInfo, chunk: int = 400_000) -> bytes:

@@ -82,6 +82,8 @@ class Gauges:
             retries=fetch.retries - before.retries,
             refused=fetch.failures.get(throttled, 0) - before.failures.get(throttled, 0),
             short_s=self._services.budget.short.seconds() - self._short_s,
+            receivers=fetch.receivers,
+            receivers_s=max(0.0, fetch.receivers_s - before.receivers_s),
         )
 
 

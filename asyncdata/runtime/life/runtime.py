@@ -1,6 +1,6 @@
 """`Runtime` owns what outlives a single iteration: loops, connections, the arena and its limit, workers, threads.
 
-    consumer's thread        stage loop (thread)                      I/O loop (thread)        worker processes
+    consumer's thread        stage loop (thread)                      I/O loops (threads)      worker processes
     for batch in ds  ◀──edge── stages, budget, slabs ──two hops a chunk── Fetcher, sockets
                                      └────────────── references ──────────────────────────────▶ decode in place
 
@@ -19,6 +19,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -42,6 +43,7 @@ from asyncdata.runtime.settings import IdleOptions
 from asyncdata.storage.backends import check_storage
 from asyncdata.storage.fetch import Fetcher
 from asyncdata.storage.policy.hedge import hedge_bytes
+from asyncdata.storage.receivers import Receivers
 from asyncdata.workers.pool import WorkerPool
 from asyncdata.workers.stats import PoolStats
 from asyncdata.workers.thread_pool import ThreadPool
@@ -200,8 +202,16 @@ class Runtime:
         self.arena = Arena(-(-space // GRANULE) * GRANULE)
         self.budgets = Budgets(self.arena, self.options.memory_limit_bytes, self._parts, aside_bytes=aside)
         self.returns = Returns(self._stage.loop.call_soon_threadsafe)
-        fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside)
+        receivers = Receivers(self.options.receivers, self._begin_receiver)
+        fetcher = Fetcher(self.options, read_environment(), hedge_memory=aside, receivers=receivers)
         self.io = Io(self._io_thread, self._stage.loop, fetcher, check_object_crc=self.options.check_object_crc)
+
+    async def _begin_receiver(self) -> LoopThread:
+        """Starts one more loop for reads; runs on the I/O loop."""
+        receiver = LoopThread(f"asyncdata-io-{len(self._receivers) + 2}")
+        self._receivers.append(receiver)
+        await in_thread(receiver.start)
+        return receiver
 
     def _undo_start(self) -> None:
         self._end_socket()
@@ -215,6 +225,7 @@ class Runtime:
 
     def _new_loops(self) -> None:
         self._io_thread = LoopThread("asyncdata-io")
+        self._receivers: list[LoopThread] = []
         self._stage = LoopThread("asyncdata-stages")
 
     def abandon(self) -> None:
@@ -341,6 +352,8 @@ class Runtime:
                     _LOGGER.warning("while closing: %s", each)
             self.sampling.close()
             self.returns.close()
+            for receiver in self._receivers:
+                receiver.stop()
             if self._abandoned:
                 # The thread lives as long as the task that does not end; closing does not wait for it.
                 discharge(self)
@@ -395,6 +408,8 @@ class Runtime:
     def _join(self) -> None:
         self._stage.join()
         self._io_thread.join()
+        for receiver in self._receivers:
+            receiver.join()
 
     # --- what pipelines use ------------------------------------------------------------------------------------
 
@@ -519,7 +534,8 @@ class Runtime:
             for descriptor in memory_files():
                 os.dup2(nowhere, descriptor, inheritable=False)
             return
-        for descriptor in (*self._stage.descriptors(), *self._io_thread.descriptors(), *memory_files()):
+        loops = (self._stage, self._io_thread, *(each for each in self._receivers if each.is_alive()))
+        for descriptor in (*chain.from_iterable(loop.descriptors() for loop in loops), *memory_files()):
             with contextlib.suppress(OSError):
                 os.dup2(nowhere, descriptor, inheritable=False)
         self.arena.close()

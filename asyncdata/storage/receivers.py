@@ -1,0 +1,250 @@
+"""`Receivers`: several event loops that receive the bodies of reads, behind one order of requests.
+
+::
+
+    slots, retries, second attempts ─┬─▶ reader of this loop        │
+                                     ├─▶ reader of receiver 1       ├─▶ the buffers of the reads
+                                     └─▶ reader of receiver 2 …     │
+
+One loop receives as much as one processor copies and decrypts. The system does that without the interpreter's lock, so
+threads suffice. A read goes to the loop that has the fewest; each loop has connections of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from asyncdata.observe.cpu_time import clock_s
+from asyncdata.options import AUTOTUNE, usable_cpus
+from asyncdata.storage.attempt import Attempt
+from asyncdata.storage.far_reader import FarReader, Loop
+from asyncdata.storage.reader import RangeReader, ReaderSpec
+from asyncdata.types import ObjectInfo
+
+_MOST: Final = 8
+_BUSY: Final = 0.7
+_LONG_AGO_S: Final = 3.0
+_CONNECTIONS: Final = 32
+"""Of a loop that `AUTOTUNE` begins, at least."""
+
+_SPREAD: Final = frozenset({"asyncdata.storage.gcs.reader", "asyncdata.storage.http"})
+"""Backends whose bodies an event loop receives. Others have threads or a runtime of their own."""
+
+
+class Bodies(Protocol):
+    """What reads bodies; see `RangeReader`."""
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt) -> int:
+        """Fills a buffer."""
+        ...
+
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt) -> tuple[ObjectInfo, int]:
+        """Reads the beginning of an unknown object."""
+        ...
+
+
+def needs_another(busy: Sequence[float], idle_cpus: float) -> bool:
+    """Whether one more loop would receive more. Pure.
+
+    Args:
+        busy: For what part of the time each loop was on a processor.
+        idle_cpus: Processors that nobody used.
+    """
+    return min(busy) > _BUSY and idle_cpus >= 1.0
+
+
+class Load(NamedTuple):
+    """What loops and this machine did up to a moment, in seconds of processors.
+
+    Attributes:
+        at: The moment.
+        loops_s: Of the thread of each loop.
+        process_s: Of the whole process.
+        idle_s: Of which nobody made use.
+    """
+
+    at: float
+    loops_s: list[float]
+    process_s: float
+    idle_s: float
+
+    @classmethod
+    def now(cls, clocks: Sequence[int | None]) -> Load:
+        """What they did up to now, by the clocks of the threads."""
+        return cls(time.monotonic(), list(map(_seconds, clocks)), time.process_time(), _machine_idle_s())
+
+    def since(self, before: Load) -> tuple[list[float], float]:
+        """The part of the time for which each loop was busy, and processors that this process could have had."""
+        elapsed_s = max(self.at - before.at, 1e-9)
+        busy = [(after - then) / elapsed_s for after, then in zip(self.loops_s, before.loops_s, strict=True)]
+        own = usable_cpus() - (self.process_s - before.process_s) / elapsed_s
+        return busy, min((self.idle_s - before.idle_s) / elapsed_s, own)
+
+
+class Receivers:
+    """See the module's text. On the loop of the reads.
+
+    Args:
+        count: How many loops receive, this one included; `AUTOTUNE` begins with one.
+        begin: Starts another one.
+        load: What loops and the machine did so far; None: as the system says.
+        most: That `AUTOTUNE` goes up to; None: one for each processor, 8 at most.
+        every_s: How often it asks for the load, in seconds.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        begin: Callable[[], Awaitable[Loop]],
+        load: Callable[[Sequence[int | None]], Load] | None = None,
+        *,
+        most: int | None = None,
+        every_s: float = 1.0,
+    ) -> None:
+        self._most = (most or min(_MOST, usable_cpus())) if count == AUTOTUNE else count
+        self._is_given = count != AUTOTUNE
+        self._begin = begin
+        self._load = load or Load.now
+        self._every_s = every_s
+        self.loops: list[Loop] = []
+        """Those beside this one."""
+        self._clocks: list[int | None] = []
+        self.under_way = [0]
+        """Reads of each loop, this one first."""
+        self._spread: list[_Spread] = []
+        self._growing: asyncio.Task[None] | None = None
+        self._look_at = 0.0
+        self._before: Load | None = None
+        self._is_closed = False
+
+    @property
+    def count(self) -> int:
+        """How many loops receive."""
+        return 1 + len(self.loops)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all of them so far; 0 where the system does not say. Any thread may call it."""
+        return sum(map(_seconds, self._clocks))
+
+    def open(self, spec: ReaderSpec) -> tuple[RangeReader, Bodies]:
+        """The reader of a recipe on this loop, and what reads bodies like it on all loops; both may be the same."""
+        if not self._clocks:
+            self._clocks.append(_clock_of(threading.get_ident()))
+        if spec.backend not in _SPREAD:
+            own = spec.open()
+            return own, own
+        # They share what the process may open; one that comes by itself has to find enough.
+        least = 1 if self._is_given else _CONNECTIONS
+        self._most = max(1, min(self._most, spec.max_connections // least))
+        part = dataclasses.replace(spec, max_connections=spec.max_connections // self._most)
+        own = (part if self._is_given else spec).open()
+        if self._most == 1:
+            return own, own
+        made = _Spread(self, part, own)
+        self._spread.append(made)
+        return own, made
+
+    def choose(self) -> int:
+        """Which loop receives the next body: 0 is this one."""
+        if self.count < self._most and self._growing is None:
+            self._consider()
+        reads = self.under_way
+        return 0 if len(reads) == 1 else reads.index(min(reads))
+
+    def _consider(self) -> None:
+        if not self._is_given:
+            now = asyncio.get_running_loop().time()
+            if now < self._look_at:
+                return
+            self._look_at = now + self._every_s
+            load = self._load(self._clocks)
+            before, self._before = self._before, load
+            # A time without reads says nothing about loops, nor does one in which there was one loop less.
+            if before is None or len(before.loops_s) != len(load.loops_s) or load.at - before.at > _LONG_AGO_S:
+                return
+            if not needs_another(*load.since(before)):
+                return
+        if not self._is_closed:
+            self._growing = asyncio.get_running_loop().create_task(self._grow(), name="asyncdata receiver")
+
+    async def _grow(self) -> None:
+        try:
+            loop = await self._begin()
+        except (OSError, RuntimeError):
+            self._most = self.count  # no more threads or descriptors: these loops have to do
+        else:
+            self.loops.append(loop)
+            self._clocks.append(_clock_of(loop.identifier))
+            self.under_way.append(0)
+        finally:
+            self._growing = None
+
+    def fallbacks(self) -> list[dict[str, int]]:
+        """Bodies that took aiohttp's path on other loops, by reason."""
+        return [reader.fallbacks for spread in self._spread for reader in spread.far]
+
+    async def aclose(self) -> None:
+        """Closes the readers of the other loops, which are ended by who began them. Reads must have ended before."""
+        self._is_closed = True
+        if self._growing is not None:
+            await asyncio.wait([self._growing])
+        for spread in self._spread:
+            for reader in spread.far:
+                await reader.aclose()
+
+
+class _Spread:
+    """One reader, and its like on the other loops."""
+
+    def __init__(self, receivers: Receivers, spec: ReaderSpec, reader: RangeReader) -> None:
+        self._receivers = receivers
+        self._spec = spec
+        self._near = reader
+        self.far: list[FarReader] = []
+
+    async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt) -> int:
+        """See `RangeReader.read_into`."""
+        place = self._receivers.choose()
+        self._receivers.under_way[place] += 1
+        try:
+            return await self._reader(place).read_into(info, start, buffer, attempt)
+        finally:
+            self._receivers.under_way[place] -= 1
+
+    async def open_read(self, url: str, buffer: memoryview, attempt: Attempt) -> tuple[ObjectInfo, int]:
+        """See `RangeReader.open_read`."""
+        place = self._receivers.choose()
+        self._receivers.under_way[place] += 1
+        try:
+            return await self._reader(place).open_read(url, buffer, attempt)
+        finally:
+            self._receivers.under_way[place] -= 1
+
+    def _reader(self, place: int) -> Bodies:
+        while len(self.far) < place:
+            self.far.append(FarReader(self._receivers.loops[len(self.far)], self._spec))
+        return self.far[place - 1] if place else self._near
+
+
+def _machine_idle_s() -> float:
+    """Seconds for which processors had nothing to do, summed over them; 0 where the system does not say."""
+    try:
+        with Path("/proc/stat").open("rb") as file:
+            return int(file.readline().split()[4]) / 100
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _clock_of(thread: int) -> int | None:
+    """The clock of a thread that runs; None where the system has none. It can be read when the thread has ended."""
+    return time.pthread_getcpuclockid(thread) if hasattr(time, "pthread_getcpuclockid") else None
+
+
+def _seconds(clock: int | None) -> float:
+    return 0.0 if clock is None else clock_s(clock)
