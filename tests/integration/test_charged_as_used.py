@@ -191,6 +191,8 @@ cases = st.builds(
 def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     """The tree grows by no more than the limit and a tenth; fails always or never; not with the limit it names."""
     held = 8 * case.nbytes  # by functions during their calls: as many threads as there are
+    if case.source == "memory":
+        held += LIMIT  # fsspec's filesystems return bytes of their own, which are copied
     workers = int(case.source == "process")
     advised = []
     for most_delay_s in (0.0, 0.002):
@@ -201,11 +203,16 @@ def test_the_limit_holds_whatever_runs_where(case: Case, folder: Path) -> None:
     if case.source == "sloppy" and case.varied:
         return  # which sizes come together is chance
     assert len({needed is None for needed in advised}) == 1
-    if advised[0] is not None:
-        grown, needed = run(case.dataset(folder, 0.0), advised[0], workers)
-        note(f"at {advised[0]}: {needed}, grew by {grown / MIB:.1f} MiB")
-        assert needed is None
-        assert grown <= 1.1 * advised[0] + NOISE + held
+    limit = advised[0]
+    # Nobody knows how long a generator's cache gets: the advice is for twice what it has.
+    for tries in range(3 if (case.source, case.behind) == ("generator", "cache") else 1, 0, -1):
+        if limit is None:
+            return
+        grown, needed = run(case.dataset(folder, 0.0), limit, workers)
+        note(f"at {limit}: {needed}, grew by {grown / MIB:.1f} MiB")
+        assert needed is None or tries > 1
+        assert grown <= 1.1 * limit + NOISE + held
+        limit = needed
 
 
 def twice(payload: bytes) -> bytes:

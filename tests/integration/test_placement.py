@@ -214,7 +214,7 @@ def test_what_fits_in_one_place_fits_while_it_changes(
     """Close to the smallest memory limit with which both fixed places come to the end, so does one that changes.
 
     It has tasks of both places at once while it changes, and so may need more. It comes to the end, or the error says
-    a limit with which it does.
+    a limit with which it does; how many tasks come together then is chance, so that may take two errors.
     """
     limit = next(
         limit
@@ -229,7 +229,8 @@ def test_what_fits_in_one_place_fits_while_it_changes(
     advised = _needed(moving, limit)
     if advised is not None:
         assert limit < advised <= 4 * limit
-        assert _needed(moving, advised) is None
+        again = _needed(moving, advised)
+        assert again is None or (advised < again <= 4 * limit and _needed(moving, again) is None)
 
 
 def _needed(ds: ad.Dataset, limit_bytes: int) -> int | None:
