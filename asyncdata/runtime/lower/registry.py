@@ -15,17 +15,19 @@ from asyncdata.options import merged_storage
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Shard
-from asyncdata.plan.transformations import Filter, Repeat, Shuffle, Skip, Take, WithOptions
-from asyncdata.planner.picking import reads_bytes
+from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
+from asyncdata.planner.picking import file_of, has_step, is_pickable, picked, reads_bytes, source_of
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
 from asyncdata.runtime.randomness import stage_key
+from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
-from asyncdata.runtime.state.restored import DropStage, TrackedStage
+from asyncdata.runtime.state.places import Places
+from asyncdata.runtime.state.restored import DropStage, Pick, TrackedStage
 from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, passed_on, selected
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.types import Element
@@ -36,6 +38,9 @@ Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
 """Makes the stage of a node, with everything upstream of it."""
 
 _STEPS_IN_PLACE: Final = (Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
+
+_AN_ELEMENT: Final = 2
+"""Numbers by which a scope knows an element that a dataset was made of."""
 
 _LOWERINGS: dict[type[Node], tuple[Make[Any], Callable[[Any], str], Rule]] = {}
 
@@ -93,11 +98,51 @@ def _part(scope: Scope) -> UnorderedPart:
 def _tracked(node: Node, scope: Scope, track: Track | None) -> Stage:
     """The stage of an ordered input of the unordered part."""
     assert track is not None
-    position, state = track.saved.at, track.saved.state
+    saved, in_order = track.saved, scope.services.tracks.in_order
+    position, state = saved.first, saved.state
     if scope.state is not None:
         position, state = TrackedStage.begin(scope.state)
-    stage = lower(node, dataclasses.replace(scope, within=None, state=state))
-    return TrackedStage(stage.context, stage, track, position, in_order=scope.services.tracks.in_order)
+    inside = dataclasses.replace(scope, within=None, state=state)
+    # What readers have together is divided by the marks that are in front of it.
+    pick = None if in_order or has_step(node, Shard) else picker(node, inside, lower)
+    left = None
+    if saved.lying is not None:
+        if pick is None:
+            raise StateError("elements that are left lay in files when the state was taken", stage=label_of(node))
+        left = pick.read(saved.to_read)
+    stage = None if left is not None and saved.first == saved.total else lower(node, inside)
+    context = (stage or left).context
+    return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left)
+
+
+def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage]) -> Pick | None:
+    """How elements of a dataset are read by themselves; None where they cannot be.
+
+    They cannot where what `map` makes of a row may be left out because it fails, and where files that were replaced are
+    read again.
+    """
+    is_mapped = has_step(node, Map)
+    loose = is_mapped and scope.errors is not None
+    if loose or scope.services.options.on_change != "raise" or not is_pickable(node):
+        return None
+    source = source_of(node)
+    note_lying(source, scope)
+    # Files of datasets inside those that `interleave` reads are not found again by their names.
+    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
+    # The rows have been given their positions before.
+    anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None)
+
+    def read(places: Places) -> Stage:
+        return lower_rows(picked(node, places), anew)
+
+    return Pick(read, scope.services.sources.lying[depth], is_sized=not is_mapped)
+
+
+def note_lying(node: Node, scope: Scope) -> None:
+    """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
+    file: Any = file_of(node)
+    if file is not None and not has_step(node, Map, WithOptions):
+        scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:

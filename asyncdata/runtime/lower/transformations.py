@@ -9,7 +9,7 @@ from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
 from asyncdata.planner.shards import shard_label
-from asyncdata.runtime.lower.buffers import note_lying, picker
+from asyncdata.runtime.lower.buffers import buffer_picker
 from asyncdata.runtime.lower.registry import (
     around_inner,
     begin_track,
@@ -21,6 +21,7 @@ from asyncdata.runtime.lower.registry import (
     lower_into,
     lowers,
     made_inside,
+    note_lying,
 )
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
@@ -91,7 +92,7 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
 def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
     upstream = lower_into(node.input, scope, context, context.kept)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
-    return ShuffleStage(context, upstream, node.buffer_size, key, picker(node.input, scope, context))
+    return ShuffleStage(context, upstream, node.buffer_size, key, buffer_picker(node.input, scope, context))
 
 
 @lowers(transformations.Repeat, resumes=own)

@@ -9,7 +9,7 @@ An element that datasets were made of counts as delivered once all of theirs are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
@@ -17,7 +17,10 @@ import numpy as np
 
 from asyncdata.memory.advance import Rows, State
 from asyncdata.memory.used import NO_PAIRS
+from asyncdata.runtime.state.left_in_files import LeftInFiles
+from asyncdata.runtime.state.places import MOST_READ, REQUEST_BYTES, Places
 from asyncdata.runtime.state.tracks import (
+    BEGINNING,
     WHOLE,
     Begun,
     Bound,
@@ -27,6 +30,7 @@ from asyncdata.runtime.state.tracks import (
     Ended,
     Event,
     Keyed,
+    Lying,
     Marked,
     Owner,
     Refused,
@@ -49,7 +53,9 @@ _MOST_PARTS: Final = 1024
 class _Track:
     """What is known of one track."""
 
-    __slots__ = ("at", "bases", "carried", "closed", "keys", "known", "later", "open", "owner", "step", "total")
+    __slots__ = (
+        *("at", "bases", "carried", "closed", "keys", "known", "later", "left", "open", "owner", "step", "total"),
+    )
 
     def __init__(self, saved: SavedTrack) -> None:
         self.owner = saved.owner
@@ -57,7 +63,8 @@ class _Track:
         self.at = saved.at
         self.later = saved.later
         self.total = saved.total
-        self.bases = deque([(saved.at, saved.state)])
+        self.bases = deque([(saved.first, saved.state)])
+        self.left = LeftInFiles(saved.to_read)
         # What its step remembers of elements, those that were delivered before a state and those passed on since.
         self.known = saved.keys
         self.keys: list[Rows] = []
@@ -72,6 +79,7 @@ class _Track:
         made.owner, made.step, made.total = self.owner, self.step, self.total
         made.at, made.later = self.at, self.later
         made.bases, made.carried = self.bases.copy(), self.carried.copy()
+        made.left = self.left.copy()
         made.known, made.keys = self.known, list(self.keys)
         made.open = {position: set(tracks) for position, tracks in self.open.items()} if self.open else {}
         made.closed = dict(self.closed)
@@ -91,11 +99,39 @@ class _Track:
         is_delivered = (keys[:, 0] < self.at) | np.isin(keys[:, 0], self.later)
         return np.concatenate((self.known, keys[is_delivered, 1:]))
 
+    def lie(self, places: Places) -> None:
+        """Elements that lie in files were passed on."""
+        self.left.add(places)
+        if self.left.parts > _MOST_PARTS:
+            self.forget_delivered()
+
+    def forget_delivered(self) -> None:
+        """It is not needed any more where elements lie that were delivered."""
+        self.left.forget(self.at, self.later)
+
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
         state = State(mark, skip + self.at - position)
         value = tuple(value for number, value in islice(self.carried, 1) if number <= self.at)
-        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
+        made = SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
+        self.forget_delivered()
+        for begin, state in self._later_bases():
+            lying = self.left.before(begin, begin - self.at - int(np.searchsorted(self.later, begin)))
+            if lying is not None:
+                if position > self.at or _reads_less(lying, begin - position):
+                    made.state, made.lying, made.begin = state, lying.using(None), begin
+                break
+        return made
+
+    def _later_bases(self) -> Iterator[tuple[int, State]]:
+        """Where the input can begin behind the first element that was not delivered, the last one first."""
+        if self.left:
+            if self.total is not None and self.total > self.at:
+                yield self.total, BEGINNING
+            for base in reversed(self.bases):
+                if base[0] <= self.at:
+                    return
+                yield base
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -133,6 +169,13 @@ class _Track:
     def is_complete(self) -> bool:
         """Whether nothing of it is left to deliver."""
         return self.at + len(self.later) == self.total and not self.open.keys() - {WHOLE}
+
+
+def _reads_less(lying: Places, elements: int) -> bool:
+    """Whether it takes less to read elements where they lie than to read so many one after the other."""
+    cost = lying.cost()
+    nbytes = cost.row_bytes * elements // len(lying)
+    return nbytes > min(cost.nbytes + cost.requests * REQUEST_BYTES, MOST_READ * cost.row_bytes)
 
 
 class Delivered:
@@ -194,6 +237,9 @@ class Delivered:
                 case Marked(number, position, mark):
                     if number in self._tracks:
                         self._tracks[number].bases.append((position, State(mark, 0)))
+                case Lying(number, places):
+                    if number in self._tracks:
+                        self._tracks[number].lie(places)
                 case Ended(number, total):
                     if number in self._tracks:
                         self._tracks[number].total = total
@@ -233,6 +279,8 @@ class Delivered:
         self._pending_rows += len(used)
         if self._pending_rows > _SETTLE_ROWS:
             self._settle()
+            for track in self._tracks.values():
+                track.forget_delivered()
 
     def saved(self, *, in_order: bool = False) -> tuple[SavedTrack, ...]:
         """The tracks for a state: those with something left to deliver, and those of the pipeline itself.

@@ -21,6 +21,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from asyncdata.memory.advance import Advance, Mark, Rows, State
+from asyncdata.memory.used import Used
+from asyncdata.runtime.state.places import Places
 
 WHOLE: Final = -1
 """The position that means all of a track."""
@@ -64,6 +66,18 @@ class Marked(NamedTuple):
     track: int
     position: int
     mark: Mark
+
+
+class Lying(NamedTuple):
+    """The next elements of a track lie in files.
+
+    Attributes:
+        track: Its number.
+        places: Where, and the position of each, in ascending order.
+    """
+
+    track: int
+    places: Places
 
 
 class Ended(NamedTuple):
@@ -127,7 +141,7 @@ class Bound(NamedTuple):
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Closed | Keyed | Carried | Dropped | Refused | Bound
+Event: TypeAlias = Begun | Marked | Lying | Ended | Closed | Keyed | Carried | Dropped | Refused | Bound
 
 BEGINNING: Final = State(None, 0)
 
@@ -151,12 +165,14 @@ class SavedTrack:
         at: The first position that was not delivered.
         later: Positions behind it that were delivered, in ascending order.
         total: How many elements there are, where that was known.
-        state: The input's state in front of `at`.
+        state: The input's state in front of `at`, or of `begin`; of no meaning where that is the end.
         keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
         value: What it carries behind the last of them; none where it carries nothing.
         closed: Positions, not delivered, whose datasets have ended: what is left of these is in buffers, so that a
             pipeline which begins at a position does not make them again.
         number: Of the track; those of a state keep theirs, because rows of buffers use up elements by number.
+        lying: Where in files the first elements lie that were not delivered, in their order.
+        begin: The position that `state` is in front of, where it is not `at`: the one behind those in `lying`.
     """
 
     owner: Owner
@@ -169,11 +185,31 @@ class SavedTrack:
     value: tuple[Any, ...] = ()
     closed: Rows = field(default_factory=lambda: NO_POSITIONS)
     number: int = 0
+    lying: Places | None = None
+    begin: int | None = None
 
     @property
     def delivered(self) -> int:
         """How many elements were delivered."""
         return self.at + len(self.later)
+
+    @property
+    def first(self) -> int:
+        """Position of the element that the input's state is in front of."""
+        return self.at if self.begin is None else self.begin
+
+    @property
+    def missing(self) -> Rows:
+        """Positions of the elements that lie in files: those in front of `first` that were not delivered."""
+        return np.setdiff1d(np.arange(self.at, self.first), self.later, assume_unique=True)
+
+    @property
+    def to_read(self) -> Places | None:
+        """The elements that lie in files, with what each of them uses up."""
+        if self.lying is None:
+            return None
+        positions = self.missing
+        return self.lying.using(Used(np.column_stack((np.full(len(positions), self.number, np.int64), positions))))
 
 
 class Saved(NamedTuple):
@@ -224,6 +260,10 @@ class Track:
     def begins(self, position: int, mark: Mark) -> None:
         """The input can begin in front of a position."""
         self._events.append(Marked(self.number, position, mark))
+
+    def lies(self, places: Places) -> None:
+        """The next elements lie in files; says what they use up, too."""
+        self._events.append(Lying(self.number, places))
 
     def ends(self, total: int) -> None:
         """There are so many elements; said again at every later pull."""
@@ -347,6 +387,11 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
         "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
         "closed": {str(number): track.closed for number, track in enumerate(tracks) if len(track.closed)},
+        "lying": {
+            str(number): {"begin": track.begin, "places": track.lying}
+            for number, track in enumerate(tracks)
+            if track.lying is not None
+        },
     }
 
 
@@ -360,7 +405,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
     states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
-    values, all_closed = value.get("values", {}), value.get("closed", {})
+    values, all_closed, all_lying = (value.get(key, {}) for key in ("values", "closed", "lying"))
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
     # Before version 3 they were numbered anew in every state.
@@ -395,5 +440,17 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         total_known = None if total == _UNKNOWN else total
         made = SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried)
         made.closed, made.number = closed, int(own[number])
+        if str(number) in all_lying:
+            made.lying, made.begin = _lying(made, **all_lying[str(number)])
         tracks.append(made)
     return tuple(tracks)
+
+
+def _lying(track: SavedTrack, places: Any, begin: Any) -> tuple[Places, int]:
+    """The elements of a track that lie in files; all of those in front of `begin` that were not delivered do."""
+    if not isinstance(places, Places) or type(begin) is not int:
+        raise TypeError("where elements of a track lie")
+    missing = begin - track.at - int(np.searchsorted(track.later, begin))
+    if missing != len(places) or not 0 < missing or (track.total is not None and begin > track.total):
+        raise ValueError("how many elements of a track lie in files")
+    return places, begin

@@ -28,10 +28,11 @@ from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
 from asyncdata.runtime.stages.order.history_columns import replaced, used_of, with_history
-from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer, Pick
+from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 from asyncdata.runtime.state.places import Places
+from asyncdata.runtime.state.restored import Pick
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
@@ -427,9 +428,7 @@ class ShuffleStage(Stage):
         if self._pick is None:
             return [numbers]
         assert isinstance(origin, ArrayColumn)
-        column = columns[0] if self._pick.is_sized and len(columns) == 1 else None
-        sizes = column.rows[:, 1] if isinstance(column, RefColumn) else np.zeros(len(numbers), np.int64)
-        return [numbers, origin.array, sizes]
+        return [numbers, origin.array, self._pick.sizes(columns, len(numbers))]
 
     def _mark(self, contents: list[Rows], history: Column, drawn: int, following: int, state: State) -> Mark:
         """Which rows of the input are in the buffer, slot by slot, and the state of the input.
@@ -440,8 +439,7 @@ class ShuffleStage(Stage):
         numbers, *lying = contents
         if lying and self._lies(numbers, lying[0]):
             self._lie_before = following
-            sources = self.context.sources
-            places = Places(lying[0], lying[1], lambda number: sources[number].version, used_of(history))
+            places = Places(lying[0], lying[1], self.context.sources.version, used_of(history))
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
