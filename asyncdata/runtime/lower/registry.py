@@ -110,9 +110,10 @@ def _tracked(node: Node, scope: Scope, track: Track | None) -> Stage:
         if pick is None:
             raise StateError("elements that are left lay in files when the state was taken", stage=label_of(node))
         left = pick.read(saved.to_read)
-    stage = None if left is not None and saved.first == saved.total else lower(node, inside)
-    context = (stage or left).context
-    return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left)
+    if left is not None and saved.first == saved.total:
+        return TrackedStage(left.context, None, track, position, in_order=in_order, pick=pick, left=left)
+    stage = lower(node, inside)
+    return TrackedStage(stage.context, stage, track, position, in_order=in_order, pick=pick, left=left)
 
 
 def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage]) -> Pick | None:
