@@ -10,8 +10,8 @@ from asyncdata.memory.advance import Rows
 from asyncdata.plan.files import PickedRows
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
-from asyncdata.plan.transformations import Interleave
-from asyncdata.planner.picking import file_of
+from asyncdata.plan.transformations import Interleave, Map, Prefetch, Shuffle, WithOptions
+from asyncdata.planner.picking import file_of, is_pickable
 from asyncdata.runtime.lower.files import framer_of
 from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lowers, made_inside, note_lying, picker
 from asyncdata.runtime.reading.source_table import SourceTable
@@ -25,13 +25,43 @@ from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
 
-def buffer_picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
+def left_for_buffer(node: Shuffle, scope: Scope) -> Places | None:
+    """What is left of a shuffle's input and lies in files, where elements have no fixed order: it begins with these.
+
+    So its first element does not wait until they are read. Each of them is all that an element of the input uses up.
+    The order log has no word for what is read twice, by steps between the input and the shuffle.
+    """
+    services, part = scope.services, scope.part
+    if scope.within is None or part is None or services.tracks.in_order or services.choices is not None:
+        return None
+    if not is_pickable(node.input):
+        return None
+    below = node.input
+    while id(below) in part.steps and isinstance(below, Map | Prefetch | WithOptions):
+        below = below.input
+    of_datasets = id(below) in part.steps
+    if of_datasets:
+        if not isinstance(below, Interleave):
+            return None
+        below = below.input
+        while id(below) in part.steps and isinstance(below, Prefetch | Shuffle | WithOptions):
+            below = below.input
+        if id(below) in part.steps:
+            return None
+    return services.tracks.take_left(scope.within, part.numbers[id(below)], node.buffer_size, of_datasets=of_datasets)
+
+
+def buffer_picker(node: Node, scope: Scope, context: StageContext, *, begins_anew: bool) -> Pick | None:
     """How rows of a shuffle's input are read by themselves; None where they cannot be.
 
-    They cannot where elements have no fixed order, because nothing but what was delivered is known of them then.
+    Args:
+        node: The input.
+        scope: Of the shuffle.
+        context: Of its stage.
+        begins_anew: Whether elements have no fixed order: then nothing but what was delivered is known of them.
     """
     is_tracked = scope.within is not None
-    if is_tracked and not scope.services.tracks.in_order:
+    if begins_anew:
         return None
     pick = picker(node, scope, lambda rows, anew: lower_into(rows, anew, context, context.kept))
 

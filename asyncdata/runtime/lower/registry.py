@@ -95,8 +95,8 @@ def _part(scope: Scope) -> UnorderedPart:
     return scope.part
 
 
-def _tracked(node: Node, scope: Scope, track: Track | None) -> Stage:
-    """The stage of an ordered input of the unordered part."""
+def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool = False) -> Stage:
+    """The stage of an ordered input of the unordered part, which may be a whole inner dataset."""
     assert track is not None
     saved, in_order = track.saved, scope.services.tracks.in_order
     position, state = saved.first, saved.state
@@ -106,14 +106,15 @@ def _tracked(node: Node, scope: Scope, track: Track | None) -> Stage:
     # What readers have together is divided by the marks that are in front of it.
     pick = None if in_order or has_step(node, Shard) else picker(node, inside, lower)
     left = None
-    if saved.lying is not None:
+    if track.left is not None:
         if pick is None:
             raise StateError("elements that are left lay in files when the state was taken", stage=label_of(node))
-        left = pick.read(saved.to_read)
-    if left is not None and saved.first == saved.total:
-        return TrackedStage(left.context, None, track, position, in_order=in_order, pick=pick, left=left)
-    stage = lower(node, inside)
-    return TrackedStage(stage.context, stage, track, position, in_order=in_order, pick=pick, left=left)
+        left = pick.read(track.left)
+    has_ended = saved.lying is not None and saved.first == saved.total
+    stage = None if has_ended else lower(node, inside)
+    context = scope.context(node.label, node.label, node=node) if stage is None else stage.context
+    bare = is_dataset and _is_bare(node)
+    return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left, bare=bare)
 
 
 def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage]) -> Pick | None:
@@ -142,8 +143,13 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
 def note_lying(node: Node, scope: Scope) -> None:
     """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
     file: Any = file_of(node)
-    if file is not None and not has_step(node, Map, WithOptions):
+    if file is not None and _is_bare(node):
         scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
+
+
+def _is_bare(node: Node) -> bool:
+    """Whether elements are those of the file."""
+    return not has_step(node, Map, WithOptions)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:
@@ -185,7 +191,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
         # One file, of which there may be very many: there is nothing to rewrite, and it has an order of its own.
         if scope.within is None:
             return lower(node, scope)
-        return _tracked(node, scope, services.tracks.begin(scope.within, 0))
+        return _tracked(node, scope, services.tracks.begin(scope.within, 0), is_dataset=True)
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     plan = rewrite(node, services.options, sharded=scope.sharded)
     if scope.within is not None:
@@ -198,7 +204,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
                 "Options(seed=...)"
             )
         if not part.steps:
-            return _tracked(plan, scope, services.tracks.begin(scope.within, part.numbers[id(plan)]))
+            return _tracked(plan, scope, services.tracks.begin(scope.within, part.numbers[id(plan)]), is_dataset=True)
         scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)
     return lower(plan, scope)
 

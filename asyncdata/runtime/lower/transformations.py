@@ -9,7 +9,7 @@ from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
 from asyncdata.planner.shards import shard_label
-from asyncdata.runtime.lower.buffers import buffer_picker
+from asyncdata.runtime.lower.buffers import buffer_picker, left_for_buffer
 from asyncdata.runtime.lower.registry import (
     around_inner,
     begin_track,
@@ -90,9 +90,12 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
 
 @lowers(transformations.Shuffle, resumes=drawn)
 def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
+    left = left_for_buffer(node, scope)
     upstream = lower_into(node.input, scope, context, context.kept)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
-    return ShuffleStage(context, upstream, node.buffer_size, key, buffer_picker(node.input, scope, context))
+    begins_anew = scope.within is not None and not scope.services.tracks.in_order and left is None
+    pick = buffer_picker(node.input, scope, context, begins_anew=begins_anew)
+    return ShuffleStage(context, upstream, node.buffer_size, key, pick, left)
 
 
 @lowers(transformations.Repeat, resumes=own)

@@ -54,7 +54,21 @@ class _Track:
     """What is known of one track."""
 
     __slots__ = (
-        *("at", "bases", "carried", "closed", "keys", "known", "later", "left", "open", "owner", "step", "total"),
+        *(
+            "at",
+            "bases",
+            "carried",
+            "closed",
+            "keys",
+            "known",
+            "later",
+            "left",
+            "left_bare",
+            "open",
+            "owner",
+            "step",
+            "total",
+        ),
     )
 
     def __init__(self, saved: SavedTrack) -> None:
@@ -64,7 +78,7 @@ class _Track:
         self.later = saved.later
         self.total = saved.total
         self.bases = deque([(saved.first, saved.state)])
-        self.left = LeftInFiles(saved.to_read)
+        self.left, self.left_bare = LeftInFiles(saved.to_read), saved.bare
         # What its step remembers of elements, those that were delivered before a state and those passed on since.
         self.known = saved.keys
         self.keys: list[Rows] = []
@@ -79,7 +93,7 @@ class _Track:
         made.owner, made.step, made.total = self.owner, self.step, self.total
         made.at, made.later = self.at, self.later
         made.bases, made.carried = self.bases.copy(), self.carried.copy()
-        made.left = self.left.copy()
+        made.left, made.left_bare = self.left.copy(), self.left_bare
         made.known, made.keys = self.known, list(self.keys)
         made.open = {position: set(tracks) for position, tracks in self.open.items()} if self.open else {}
         made.closed = dict(self.closed)
@@ -99,8 +113,9 @@ class _Track:
         is_delivered = (keys[:, 0] < self.at) | np.isin(keys[:, 0], self.later)
         return np.concatenate((self.known, keys[is_delivered, 1:]))
 
-    def lie(self, places: Places) -> None:
+    def lie(self, places: Places, *, bare: bool) -> None:
         """Elements that lie in files were passed on."""
+        self.left_bare = bare
         self.left.add(places)
         if self.left.parts > _MOST_PARTS:
             self.forget_delivered()
@@ -119,7 +134,7 @@ class _Track:
             lying = self.left.before(begin, begin - self.at - int(np.searchsorted(self.later, begin)))
             if lying is not None:
                 if position > self.at or _reads_less(lying, begin - position):
-                    made.state, made.lying, made.begin = state, lying.using(None), begin
+                    made.state, made.lying, made.begin, made.bare = state, lying.using(None), begin, self.left_bare
                 break
         return made
 
@@ -219,11 +234,15 @@ class Delivered:
         if self._is_open(owner):
             self._enter(number, SavedTrack(owner, step))
 
-    def _hear_step(self, event: Keyed | Carried) -> None:
+    def _hear_step(self, event: Marked | Lying | Keyed | Carried) -> None:
         track = self._tracks.get(event.track)
         if track is None:
             return
-        if isinstance(event, Keyed):
+        if isinstance(event, Marked):
+            track.bases.append((event.position, State(event.mark, 0)))
+        elif isinstance(event, Lying):
+            track.lie(event.places, bare=event.bare)
+        elif isinstance(event, Keyed):
             track.remember(event.keys)
         else:
             track.carried.extend(zip((event.numbers + 1).tolist(), event.values, strict=True))
@@ -234,12 +253,6 @@ class Delivered:
             match event:
                 case Begun(number, owner, step):
                     self._begin(number, owner, step)
-                case Marked(number, position, mark):
-                    if number in self._tracks:
-                        self._tracks[number].bases.append((position, State(mark, 0)))
-                case Lying(number, places):
-                    if number in self._tracks:
-                        self._tracks[number].lie(places)
                 case Ended(number, total):
                     if number in self._tracks:
                         self._tracks[number].total = total
@@ -249,7 +262,7 @@ class Delivered:
                     if number in self._tracks:
                         self._tracks[number].closed[position] = used
                         self._closed.append((number, position))
-                case Keyed() | Carried():
+                case Marked() | Lying() | Keyed() | Carried():
                     self._hear_step(event)
                 case Dropped(used):
                     self.feed(used)

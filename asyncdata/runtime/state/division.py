@@ -271,5 +271,5 @@ def _hand_over(
             owner = owner._replace(track=around)
         moved[number] = to, len(made[to])
         share = SavedTrack(owner, track.step, track.at, track.later, track.total, track.state, number=len(made[to]))
-        share.lying, share.begin = track.lying, track.begin
+        share.lying, share.begin, share.bare = track.lying, track.begin, track.bare
         made[to].append(share)

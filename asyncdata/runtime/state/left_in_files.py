@@ -33,7 +33,7 @@ class LeftInFiles:
     def copy(self) -> LeftInFiles:
         """Another one, which knows the same."""
         made = LeftInFiles()
-        made._parts = self._parts.copy()  # noqa: SLF001 -- of this class
+        made._parts = self._parts.copy()
         return made
 
     def add(self, places: Places) -> None:

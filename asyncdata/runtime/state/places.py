@@ -207,10 +207,8 @@ class Places:
         known = list(dict.fromkeys(part._versions for part in parts))  # noqa: SLF001 -- of this class
         versions = known[0]
         if len(known) > 1:
-            found = [
-                (file, next(filter(None, (of(file) for of in known)), None)) for file in _distinct(origin[:, 0])[0]
-            ]
-            versions = dict(found).get
+            files, _ = _distinct(origin[:, 0])
+            versions = {file: next(filter(None, (of(file) for of in known)), None) for file in files}.get
         return Places(origin, sizes, versions, Used.concat(used) if used else None)
 
     # --- to be read --------------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ class TrackedStage(Stage):
         in_order: Whether what follows keeps the order of the rows, as far as no step mixes them.
         pick: How rows are read by themselves, where they can be.
         left: The rows that are, and come first.
+        bare: See `Lying`.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class TrackedStage(Stage):
         in_order: bool,
         pick: Pick | None = None,
         left: Stage | None = None,
+        bare: bool = False,
     ) -> None:
         super().__init__(context, tuple(stage for stage in (left, upstream) if stage is not None))
         self._upstream = upstream
@@ -124,6 +126,7 @@ class TrackedStage(Stage):
         self._in_order = in_order
         self._pick = pick
         self._left = left
+        self._bare = bare
 
     @staticmethod
     def begin(state: State) -> tuple[int, State]:
@@ -192,8 +195,8 @@ class TrackedStage(Stage):
             return None
         used = Used(self._track.used(positions))
         if self._pick is not None and len(block) and self._pick.lie(block.origin):
-            sources = self.context.sources
             sizes = self._pick.sizes(block.columns, len(block)).copy()
-            self._track.lies(Places(block.origin, sizes, sources.version, used))
+            places = Places(block.origin, sizes, self.context.sources.version, used)
+            self._track.lies(places, bare=self._bare)
         block.advance = Advance(len(block), tuple(marks), used, ordered=in_order)
         return block

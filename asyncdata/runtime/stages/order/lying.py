@@ -20,7 +20,7 @@ import numpy as np
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column, alike
+from asyncdata.memory.columns import Column, alike, concat
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 from asyncdata.runtime.stages.order.history_columns import history_of
 from asyncdata.runtime.state.places import Places, by_place
@@ -75,6 +75,15 @@ class LyingBuffer:
         self._pick = pick
         self._readings: list[_Reading] = []
         self._coming: Rows = np.full(len(places), -1, np.int64)
+
+    def extend(self, origin: Rows, sizes: Rows, history: Column) -> None:
+        """More slots, behind the others, with the first rows that are kept."""
+        count = len(origin)
+        self.rows = np.concatenate((self.rows, np.arange(count)))
+        self.origin = np.concatenate((self.origin, origin))
+        self.sizes = np.concatenate((self.sizes, sizes))
+        self.history = concat(alike(self.history, history))
+        self._coming = np.concatenate((self._coming, np.full(count, -1, np.int64)))
 
     def read(self, turns: Rows, slots: Rows) -> None:
         """Begins to read the rows of these slots that lie elsewhere and are not on their way.

@@ -67,6 +67,7 @@ class ShuffleStage(Stage):
         buffer_size: Elements in the buffer.
         key: Of the random draws, see `runtime.randomness`.
         pick: Where elements of the input can be read by themselves; None: the input must give them again.
+        left: Elements that are in the buffer in the beginning and lie in files; there is no order in which they were.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ShuffleStage(Stage):
         buffer_size: int,
         key: tuple[int, int],
         pick: Pick | None = None,
+        left: Places | None = None,
     ) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
@@ -108,6 +110,11 @@ class ShuffleStage(Stage):
         self._lie_before = 0
         self._wanted: Rows | None = None
         self._until = 0
+        if left is not None:
+            assert pick is not None, "they would not be read"
+            self._lying = LyingBuffer(context, pick, left)
+            self._full = False
+            self._marker.input.ordered = False
         self._account.foresee = self._foresee
         self._budget.holders[self] = None
 
@@ -178,6 +185,8 @@ class ShuffleStage(Stage):
 
     async def _pull_lying(self, lying: LyingBuffer, limit: int) -> Block | None:
         """`_pull`, as long as rows of the buffer lie elsewhere."""
+        if not self._full:
+            await self._fill_behind(lying)
         if not lying.begun:
             self._read_ahead(lying)
         while self._skipped and not self._ended:
@@ -203,6 +212,22 @@ class ShuffleStage(Stage):
         draws = drained(self._key, self._marker.rows, len(self._places), count)
         await self._have(pop(self._places.copy(), draws), lying)
         return self._drain(count)
+
+    async def _fill_behind(self, lying: LyingBuffer) -> None:
+        """The input fills up a buffer that began with other elements, so that these are read when they are drawn."""
+        while not self._ended and (missing := self._size - len(self) - self._kept) > 0:
+            block = await self._next_input(min(BLOCK_ROWS, missing))
+            if block is not None and len(block):
+                self._count(block)
+                self._filling.append(block)
+                self._since_evacuation += len(block)
+                await self._evacuate_now_and_then()
+        self._fill_up()
+        if self._columns:
+            origin, history = self._columns[-2:]
+            _, origins, sizes = self._known(origin, self._columns[:-2], self._numbers)
+            lying.extend(origins, sizes, history)
+        self._numbers = np.zeros(len(self), np.int64)
 
     def _read_ahead(self, lying: LyingBuffer) -> None:
         """Starts to read what will be drawn."""
