@@ -18,7 +18,7 @@ import numpy as np
 from asyncdata.memory.advance import Rows, State
 from asyncdata.memory.used import NO_PAIRS
 from asyncdata.runtime.state.left_in_files import LeftInFiles
-from asyncdata.runtime.state.places import MOST_READ, REQUEST_BYTES, Places
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import (
     BEGINNING,
     WHOLE,
@@ -48,6 +48,13 @@ _SETTLE_ROWS: Final = 1 << 16
 
 _MOST_PARTS: Final = 1024
 """Arrays of keys that are joined then."""
+
+
+_DENSE: Final = 1.25
+"""If elements lie closer together, all of them are read."""
+
+_REQUEST_BYTES: Final = 1 << 15
+"""What a request costs beside many others, most of which are not waited for."""
 
 
 class _Track:
@@ -133,7 +140,7 @@ class _Track:
         for begin, state in self._later_bases():
             lying = self.left.before(begin, begin - self.at - int(np.searchsorted(self.later, begin)))
             if lying is not None:
-                if position > self.at or _reads_less(lying, begin - position):
+                if position > self.at or _is_worth(lying, begin - position):
                     made.state, made.lying, made.begin, made.bare = state, lying.using(None), begin, self.left_bare
                 break
         return made
@@ -186,11 +193,10 @@ class _Track:
         return self.at + len(self.later) == self.total and not self.open.keys() - {WHOLE}
 
 
-def _reads_less(lying: Places, elements: int) -> bool:
-    """Whether it takes less to read elements where they lie than to read so many one after the other."""
-    cost = lying.cost()
-    nbytes = cost.row_bytes * elements // len(lying)
-    return nbytes > min(cost.nbytes + cost.requests * REQUEST_BYTES, MOST_READ * cost.row_bytes)
+def _is_worth(lying: Places, elements: int) -> bool:
+    """Whether it is better to read elements where they lie than to read so many again one after the other."""
+    nbytes, requests = lying.cost()
+    return nbytes * elements // len(lying) > nbytes * _DENSE + requests * _REQUEST_BYTES
 
 
 class Delivered:

@@ -33,9 +33,6 @@ _MOST_GAPS: Final = 2
 _IN_TURN_BYTES: Final = 1 << 18
 """Of a span of rows that are needed one after the other: the first ones do not wait for many others."""
 
-MOST_READ: Final = 1 + _MOST_GAPS
-"""So many times the bytes of the rows are read for them, at the most."""
-
 _AROUND: Final = 16
 """What a format puts around a record, at the most."""
 
@@ -73,20 +70,6 @@ class RowSpan(NamedTuple):
         """The rows from a record on, which begins at a byte."""
         left = self.records >= record
         return RowSpan(self.file, record, offset, nbytes, self.records[left], self.rows[left])
-
-
-class Cost(NamedTuple):
-    """What reading rows takes.
-
-    Attributes:
-        row_bytes: Of the rows.
-        nbytes: That are read: those of rows, and of gaps between them.
-        requests: How many.
-    """
-
-    row_bytes: int
-    nbytes: int
-    requests: int
 
 
 class _InPlace(NamedTuple):
@@ -221,12 +204,10 @@ class Places:
         joined = joinable(gaps, file[1:] == file[:-1], _MOST_GAPS * int(sizes.sum()))
         return _InPlace(order, file, record, offset, sizes, gaps, joined)
 
-    def cost(self) -> Cost:
-        """What it takes to read them."""
+    def cost(self) -> tuple[int, int]:
+        """Their bytes, and how many requests it takes to read them."""
         rows = self._in_place()
-        nbytes = int(rows.sizes.sum())
-        gaps = int(rows.gaps[rows.joined].sum())
-        return Cost(nbytes, nbytes + gaps, len(self) - int(rows.joined.sum()))
+        return int(rows.sizes.sum()), len(self) - int(rows.joined.sum())
 
     def spans(self, most_bytes: int) -> list[RowSpan]:
         """What is read together: by file and offset, or that first which is needed first.
