@@ -110,8 +110,8 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
         if pick is None:
             raise StateError("elements that are left lay in files when the state was taken", stage=label_of(node))
         left = pick.read(track.left)
-    has_ended = saved.lying is not None and saved.first == saved.total
-    stage = None if has_ended else lower(node, inside)
+    # Where nothing is behind what was read there is no state of the input, either.
+    stage = None if saved.first == saved.total else lower(node, inside)
     context = scope.context(node.label, node.label, node=node) if stage is None else stage.context
     bare = is_dataset and _is_bare(node)
     return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left, bare=bare)
