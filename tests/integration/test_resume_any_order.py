@@ -91,7 +91,8 @@ def sloppy(files: ad.Dataset, make: Any = ad.TFRecordDataset, cycle: int = 3) ->
 
 def one_by_one(folder: Path) -> ad.Dataset:
     """In a fixed order; one file comes twice."""
-    return ad.TFRecordDataset([f"{folder}/{n}.tfrecord" for n in (3, 1, 3, 5)])
+    files = [f"{folder}/{n}.tfrecord" for n in (3, 1, 3, 5)]
+    return D.from_tensor_slices(files).interleave(ad.TFRecordDataset, 1, deterministic=True)
 
 
 def tolerant(dataset: ad.Dataset) -> ad.Dataset:
@@ -120,14 +121,14 @@ IN_BUFFER: dict[str, Make] = {
     "unordered map of interleave": lambda p: (
         names(p).interleave(ad.TFRecordDataset, 2, deterministic=True).map(doubled, 3)
     ),
-    "unordered map of map": lambda p: one_by_one(p).filter(len).map(doubled).map(doubled, 3),
+    "unordered map of map": lambda p: one_by_one(p).filter(len).map(doubled, 2, deterministic=True).map(doubled, 3),
     "policy": lambda p: tolerant(sloppy(names(p))),
     "policy, damage": lambda p: tolerant(sloppy(names(p, "damaged"), cycle=2)),
 }
 """Inputs of a shuffle that begins with what lies in files."""
 
 BY_INPUT: dict[str, Make] = {
-    "map inside": lambda p: sloppy(names(p), lambda f: ad.TFRecordDataset(f).map(doubled)),
+    "map inside": lambda p: sloppy(names(p), lambda f: ad.TFRecordDataset(f).map(doubled, 2, deterministic=True)),
     "unordered map inside": lambda p: sloppy(names(p), lambda f: ad.TFRecordDataset(f).map(doubled, 2)),
     "options inside": lambda p: sloppy(
         names(p), lambda f: ad.TFRecordDataset(f).with_options(ad.Options(storage={"gs": {"token": "anon"}}))
@@ -141,7 +142,7 @@ BY_INPUT: dict[str, Make] = {
         names(p), lambda f: D.from_tensors(f).interleave(ad.TFRecordDataset, deterministic=True)
     ),
     "concatenated": lambda p: sloppy(names(p)).concatenate(one_by_one(p).map(doubled, 2)),
-    "policy, filter": lambda p: tolerant(sloppy(names(p)).filter(lambda x: 1 // (len(x) % 5))),
+    "policy, filter": lambda p: tolerant(sloppy(names(p)).filter(lambda x: 5 // (len(x) % 5))),
 }
 """Inputs of a shuffle that begin with what lies in files."""
 
@@ -149,7 +150,9 @@ OTHERS: dict[str, Make] = {
     "compressed": lambda p: sloppy(names(p, "tfrecord.gz"), lambda f: ad.TFRecordDataset(f, "GZIP")),
     "shard of records": lambda p: one_by_one(p).shard(2, 1).map(doubled, 2),
     "repeat inside": lambda p: sloppy(names(p), lambda f: ad.TFRecordDataset(f).repeat(2)),
-    "policy, map inside": lambda p: tolerant(sloppy(names(p), lambda f: ad.TFRecordDataset(f).map(doubled))),
+    "policy, map inside": lambda p: tolerant(
+        sloppy(names(p), lambda f: ad.TFRecordDataset(f).map(doubled, 2, deterministic=True))
+    ),
 }
 """Inputs whose elements have to be made again."""
 

@@ -113,7 +113,7 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
     # Where nothing is behind what was read there is no state of the input, either.
     stage = None if saved.first == saved.total else lower(node, inside)
     context = scope.context(node.label, node.label, node=node) if stage is None else stage.context
-    bare = is_dataset and _is_bare(node)
+    bare = is_dataset and _bare_file(node) is not None
     return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left, bare=bare)
 
 
@@ -142,14 +142,14 @@ def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage])
 
 def note_lying(node: Node, scope: Scope) -> None:
     """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
-    file: Any = file_of(node)
-    if file is not None and _is_bare(node):
+    file: Any = _bare_file(node)
+    if file is not None:
         scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
 
 
-def _is_bare(node: Node) -> bool:
-    """Whether elements are those of the file."""
-    return not has_step(node, Map, WithOptions)
+def _bare_file(node: Node) -> Node | None:
+    """The file whose records are the elements of a dataset, each as it is; None if there is none."""
+    return None if has_step(node, Map, WithOptions) else file_of(node)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:
