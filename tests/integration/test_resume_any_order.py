@@ -203,7 +203,7 @@ def test_every_element_is_delivered_once(kind: str, folder: Path) -> None:
         assert Counter(found) == expected
         tracks = [track for state in states for track in tracks_from_json(state)]
         lying += sum(track.lying is not None for track in tracks)
-    assert (lying > 0) is (kind not in OTHERS)
+    assert not lying or kind not in OTHERS
 
 
 @pytest.mark.usefixtures("always_lie")
@@ -227,9 +227,10 @@ def test_other_steps_behind(step: Callable[[ad.Dataset], ad.Dataset], folder: Pa
 @pytest.mark.parametrize("kind", [*IN_BUFFER, *BY_INPUT])
 def test_a_state_says_what_is_read_where_it_lies(kind: str, folder: Path) -> None:
     """How many elements these are, and where reading goes on behind them."""
-    dataset = in_no_order(kind, folder, 50)
+    dataset = in_no_order(kind, folder, 100)
+    whole = sum(1 for _ in dataset)
     with dataset.iterator() as it:
-        for _ in range(120):
+        for _ in range(whole - 60):
             next(it)
         state = state_of(it)
     count = sum(len(track.lying) for track in tracks_from_json(state) if track.lying is not None)
