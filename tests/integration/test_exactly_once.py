@@ -149,35 +149,6 @@ class Draw:
         self.steps.append((name, step))
 
     def _add_ordered(self) -> None:
-        of_files = ["files", "lying"] if self._files else []
-        kind = self._draw.choice(["range", "shuffled", "slices", "generator", *of_files])
-        if kind == "files":
-            return "files", lambda: ad.TFRecordDataset(self._files).map(int)
-        if kind == "lying":
-            # The buffer's elements are records of files.
-            cycle, size = self._draw.randint(1, 4), self._draw.choice([3, 20, 100])
-            make = self._draw.choice([ad.TFRecordDataset, lambda f: ad.TFRecordDataset(f).filter(len)])
-            return (
-                f"lying {cycle} {size}",
-                lambda: (
-                    D.from_tensor_slices(self._files)
-                    .interleave(make, cycle, num_parallel_calls=cycle, deterministic=self._deterministic)
-                    .shuffle(size)
-                    .map(int)
-                ),
-            )
-        if kind == "shuffled":
-            return f"shuffled {count}", lambda: D.range(count).shuffle(9, seed=3)
-        if kind == "generator":
-            return f"generator {count}", lambda: D.from_generator(lambda: iter(range(count)))
-        if kind == "slices":
-            return f"slices {count}", lambda: D.from_tensor_slices(np.arange(100, 100 + count))
-        return f"range {count}", lambda: D.range(count)
-
-    def _add(self, name: str, step: Callable[[ad.Dataset], ad.Dataset]) -> None:
-        self.steps.append((name, step))
-
-    def _add_ordered(self) -> None:
         kind = self._draw.choice(["repeat", "filter", "flat_map", "batched"])
         if kind == "repeat":
             self._add("repeat", lambda ds: ds.repeat(2))
