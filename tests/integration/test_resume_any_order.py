@@ -190,6 +190,14 @@ def lives(make: Callable[[], ad.Dataset], draw: random.Random, most: int) -> tup
     return found, states
 
 
+def begun(dataset: ad.Dataset) -> Any:
+    """A state when everything was read and little was delivered."""
+    with dataset.iterator() as it:
+        for _ in range(9):
+            next(it)
+        return state_of(it)
+
+
 @pytest.mark.usefixtures("always_lie")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_element_is_delivered_once(kind: str, folder: Path) -> None:
@@ -227,12 +235,7 @@ def test_other_steps_behind(step: Callable[[ad.Dataset], ad.Dataset], folder: Pa
 @pytest.mark.parametrize("kind", [*IN_BUFFER, *BY_INPUT])
 def test_a_state_says_what_is_read_where_it_lies(kind: str, folder: Path) -> None:
     """How many elements these are, and where reading goes on behind them."""
-    dataset = in_no_order(kind, folder, 100)
-    whole = sum(1 for _ in dataset)
-    with dataset.iterator() as it:
-        for _ in range(whole - 60):
-            next(it)
-        state = state_of(it)
+    state = begun(in_no_order(kind, folder, 2000))
     count = sum(len(track.lying) for track in tracks_from_json(state) if track.lying is not None)
     assert count
     assert f"{count:,} elements that were read and not delivered are read from where they lie" in str(
@@ -286,7 +289,8 @@ def test_little_more_is_read_than_what_is_left(
         state, rest, sent = read_after_resume(server, dataset, options, delivered)
     assert len(set(rest)) == len(rest) == shards * count - delivered
     left = sum(len(track.lying) for track in tracks_from_json(state) if track.lying is not None)
-    assert left > buffer // 2
+    # Behind a tenth, most of what was read was not delivered, and is read on.
+    assert part < 0.5 or left > min(buffer, len(rest)) // 2
     assert sent <= (len(rest) + 2 * left) * record + cycle * (3 << 18), (sent / record, len(rest), left)
 
 
@@ -307,15 +311,11 @@ def test_an_object_that_was_replaced_is_refused(always_lie: None) -> None:
     """Also if all of it was read, and only the buffer has elements of it."""
     del always_lie
     with FakeGCS(buckets=[BUCKET]) as server:
-        put_shards(server, 3, 50, 10)
+        files = D.from_tensor_slices(put_shards(server, 3, 50, 10))
         options = ad.Options(storage=gs_storage(server), num_workers=0)
-        files = D.list_files(f"gs://{BUCKET}/*.tfrecord", shuffle=False)
         dataset = files.interleave(ad.TFRecordDataset, 3, num_parallel_calls=3, deterministic=False).shuffle(200)
         with ad.Runtime(options):
-            with dataset.iterator() as it:
-                for _ in range(100):
-                    next(it)
-                state = state_of(it)
+            state = begun(dataset)
             server.put(BUCKET, "shard-000.tfrecord", shard_bytes(records(7, 50, 10)))
             with pytest.raises(ad.StateError, match="changed since the state was taken"):
                 list(dataset.iterator(state=state))
@@ -324,11 +324,8 @@ def test_an_object_that_was_replaced_is_refused(always_lie: None) -> None:
 def test_what_cannot_be_read_where_it_lies_is_refused(always_lie: None, folder: Path) -> None:
     """By the options that do not allow it."""
     del always_lie
-    dataset = in_no_order("records", folder, 50)
-    with dataset.iterator() as it:
-        for _ in range(120):
-            next(it)
-        state = state_of(it)
+    dataset = in_no_order("records", folder, 2000)
+    state = begun(dataset)
     with pytest.raises(ad.StateError, match="not possible with on_change='restart'"):
         list(dataset.with_options(ad.Options(on_change="restart")).iterator(state=state))
 
