@@ -11,7 +11,7 @@ from asyncdata.plan.files import PickedRows
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Shuffle, WithOptions
-from asyncdata.planner.picking import file_of, is_pickable
+from asyncdata.planner.picking import file_of
 from asyncdata.runtime.lower.files import framer_of
 from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lowers, made_inside, note_lying, picker
 from asyncdata.runtime.reading.source_table import SourceTable
@@ -25,44 +25,9 @@ from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
 
-def left_for_buffer(node: Shuffle, scope: Scope) -> Places | None:
-    """What is left of a shuffle's input and lies in files, where elements have no fixed order: it begins with these.
-
-    So its first element does not wait until they are read. Each of them is all that an element of the input uses up.
-    The order log has no word for what is read twice, by steps between the input and the shuffle.
-    """
-    services, part = scope.services, scope.part
-    if scope.within is None or part is None or services.tracks.in_order or services.choices is not None:
-        return None
-    if not is_pickable(node.input):
-        return None
-    below = node.input
-    while id(below) in part.steps and isinstance(below, Map | Prefetch | WithOptions):
-        below = below.input
-    of_datasets = id(below) in part.steps
-    if of_datasets:
-        if not isinstance(below, Interleave):
-            return None
-        below = below.input
-        while id(below) in part.steps and isinstance(below, Prefetch | Shuffle | WithOptions):
-            below = below.input
-        if id(below) in part.steps:
-            return None
-    return services.tracks.take_left(scope.within, part.numbers[id(below)], node.buffer_size, of_datasets=of_datasets)
-
-
-def buffer_picker(node: Node, scope: Scope, context: StageContext, *, begins_anew: bool) -> Pick | None:
-    """How rows of a shuffle's input are read by themselves; None where they cannot be.
-
-    Args:
-        node: The input.
-        scope: Of the shuffle.
-        context: Of its stage.
-        begins_anew: Whether elements have no fixed order: then nothing but what was delivered is known of them.
-    """
+def buffer_picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
+    """How rows of a shuffle's input are read by themselves; None where they cannot be."""
     is_tracked = scope.within is not None
-    if begins_anew:
-        return None
     pick = picker(node, scope, lambda rows, anew: lower_into(rows, anew, context, context.kept))
 
     def read(places: Places) -> Stage:
@@ -72,6 +37,32 @@ def buffer_picker(node: Node, scope: Scope, context: StageContext, *, begins_ane
         return pick.read(places)
 
     return None if pick is None else pick._replace(read=read)
+
+
+def left_for_buffer(node: Shuffle, scope: Scope) -> Places | None:
+    """What is left of the input of a shuffle without a fixed order and lies in files: its buffer begins with these.
+
+    So no element waits until all of them are read. Between the inputs of the unordered part and the shuffle there may
+    be steps that make one element of one, and count none.
+    """
+    tracks, part, below = scope.services.tracks, scope.part, node.input
+    assert scope.within is not None
+    assert part is not None
+    # The order log has no word for what a step chooses among elements that are read by themselves.
+    if scope.services.choices is not None:
+        return None
+    while id(below) in part.steps and isinstance(below, Map | Prefetch | WithOptions):
+        below = below.input
+    of_datasets = id(below) in part.steps
+    if of_datasets:
+        if not isinstance(below, Interleave):
+            return None
+        below = below.input
+        while id(below) in part.steps and isinstance(below, Prefetch | Shuffle | WithOptions):
+            below = below.input
+    if id(below) in part.steps:
+        return None
+    return tracks.take_left(scope.within, part.numbers[id(below)], node.buffer_size, of_datasets=of_datasets)
 
 
 @lowers(PickedRows, resumes=again)

@@ -108,7 +108,11 @@ def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool 
     left = None
     if track.left is not None:
         if pick is None:
-            raise StateError("elements that are left lay in files when the state was taken", stage=label_of(node))
+            raise StateError(
+                "elements that are left are read from where they lie in files, which is not possible with "
+                "on_change='restart', nor for what a function makes of them under an error policy",
+                stage=label_of(node),
+            )
         left = pick.read(track.left)
     # Where nothing is behind what was read there is no state of the input, either.
     stage = None if saved.first == saved.total else lower(node, inside)

@@ -90,11 +90,14 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
 
 @lowers(transformations.Shuffle, resumes=drawn)
 def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
-    left = left_for_buffer(node, scope)
+    pick = buffer_picker(node.input, scope, context)
+    left = None
+    if scope.within is not None and not scope.services.tracks.in_order:
+        # Nothing but what was delivered is known of elements without a fixed order.
+        left = None if pick is None else left_for_buffer(node, scope)
+        pick = None if left is None else pick
     upstream = lower_into(node.input, scope, context, context.kept)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
-    begins_anew = scope.within is not None and not scope.services.tracks.in_order and left is None
-    pick = buffer_picker(node.input, scope, context, begins_anew=begins_anew)
     return ShuffleStage(context, upstream, node.buffer_size, key, pick, left)
 
 
