@@ -5,6 +5,7 @@ How many bytes it takes decides how an element is read; most tests here read all
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -170,23 +171,20 @@ def state_of(it: ad.PipelineIterator, at: int | None = None) -> Any:
     return json.loads(json.dumps(it.state_dict(at=at)))
 
 
-def lives(make: Callable[[], ad.Dataset], draw: random.Random, most: int) -> tuple[list[Any], list[Any]]:
+def lives(dataset: ad.Dataset, draw: random.Random, most: int) -> tuple[list[Any], list[Any]]:
     """All elements, of iterators each of which begins at a state of the one before it; and their states."""
     found: list[Any] = []
     states: list[Any] = []
     ended = False
     while not ended:
-        with make().iterator(epoch=None if states else 2, state=states[-1] if states else None) as it:
-            first, heard = it.position, []
-            for _ in range(draw.randint(0, most)):
-                element = next(it, None)
-                if ended := element is None:
-                    break
-                heard.append(element)
+        with dataset.iterator(epoch=None if states else 2, state=states[-1] if states else None) as it:
+            first, count = it.position, draw.randint(0, most)
+            heard = list(itertools.islice(it, count))
+            ended = len(heard) < count
             used = len(heard) if ended else draw.randint(max(0, len(heard) - 10), len(heard))
             states.append(state_of(it, first + used))
         found += heard[:used]
-    assert list(make().iterator(state=states[-1])) == [], "behind the end"
+    assert list(dataset.iterator(state=states[-1])) == [], "behind the end"
     return found, states
 
 
@@ -207,7 +205,7 @@ def test_every_element_is_delivered_once(kind: str, folder: Path) -> None:
     for size in (SIZES * 3)[len(kind) % 3 :][: samples(1, 6)]:
         dataset = in_no_order(kind, folder, size)
         expected = Counter(dataset.with_options(ad.Options(deterministic=True)).iterator(epoch=2))
-        found, states = lives(lambda dataset=dataset: dataset, draw, 120)
+        found, states = lives(dataset, draw, 120)
         assert Counter(found) == expected
         tracks = [track for state in states for track in tracks_from_json(state)]
         lying += sum(track.lying is not None for track in tracks)
@@ -228,7 +226,7 @@ def test_other_steps_behind(step: Callable[[ad.Dataset], ad.Dataset], folder: Pa
             return Counter(row for each in elements for row in (each.tolist() if hasattr(each, "tolist") else [each]))
 
         expected = rows(dataset.with_options(ad.Options(deterministic=True)).iterator(epoch=2))
-        assert rows(lives(lambda dataset=dataset: dataset, draw, 60)[0]) == expected
+        assert rows(lives(dataset, draw, 60)[0]) == expected
 
 
 @pytest.mark.usefixtures("always_lie")
@@ -251,7 +249,7 @@ def test_little_memory_is_enough(isolate: bool, folder: Path) -> None:
         for kind in ("map behind", "map inside"):
             dataset = in_no_order(kind, folder, 100)
             expected = Counter(dataset.with_options(ad.Options(deterministic=True)))
-            assert Counter(lives(lambda dataset=dataset: dataset, random.Random(kind), 150)[0]) == expected
+            assert Counter(lives(dataset, random.Random(kind), 150)[0]) == expected
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
