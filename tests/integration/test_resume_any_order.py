@@ -188,6 +188,17 @@ def lives(dataset: ad.Dataset, draw: random.Random, most: int) -> tuple[list[Any
     return found, states
 
 
+@pytest.mark.usefixtures("always_lie")
+@pytest.mark.parametrize("kind", ["map behind", "map inside", "unordered map of interleave"])
+def test_an_order_log_repeats_what_was_read_where_it_lies(kind: str, folder: Path, tmp_path: Path) -> None:
+    """Lives are repeated as one run: each of them reads the same elements where they lie."""
+    for seed in range(samples(1, 20)):
+        log = tmp_path / f"{kind} {seed}"
+        dataset = in_no_order(kind, folder, 60)
+        found, _ = lives(dataset.with_options(ad.Options(order_log=log)), random.Random(seed), 120)
+        assert list(dataset.with_options(ad.Options(replay=log)).iterator(epoch=2)) == found
+
+
 def begun(dataset: ad.Dataset) -> Any:
     """A state when everything was read and little was delivered."""
     with dataset.iterator() as it:
