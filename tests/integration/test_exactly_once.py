@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.runtime.state import delivered
 from tests.integration.shards import write_numbers
 from tests.samples import SOAK, samples
 
@@ -74,6 +75,13 @@ def of_file(path: bytes) -> ad.Dataset:
     return ad.TFRecordDataset(path.decode()).map(int)
 
 
+@pytest.fixture(autouse=True)
+def always_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever can be read where it lies is, however little that saves."""
+    monkeypatch.setattr(delivered, "_DENSE", 0)
+    monkeypatch.setattr(delivered, "_REQUEST_BYTES", 0)
+
+
 class Draw:
     """Draws a pipeline: `make` writes it anew, with or without a fixed order.
 
@@ -111,9 +119,24 @@ class Draw:
 
     def _a_source(self) -> tuple[str, Make]:
         count = self._draw.choice([0, 1, 7, 30, 80])
-        kind = self._draw.choice(["range", "shuffled", "slices", "generator", *(["files"] if self._files else [])])
+        kind = self._draw.choice(
+            ["range", "shuffled", "slices", "generator", *(["files", "lying"] * bool(self._files))]
+        )
         if kind == "files":
             return "files", lambda: ad.TFRecordDataset(self._files).map(int)
+        if kind == "lying":
+            # The buffer's elements are records of files.
+            cycle, size = self._draw.randint(1, 4), self._draw.choice([3, 20, 100])
+            make = self._draw.choice([ad.TFRecordDataset, lambda f: ad.TFRecordDataset(f).filter(len)])
+            return (
+                f"lying {cycle} {size}",
+                lambda: (
+                    D.from_tensor_slices(self._files)
+                    .interleave(make, cycle, num_parallel_calls=cycle, deterministic=self._deterministic)
+                    .shuffle(size)
+                    .map(int)
+                ),
+            )
         if kind == "shuffled":
             return f"shuffled {count}", lambda: D.range(count).shuffle(9, seed=3)
         if kind == "generator":
@@ -275,8 +298,14 @@ def test_long_files_go_on_where_they_were_left(files: list[str]) -> None:
         names = D.from_tensor_slices(np.array([name.encode() for name in files], object))
         return names.interleave(of_file, 3, num_parallel_calls=3, deterministic=False).shuffle(50).batch(40)
 
-    found = leaves(lives(make, random.Random(1)))
-    assert found == Counter({(0, n): 1 for n in range(1234)})
+    def make_lying() -> ad.Dataset:
+        names = D.from_tensor_slices(files)
+        read = names.interleave(ad.TFRecordDataset, 3, num_parallel_calls=3, deterministic=False)
+        return read.shuffle(300).batch(40).map(lambda batch: np.array(batch.tolist()).astype(np.int64))
+
+    for each in (make, make_lying):
+        found = leaves(lives(each, random.Random(1)))
+        assert found == Counter({(0, n): 1 for n in range(1234)})
 
 
 # --- what has no state ------------------------------------------------------------------------------------------------

@@ -38,6 +38,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if number == 3:
             # The record in its middle is damaged: what is behind it is left out, if a policy allows it.
             (made / "6.tfrecore").write_bytes(shard_bytes(rows[:100]) + b"?" * 99 + shard_bytes(rows[100:]))
+            # Some of its records are wrong by themselves.
+            damaged = bytearray(shard_bytes(rows))
+            for n in range(5, 300, 7):
+                damaged[n * (len(rows[0]) + 16) + 12] ^= 1
+            (made / "7.tfrecorf").write_bytes(damaged)
         (made / f"{number}.fixed").write_bytes(b"h" + b"".join(row.ljust(9)[:9] for row in rows))
     return made
 
@@ -110,6 +115,7 @@ KINDS: dict[str, Callable[[Path], ad.Dataset]] = {
     "policy, damage": lambda p: tolerant(
         names(p, "tfrecor[de]").interleave(ad.TFRecordDataset, 3).filter(fails).prefetch(2)
     ),
+    "policy, damaged records": lambda p: tolerant(names(p, "tfrecor[df]").interleave(ad.TFRecordDataset, 3)),
     "policy, shard": lambda p: tolerant(names(p, "tfrecor[de]").shard(1, 0).interleave(ad.TFRecordDataset, 3)),
     "policy, shard, filter": lambda p: tolerant(mine(p).interleave(ad.TFRecordDataset, 3).filter(fails)),
     "some": lambda p: ad.TFRecordDataset(f"{p}/3.tfrecord").skip(5).take(250).take_while(len).map(numbered, rng=True),

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 import asyncdata as ad
 from asyncdata.runtime.state.document import with_checksum
 from tests.integration.shards import write_numbers
-from tests.integration.test_exactly_once import fail_sometimes, few, few_unordered, keep, leaves, spin, spin_async
+from tests.integration.test_exactly_once import (
+    always_lie,  # noqa: F401 -- a fixture
+    fail_sometimes,
+    few,
+    few_unordered,
+    keep,
+    leaves,
+    spin,
+    spin_async,
+)
 from tests.samples import SOAK, samples
 
 pytestmark = pytest.mark.usefixtures("two_workers")

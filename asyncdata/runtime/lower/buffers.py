@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Final
+from typing import Any
 
 from asyncdata.errors import StateError
 from asyncdata.memory.accounts import Kind
@@ -11,54 +10,59 @@ from asyncdata.memory.advance import Rows
 from asyncdata.plan.files import PickedRows
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
-from asyncdata.plan.transformations import Interleave, Map, WithOptions
-from asyncdata.planner.picking import file_of, has_step, is_pickable, picked, source_of
+from asyncdata.plan.transformations import Interleave, Map, Prefetch, Shuffle, WithOptions
+from asyncdata.planner.picking import file_of
 from asyncdata.runtime.lower.files import framer_of
-from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lowers, made_inside
+from asyncdata.runtime.lower.registry import around_inner, lower, lower_into, lowers, made_inside, note_lying, picker
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
-from asyncdata.runtime.stages.order.lying import Pick
 from asyncdata.runtime.stages.order.picked import PickedFile, PickedStage
 from asyncdata.runtime.state.places import Places
-from asyncdata.runtime.state.resume import BEGIN, again
+from asyncdata.runtime.state.restored import Pick
+from asyncdata.runtime.state.resume import again
 from asyncdata.runtime.user_code import UserFunction
 from asyncdata.types import Element
 
-_AN_ELEMENT: Final = 2
-"""Numbers by which a scope knows an element that a dataset was made of."""
 
-
-def note_lying(node: Node, scope: Scope) -> None:
-    """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
-    file: Any = file_of(node)
-    if file is not None and not has_step(node, Map, WithOptions):
-        scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
-
-
-def picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
-    """How rows of a shuffle's input are read by themselves; None where they cannot be.
-
-    They cannot where what `map` makes of a row may be left out because it fails, where files that were replaced are
-    read again, and where elements have no fixed order, because nothing but what was delivered is known of them then.
-    """
-    is_tracked, is_mapped = scope.within is not None, has_step(node, Map)
-    loose = (is_mapped and scope.errors is not None) or (is_tracked and not scope.services.tracks.in_order)
-    if loose or scope.services.options.on_change != "raise" or not is_pickable(node):
-        return None
-    source = source_of(node)
-    note_lying(source, scope)
-    # Files of datasets inside those that `interleave` reads are not found again by their names.
-    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
-    # The rows have been given their positions before.
-    anew = dataclasses.replace(scope, resume=BEGIN, within=None)
+def buffer_picker(node: Node, scope: Scope, context: StageContext) -> Pick | None:
+    """How rows of a shuffle's input are read by themselves; None where they cannot be."""
+    is_tracked = scope.within is not None
+    pick = picker(node, scope, lambda rows, anew: lower_into(rows, anew, context, context.kept))
 
     def read(places: Places) -> Stage:
+        assert pick is not None
         if (places.used is not None) != is_tracked:
             raise StateError("the state is damaged: the buffer's elements have positions, or miss them")
-        return lower_into(picked(node, places), anew, context, context.kept)
+        return pick.read(places)
 
-    return Pick(read, scope.services.sources.lying[depth], is_sized=not is_mapped)
+    return None if pick is None else pick._replace(read=read)
+
+
+def left_for_buffer(node: Shuffle, scope: Scope) -> Places | None:
+    """What is left of the input of a shuffle without a fixed order and lies in files: its buffer begins with these.
+
+    So no element waits until all of them are read. Between the inputs of the unordered part and the shuffle there may
+    be steps that make one element of one, and count none.
+    """
+    tracks, part, below = scope.services.tracks, scope.part, node.input
+    assert scope.within is not None
+    assert part is not None
+    # The order log has no word for what a step chooses among elements that are read by themselves.
+    if scope.services.choices is not None:
+        return None
+    while id(below) in part.steps and isinstance(below, Map | Prefetch | WithOptions):
+        below = below.input
+    of_datasets = id(below) in part.steps
+    if of_datasets:
+        if not isinstance(below, Interleave):
+            return None
+        below = below.input
+        while id(below) in part.steps and isinstance(below, Prefetch | Shuffle | WithOptions):
+            below = below.input
+    if id(below) in part.steps:
+        return None
+    return tracks.take_left(scope.within, part.numbers[id(below)], node.buffer_size, of_datasets=of_datasets)
 
 
 @lowers(PickedRows, resumes=again)

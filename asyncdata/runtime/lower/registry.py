@@ -15,17 +15,19 @@ from asyncdata.options import merged_storage
 from asyncdata.plan.label import label_of
 from asyncdata.plan.node import Node, drawing_seeds
 from asyncdata.plan.sequence import Shard
-from asyncdata.plan.transformations import Filter, Repeat, Shuffle, Skip, Take, WithOptions
-from asyncdata.planner.picking import reads_bytes
+from asyncdata.plan.transformations import Filter, Interleave, Map, Repeat, Shuffle, Skip, Take, WithOptions
+from asyncdata.planner.picking import file_of, has_step, is_pickable, picked, reads_bytes, source_of
 from asyncdata.planner.rules import rewrite
 from asyncdata.planner.shards import drawn_anew
 from asyncdata.planner.unordered import UnorderedPart, unordered_part
 from asyncdata.runtime.randomness import stage_key
+from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.settings import idle_inside, storage_before
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.order.inputs import HandingOver
-from asyncdata.runtime.state.restored import DropStage, TrackedStage
+from asyncdata.runtime.state.places import Places
+from asyncdata.runtime.state.restored import DropStage, Pick, TrackedStage
 from asyncdata.runtime.state.resume import BEGIN, Resume, Rule, check_counts, checked, passed_on, selected
 from asyncdata.runtime.state.tracks import WHOLE, Owner, Track
 from asyncdata.types import Element
@@ -36,6 +38,9 @@ Make: TypeAlias = Callable[[N, Scope, StageContext], Stage]
 """Makes the stage of a node, with everything upstream of it."""
 
 _STEPS_IN_PLACE: Final = (Filter, Repeat, Shard, Shuffle, Skip, Take, WithOptions)
+
+_AN_ELEMENT: Final = 2
+"""Numbers by which a scope knows an element that a dataset was made of."""
 
 _LOWERINGS: dict[type[Node], tuple[Make[Any], Callable[[Any], str], Rule]] = {}
 
@@ -90,14 +95,65 @@ def _part(scope: Scope) -> UnorderedPart:
     return scope.part
 
 
-def _tracked(node: Node, scope: Scope, track: Track | None) -> Stage:
-    """The stage of an ordered input of the unordered part."""
+def _tracked(node: Node, scope: Scope, track: Track | None, *, is_dataset: bool = False) -> Stage:
+    """The stage of an ordered input of the unordered part, which may be a whole inner dataset."""
     assert track is not None
-    position, state = track.saved.at, track.saved.state
+    saved, in_order = track.saved, scope.services.tracks.in_order
+    position, state = saved.first, saved.state
     if scope.state is not None:
         position, state = TrackedStage.begin(scope.state)
-    stage = lower(node, dataclasses.replace(scope, within=None, state=state))
-    return TrackedStage(stage.context, stage, track, position, in_order=scope.services.tracks.in_order)
+    inside = dataclasses.replace(scope, within=None, state=state)
+    # What readers have together is divided by the marks that are in front of it.
+    pick = None if in_order or has_step(node, Shard) else picker(node, inside, lower)
+    left = None
+    if track.left is not None:
+        if pick is None:
+            raise StateError(
+                "elements that are left are read from where they lie in files, which is not possible with "
+                "on_change='restart', nor for what a function makes of them under an error policy",
+                stage=label_of(node),
+            )
+        left = pick.read(track.left)
+    # Where nothing is behind what was read there is no state of the input, either.
+    stage = None if saved.first == saved.total else lower(node, inside)
+    context = scope.context(node.label, node.label, node=node) if stage is None else stage.context
+    bare = is_dataset and _bare_file(node) is not None
+    return TrackedStage(context, stage, track, position, in_order=in_order, pick=pick, left=left, bare=bare)
+
+
+def picker(node: Node, scope: Scope, lower_rows: Callable[[Node, Scope], Stage]) -> Pick | None:
+    """How elements of a dataset are read by themselves; None where they cannot be.
+
+    They cannot where what `map` makes of a row may be left out because it fails, and where files that were replaced are
+    read again.
+    """
+    is_mapped = has_step(node, Map)
+    loose = is_mapped and scope.errors is not None
+    if loose or scope.services.options.on_change != "raise" or not is_pickable(node):
+        return None
+    source = source_of(node)
+    note_lying(source, scope)
+    # Files of datasets inside those that `interleave` reads are not found again by their names.
+    depth = len(scope.element) + (_AN_ELEMENT if isinstance(source, Interleave) else 0)
+    # The rows have been given their positions before.
+    anew = dataclasses.replace(scope, resume=BEGIN, state=None, within=None)
+
+    def read(places: Places) -> Stage:
+        return lower_rows(picked(node, places), anew)
+
+    return Pick(read, scope.services.sources.lying[depth], is_sized=not is_mapped)
+
+
+def note_lying(node: Node, scope: Scope) -> None:
+    """Enters the file of a dataset, if its elements are records that can be read by themselves, as files around are."""
+    file: Any = _bare_file(node)
+    if file is not None:
+        scope.services.sources.lying[len(scope.element)].add(SourceTable.number(scope.element, file.url))
+
+
+def _bare_file(node: Node) -> Node | None:
+    """The file whose records are the elements of a dataset, each as it is; None if there is none."""
+    return None if has_step(node, Map, WithOptions) else file_of(node)
 
 
 def begin_track(node: Node, scope: Scope) -> Track | None:
@@ -139,7 +195,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
         # One file, of which there may be very many: there is nothing to rewrite, and it has an order of its own.
         if scope.within is None:
             return lower(node, scope)
-        return _tracked(node, scope, services.tracks.begin(scope.within, 0))
+        return _tracked(node, scope, services.tracks.begin(scope.within, 0), is_dataset=True)
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
     plan = rewrite(node, services.options, sharded=scope.sharded)
     if scope.within is not None:
@@ -152,7 +208,7 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
                 "Options(seed=...)"
             )
         if not part.steps:
-            return _tracked(plan, scope, services.tracks.begin(scope.within, part.numbers[id(plan)]))
+            return _tracked(plan, scope, services.tracks.begin(scope.within, part.numbers[id(plan)]), is_dataset=True)
         scope = dataclasses.replace(scope, part=part, within=scope.within if part.refused is None else None)
     return lower(plan, scope)
 

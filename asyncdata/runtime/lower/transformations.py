@@ -9,7 +9,7 @@ from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
 from asyncdata.planner.shards import shard_label
-from asyncdata.runtime.lower.buffers import note_lying, picker
+from asyncdata.runtime.lower.buffers import buffer_picker, left_for_buffer
 from asyncdata.runtime.lower.registry import (
     around_inner,
     begin_track,
@@ -21,6 +21,7 @@ from asyncdata.runtime.lower.registry import (
     lower_into,
     lowers,
     made_inside,
+    note_lying,
 )
 from asyncdata.runtime.scope import Scope
 from asyncdata.runtime.stage import Stage, StageContext
@@ -89,9 +90,15 @@ def _interleave(node: transformations.Interleave, scope: Scope, context: StageCo
 
 @lowers(transformations.Shuffle, resumes=drawn)
 def _shuffle(node: transformations.Shuffle, scope: Scope, context: StageContext) -> Stage:
+    pick = buffer_picker(node.input, scope, context)
+    left = None
+    if scope.within is not None and not scope.services.tracks.in_order:
+        # Nothing but what was delivered is known of elements without a fixed order.
+        left = None if pick is None else left_for_buffer(node, scope)
+        pick = None if left is None else pick
     upstream = lower_into(node.input, scope, context, context.kept)
     key = draw_key(node, scope, node.seed, fresh=node.reshuffle)
-    return ShuffleStage(context, upstream, node.buffer_size, key, picker(node.input, scope, context))
+    return ShuffleStage(context, upstream, node.buffer_size, key, pick, left)
 
 
 @lowers(transformations.Repeat, resumes=own)

@@ -53,6 +53,10 @@ class SourceTable:
     def __getitem__(self, number: int) -> NamedSource:
         return self._sources.get(number, _UNNAMED)
 
+    def version(self, number: int) -> str | None:
+        """The version of a file."""
+        return self[number].version
+
     @staticmethod
     def number(path: tuple[int | str, ...], name: str) -> int:
         """The number of a source at this place of the plan."""

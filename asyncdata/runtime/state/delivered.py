@@ -9,7 +9,7 @@ An element that datasets were made of counts as delivered once all of theirs are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
@@ -17,7 +17,10 @@ import numpy as np
 
 from asyncdata.memory.advance import Rows, State
 from asyncdata.memory.used import NO_PAIRS
+from asyncdata.runtime.state.left_in_files import LeftInFiles
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import (
+    BEGINNING,
     WHOLE,
     Begun,
     Bound,
@@ -27,6 +30,7 @@ from asyncdata.runtime.state.tracks import (
     Ended,
     Event,
     Keyed,
+    Lying,
     Marked,
     Owner,
     Refused,
@@ -46,10 +50,33 @@ _MOST_PARTS: Final = 1024
 """Arrays of keys that are joined then."""
 
 
+_DENSE: Final = 1.25
+"""If elements lie closer together, all of them are read."""
+
+_REQUEST_BYTES: Final = 1 << 15
+"""What a request costs beside many others, most of which are not waited for."""
+
+
 class _Track:
     """What is known of one track."""
 
-    __slots__ = ("at", "bases", "carried", "closed", "keys", "known", "later", "open", "owner", "step", "total")
+    __slots__ = (
+        *(
+            "at",
+            "bases",
+            "carried",
+            "closed",
+            "keys",
+            "known",
+            "later",
+            "left",
+            "left_bare",
+            "open",
+            "owner",
+            "step",
+            "total",
+        ),
+    )
 
     def __init__(self, saved: SavedTrack) -> None:
         self.owner = saved.owner
@@ -57,7 +84,8 @@ class _Track:
         self.at = saved.at
         self.later = saved.later
         self.total = saved.total
-        self.bases = deque([(saved.at, saved.state)])
+        self.bases = deque([(saved.first, saved.state)])
+        self.left, self.left_bare = LeftInFiles(saved.to_read), saved.bare
         # What its step remembers of elements, those that were delivered before a state and those passed on since.
         self.known = saved.keys
         self.keys: list[Rows] = []
@@ -72,6 +100,7 @@ class _Track:
         made.owner, made.step, made.total = self.owner, self.step, self.total
         made.at, made.later = self.at, self.later
         made.bases, made.carried = self.bases.copy(), self.carried.copy()
+        made.left, made.left_bare = self.left.copy(), self.left_bare
         made.known, made.keys = self.known, list(self.keys)
         made.open = {position: set(tracks) for position, tracks in self.open.items()} if self.open else {}
         made.closed = dict(self.closed)
@@ -91,11 +120,40 @@ class _Track:
         is_delivered = (keys[:, 0] < self.at) | np.isin(keys[:, 0], self.later)
         return np.concatenate((self.known, keys[is_delivered, 1:]))
 
+    def lie(self, places: Places, *, bare: bool) -> None:
+        """Elements that lie in files were passed on."""
+        self.left_bare = bare
+        self.left.add(places)
+        if self.left.parts > _MOST_PARTS:
+            self.forget_delivered()
+
+    def forget_delivered(self) -> None:
+        """It is not needed any more where elements lie that were delivered."""
+        self.left.forget(self.at, self.later)
+
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
         state = State(mark, skip + self.at - position)
         value = tuple(value for number, value in islice(self.carried, 1) if number <= self.at)
-        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
+        made = SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
+        self.forget_delivered()
+        for begin, state in self._later_bases():
+            lying = self.left.before(begin, begin - self.at - int(np.searchsorted(self.later, begin)))
+            if lying is not None:
+                if position > self.at or _is_worth(lying, begin - position):
+                    made.state, made.lying, made.begin, made.bare = state, lying.using(None), begin, self.left_bare
+                break
+        return made
+
+    def _later_bases(self) -> Iterator[tuple[int, State]]:
+        """Where the input can begin behind the first element that was not delivered, the last one first."""
+        if self.left:
+            if self.total is not None and self.total > self.at:
+                yield self.total, BEGINNING
+            for base in reversed(self.bases):
+                if base[0] <= self.at:
+                    return
+                yield base
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -133,6 +191,12 @@ class _Track:
     def is_complete(self) -> bool:
         """Whether nothing of it is left to deliver."""
         return self.at + len(self.later) == self.total and not self.open.keys() - {WHOLE}
+
+
+def _is_worth(lying: Places, elements: int) -> bool:
+    """Whether it is better to read elements where they lie than to read so many again one after the other."""
+    nbytes, requests = lying.cost()
+    return nbytes * elements // len(lying) > nbytes * _DENSE + requests * _REQUEST_BYTES
 
 
 class Delivered:
@@ -176,11 +240,15 @@ class Delivered:
         if self._is_open(owner):
             self._enter(number, SavedTrack(owner, step))
 
-    def _hear_step(self, event: Keyed | Carried) -> None:
+    def _hear_step(self, event: Marked | Lying | Keyed | Carried) -> None:
         track = self._tracks.get(event.track)
         if track is None:
             return
-        if isinstance(event, Keyed):
+        if isinstance(event, Marked):
+            track.bases.append((event.position, State(event.mark, 0)))
+        elif isinstance(event, Lying):
+            track.lie(event.places, bare=event.bare)
+        elif isinstance(event, Keyed):
             track.remember(event.keys)
         else:
             track.carried.extend(zip((event.numbers + 1).tolist(), event.values, strict=True))
@@ -191,9 +259,6 @@ class Delivered:
             match event:
                 case Begun(number, owner, step):
                     self._begin(number, owner, step)
-                case Marked(number, position, mark):
-                    if number in self._tracks:
-                        self._tracks[number].bases.append((position, State(mark, 0)))
                 case Ended(number, total):
                     if number in self._tracks:
                         self._tracks[number].total = total
@@ -203,7 +268,7 @@ class Delivered:
                     if number in self._tracks:
                         self._tracks[number].closed[position] = used
                         self._closed.append((number, position))
-                case Keyed() | Carried():
+                case Marked() | Lying() | Keyed() | Carried():
                     self._hear_step(event)
                 case Dropped(used):
                     self.feed(used)
@@ -233,6 +298,8 @@ class Delivered:
         self._pending_rows += len(used)
         if self._pending_rows > _SETTLE_ROWS:
             self._settle()
+            for track in self._tracks.values():
+                track.forget_delivered()
 
     def saved(self, *, in_order: bool = False) -> tuple[SavedTrack, ...]:
         """The tracks for a state: those with something left to deliver, and those of the pipeline itself.

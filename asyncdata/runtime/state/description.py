@@ -144,7 +144,7 @@ def describe(state: Mapping[str, Any]) -> StateDescription:
         ...     elements = [next(it) for _ in range(20)]
         ...     state = it.state_dict()
         >>> print(ad.state.describe(state))
-        state of version 3: epoch 0, behind 20 elements
+        state of version 4: epoch 0, behind 20 elements
         seeds: ...
         steps:
           range(start=0, stop=100, step=1, dtype='<i8')
@@ -180,7 +180,11 @@ def _description(state: Mapping[str, Any]) -> StateDescription:
         reader=", ".join(shards),
         files=tuple(decoded.open_file(mark, skip) for kind, mark, skip in marks if kind == _KINDS["record"]),
         inputs=tuple(_delivered(decoded.tracks)),
-        repeats=(*_known_repeats(steps, _filled_under(state, marks)), *_counted_repeats(marks)),
+        repeats=(
+            *_known_repeats(steps, _filled_under(state, marks)),
+            *_counted_repeats(marks),
+            *_lying_repeats(decoded.tracks),
+        ),
         sizes={part: len(json.dumps(value)) for part, value in state.items()},
     )
 
@@ -313,6 +317,11 @@ def _counted_repeats(marks: Sequence[tuple[str, Any, int]]) -> Iterator[str]:
             )
         if kind in (_KINDS["drawn"], _KINDS["slots"], _KINDS["number"]) and skip:
             yield f"{skip:,} elements behind the mark of {kind} are made again"
+
+
+def _lying_repeats(tracks: Sequence[SavedTrack]) -> Iterator[str]:
+    if count := sum(len(track.lying) for track in tracks if track.lying is not None):
+        yield f"{count:,} elements that were read and not delivered are read from where they lie in files"
 
 
 # --- differences ----------------------------------------------------------------------------------------------------

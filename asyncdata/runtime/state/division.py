@@ -277,4 +277,5 @@ def _hand_over(
             owner = owner._replace(track=around)
         moved[number] = to, len(made[to])
         share = SavedTrack(owner, track.step, track.at, track.later, track.total, track.state, number=len(made[to]))
+        share.lying, share.begin, share.bare = track.lying, track.begin, track.bare
         made[to].append(share)

@@ -12,7 +12,7 @@ a guess, by which spans are cut: who reads a row goes on to its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -70,6 +70,18 @@ class RowSpan(NamedTuple):
         """The rows from a record on, which begins at a byte."""
         left = self.records >= record
         return RowSpan(self.file, record, offset, nbytes, self.records[left], self.rows[left])
+
+
+class _InPlace(NamedTuple):
+    """Rows by file and offset, `order` says which; the gap behind each, and whether it is read with the next one."""
+
+    order: Rows
+    file: Rows
+    record: Rows
+    offset: Rows
+    sizes: Rows
+    gaps: Rows
+    joined: npt.NDArray[np.bool_]
 
 
 class Places:
@@ -158,12 +170,44 @@ class Places:
         sizes, versions_by_file = _wide(columns["bytes"], count), dict(zip(files, versions, strict=True))
         return Places(origin, sizes, versions_by_file.get, _used(columns, count) if "track" in columns else None)
 
-    def chosen(self, rows: Rows, turns: Rows) -> Places:
+    def chosen(self, rows: Rows, turns: Rows | None = None) -> Places:
         """Some of the rows, and when each of them is needed."""
         used = None if self.used is None else self.used.pick(rows)
         return Places(self.origin[rows], self.sizes[rows], self._versions, used, turns)
 
+    def using(self, used: Used | None) -> Places:
+        """The same rows, which use up something else of tracks."""
+        return Places(self.origin, self.sizes, self._versions, used)
+
+    @staticmethod
+    def concat(parts: Sequence[Places]) -> Places:
+        """The rows of all parts, each of which says what its rows use up, or none of them does."""
+        if len(parts) == 1:
+            return parts[0]
+        origin = np.concatenate([part.origin for part in parts])
+        sizes = np.concatenate([part.sizes for part in parts])
+        used = [part.used for part in parts if part.used is not None]
+        known = list(dict.fromkeys(part._versions for part in parts))  # noqa: SLF001 -- of this class
+        versions = known[0]
+        if len(known) > 1:
+            files, _ = _distinct(origin[:, 0])
+            versions = {file: next(filter(None, (of(file) for of in known)), None) for file in files}.get
+        return Places(origin, sizes, versions, Used.concat(used) if used else None)
+
     # --- to be read --------------------------------------------------------------------------------------------
+
+    def _in_place(self) -> _InPlace:
+        order = by_place(self.origin)
+        file, record, _, offset = self.origin[order].T
+        sizes = self.sizes[order] + _AROUND if self.sizes.any() else guessed(file, record, offset)
+        gaps = np.maximum(offset[1:] - offset[:-1] - sizes[:-1], 0)
+        joined = joinable(gaps, file[1:] == file[:-1], _MOST_GAPS * int(sizes.sum()))
+        return _InPlace(order, file, record, offset, sizes, gaps, joined)
+
+    def cost(self) -> tuple[int, int]:
+        """Their bytes, and how many requests it takes to read them."""
+        rows = self._in_place()
+        return int(rows.sizes.sum()), len(self) - int(rows.joined.sum())
 
     def spans(self, most_bytes: int) -> list[RowSpan]:
         """What is read together: by file and offset, or that first which is needed first.
@@ -173,15 +217,10 @@ class Places:
         """
         if self._turns is not None:
             most_bytes = min(most_bytes, _IN_TURN_BYTES)
-        order = by_place(self.origin)
-        file, record, _, offset = self.origin[order].T
-        sizes = self.sizes[order] + _AROUND if self.sizes.any() else guessed(file, record, offset)
-        stops = offset + sizes
-        gaps = np.maximum(offset[1:] - stops[:-1], 0)
-        joined = joinable(gaps, file[1:] == file[:-1], _MOST_GAPS * int(sizes.sum())).tolist()
+        order, file, record, offset, sizes, _, joined = self._in_place()
         begins = [0] if len(order) else []
-        starts, ends = offset.tolist(), stops.tolist()
-        for row, is_joined in enumerate(joined, 1):
+        starts, ends = offset.tolist(), (offset + sizes).tolist()
+        for row, is_joined in enumerate(joined.tolist(), 1):
             if not is_joined or ends[row] - starts[begins[-1]] > most_bytes:
                 begins.append(row)
         spans = [

@@ -2,18 +2,48 @@
 
 `DropStage` drops the first rows of a step that cannot begin behind them. `TrackedStage` is where an ordered input
 enters the unordered part of a plan: it gives each row its position and drops single ones, see
-`asyncdata.runtime.state.tracks`.
+`asyncdata.runtime.state.tracks`. Where rows are elements of files, it also tells where these lie. Behind a state, rows
+that were far behind the others are read by themselves then, in front of all others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
 import numpy as np
 
-from asyncdata.memory.advance import Advance, Mark, State
+from asyncdata.memory.advance import Advance, Mark, Rows, State
 from asyncdata.memory.block import Block
+from asyncdata.memory.columns import Column, RefColumn
 from asyncdata.memory.used import Used
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import Track
+
+
+class Pick(NamedTuple):
+    """How elements of an input are read by themselves.
+
+    Attributes:
+        read: Makes the stage that reads those at some places, in any order.
+        files: Numbers of the files that have such elements; grows.
+        is_sized: Whether elements are records, and no bytes that were made of them.
+    """
+
+    read: Callable[[Places], Stage]
+    files: AbstractSet[int]
+    is_sized: bool
+
+    def sizes(self, columns: Sequence[Column], rows: int) -> Rows:
+        """How long the elements in these columns are; 0 where that is not known."""
+        column = columns[0] if self.is_sized and len(columns) == 1 else None
+        return column.rows[:, 1] if isinstance(column, RefColumn) else np.zeros(rows, np.int64)
+
+    def lie(self, origin: Rows) -> bool:
+        """Whether elements can be read by themselves, by their provenance."""
+        return self.files >= set(np.unique(origin[:, 0]).tolist())
 
 
 class DropStage(Stage):
@@ -67,19 +97,36 @@ class TrackedStage(Stage):
 
     Args:
         context: Of the input's step.
-        upstream: Its stage, which begins at the state of the saved track.
+        upstream: Its stage, which begins at the state of the saved track; None where all that is left was read before.
         track: Of the input.
         position: Of the first row.
         in_order: Whether what follows keeps the order of the rows, as far as no step mixes them.
+        pick: How rows are read by themselves, where they can be.
+        left: The rows that are, and come first.
+        bare: See `Lying`.
     """
 
-    def __init__(self, context: StageContext, upstream: Stage, track: Track, position: int, *, in_order: bool) -> None:
-        super().__init__(context, (upstream,))
+    def __init__(
+        self,
+        context: StageContext,
+        upstream: Stage | None,
+        track: Track,
+        position: int,
+        *,
+        in_order: bool,
+        pick: Pick | None = None,
+        left: Stage | None = None,
+        bare: bool = False,
+    ) -> None:
+        super().__init__(context, tuple(stage for stage in (left, upstream) if stage is not None))
         self._upstream = upstream
         self._track = track
         self._position = position
         self._later = track.saved.later
         self._in_order = in_order
+        self._pick = pick
+        self._left = left
+        self._bare = bare
 
     @staticmethod
     def begin(state: State) -> tuple[int, State]:
@@ -92,17 +139,40 @@ class TrackedStage(Stage):
         """Where the order is kept."""
         return self._in_order and super().ordered
 
+    def prepare(self) -> None:
+        """What is read first."""
+        for stage in self.inputs[:1]:
+            stage.prepare()
+
     async def _pull(self, limit: int) -> Block | None:
         while True:
             await self._pause()
-            block = await self._upstream.pull(limit)
+            if self._left is not None:
+                block = await self._next_left(self._left, limit)
+                if block is not None:
+                    return block
+            block = None if self._upstream is None else await self._upstream.pull(limit)
             if block is None:
                 self._track.ends(self._position)
                 return None
             if (tracked := self._tracked(block)) is not None:
                 return tracked
 
+    async def _next_left(self, left: Stage, limit: int) -> Block | None:
+        """Rows that are read by themselves, which carry their positions."""
+        while (block := await left.pull(limit)) is not None:
+            if len(block):
+                block.advance = block.advance.unordered()
+                return block
+        # What it has reserved is free for the rest.
+        await left.aclose()
+        self._left = None
+        self.inputs = self.inputs[1:]
+        return None
+
     def _pull_ready(self, limit: int) -> Block | None:
+        if self._left is not None or self._upstream is None:
+            return None
         block = self._upstream.pull_ready(limit)
         return None if block is None else self._tracked(block)
 
@@ -123,5 +193,10 @@ class TrackedStage(Stage):
         if not len(block) and not marks:
             block.release()
             return None
-        block.advance = Advance(len(block), tuple(marks), Used(self._track.used(positions)), ordered=in_order)
+        used = Used(self._track.used(positions))
+        if self._pick is not None and len(block) and self._pick.lie(block.origin):
+            sizes = self._pick.sizes(block.columns, len(block)).copy()
+            places = Places(block.origin, sizes, self.context.sources.version, used)
+            self._track.lies(places, bare=self._bare)
+        block.advance = Advance(len(block), tuple(marks), used, ordered=in_order)
         return block

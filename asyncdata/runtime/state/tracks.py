@@ -21,6 +21,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from asyncdata.memory.advance import Advance, Mark, Rows, State
+from asyncdata.memory.used import Used
+from asyncdata.runtime.state.places import Places
 
 WHOLE: Final = -1
 """The position that means all of a track."""
@@ -64,6 +66,20 @@ class Marked(NamedTuple):
     track: int
     position: int
     mark: Mark
+
+
+class Lying(NamedTuple):
+    """The next elements of a track lie in files.
+
+    Attributes:
+        track: Its number.
+        places: Where, and the position of each, in ascending order.
+        bare: Whether nothing is made of them in the dataset that the track is of.
+    """
+
+    track: int
+    places: Places
+    bare: bool
 
 
 class Ended(NamedTuple):
@@ -127,7 +143,7 @@ class Bound(NamedTuple):
     why: str
 
 
-Event: TypeAlias = Begun | Marked | Ended | Closed | Keyed | Carried | Dropped | Refused | Bound
+Event: TypeAlias = Begun | Marked | Lying | Ended | Closed | Keyed | Carried | Dropped | Refused | Bound
 
 BEGINNING: Final = State(None, 0)
 
@@ -151,12 +167,15 @@ class SavedTrack:
         at: The first position that was not delivered.
         later: Positions behind it that were delivered, in ascending order.
         total: How many elements there are, where that was known.
-        state: The input's state in front of `at`.
+        state: The input's state in front of `at`, or of `begin`; of no meaning where that is the end.
         keys: ``int64[n, 2]``: what the step remembers of the elements that were delivered, 16 bytes each.
         value: What it carries behind the last of them; none where it carries nothing.
         closed: Positions, not delivered, whose datasets have ended: what is left of these is in buffers, so that a
             pipeline which begins at a position does not make them again.
         number: Of the track; those of a state keep theirs, because rows of buffers use up elements by number.
+        lying: Where in files the first elements lie that were not delivered, in their order.
+        begin: The position that `state` is in front of, where it is not `at`: the one behind those in `lying`.
+        bare: Of those in `lying`, see `Lying`.
     """
 
     owner: Owner
@@ -169,11 +188,32 @@ class SavedTrack:
     value: tuple[Any, ...] = ()
     closed: Rows = field(default_factory=lambda: NO_POSITIONS)
     number: int = 0
+    lying: Places | None = None
+    begin: int | None = None
+    bare: bool = False
 
     @property
     def delivered(self) -> int:
         """How many elements were delivered."""
         return self.at + len(self.later)
+
+    @property
+    def first(self) -> int:
+        """Position of the element that the input's state is in front of."""
+        return self.at if self.begin is None else self.begin
+
+    @property
+    def missing(self) -> Rows:
+        """Positions of the elements that lie in files: those in front of `first` that were not delivered."""
+        return np.setdiff1d(np.arange(self.at, self.first), self.later, assume_unique=True)
+
+    @property
+    def to_read(self) -> Places | None:
+        """The elements that lie in files, with what each of them uses up."""
+        if self.lying is None:
+            return None
+        positions = self.missing
+        return self.lying.using(Used(np.column_stack((np.full(len(positions), self.number, np.int64), positions))))
 
 
 class Saved(NamedTuple):
@@ -211,12 +251,16 @@ class Track:
         number: Names it in what rows use up.
         saved: What was delivered before.
         is_restored: Whether a state had it.
+        left: Elements that lie in files and are to be read first.
     """
 
-    def __init__(self, number: int, saved: SavedTrack, events: list[Event], *, is_restored: bool) -> None:
+    def __init__(
+        self, number: int, saved: SavedTrack, events: list[Event], *, is_restored: bool, left: Places | None = None
+    ) -> None:
         self.number = number
         self.saved = saved
         self.is_restored = is_restored
+        self.left = left
         self._ended = False
         self._events = events
         self._free = _free_numbers(saved)
@@ -224,6 +268,10 @@ class Track:
     def begins(self, position: int, mark: Mark) -> None:
         """The input can begin in front of a position."""
         self._events.append(Marked(self.number, position, mark))
+
+    def lies(self, places: Places, *, bare: bool) -> None:
+        """The next elements lie in files; says what they use up, too. See `Lying`."""
+        self._events.append(Lying(self.number, places, bare))
 
     def ends(self, total: int) -> None:
         """There are so many elements; said again at every later pull."""
@@ -291,6 +339,7 @@ class Tracks:
         self.in_order = in_order
         self._bound = False
         self._saved = {(track.owner, track.step): track for track in saved}
+        self._left = {track.number: places for track in saved if (places := track.to_read) is not None}
         self._count = 1 + max((track.number for track in saved), default=-1)
         self._events: list[Event] = []
 
@@ -298,11 +347,40 @@ class Tracks:
         """The track of an input, or of a step that counts."""
         known = self._saved.get((owner, step))
         if known is not None:
-            return Track(known.number, known, self._events, is_restored=True)
+            return Track(known.number, known, self._events, is_restored=True, left=self._left.get(known.number))
         number = self._count
         self._count += 1
         self._events.append(Begun(number, owner, step))
         return Track(number, SavedTrack(owner, step), self._events, is_restored=False)
+
+    def take_left(self, owner: Owner, step: int, most: int, *, of_datasets: bool) -> Places | None:
+        """Elements that lie in files, for a step that has them in its buffer: their inputs do not read them any more.
+
+        Args:
+            owner: Of the track.
+            step: Likewise.
+            most: So many elements, or fewer.
+            of_datasets: Elements not of the track, but of datasets that were made of its elements.
+        """
+        known = self._saved.get((owner, step))
+        if known is None:
+            return None
+        tracks = [known]
+        if of_datasets:
+            tracks = [track for track in self._saved.values() if track.owner.track == known.number and track.bare]
+            # Inputs that have ended need not be opened if nothing of them is left to be read.
+            tracks.sort(key=lambda track: track.first != track.total)
+        parts = []
+        for number in (track.number for track in tracks if track.number in self._left):
+            places = self._left.pop(number)
+            if len(places) > most:
+                self._left[number] = places.chosen(np.arange(most, len(places)))
+                places = places.chosen(np.arange(most))
+            parts.append(places)
+            most -= len(places)
+            if not most:
+                break
+        return Places.concat(parts) if parts else None
 
     def close(self, used: Rows) -> None:
         """The dataset of an element that uses these up has ended."""
@@ -347,6 +425,11 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
         "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
         "closed": {str(number): track.closed for number, track in enumerate(tracks) if len(track.closed)},
+        "lying": {
+            str(number): {"begin": track.begin, "places": track.lying, "bare": track.bare}
+            for number, track in enumerate(tracks)
+            if track.lying is not None
+        },
     }
 
 
@@ -360,7 +443,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
     states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
-    values, all_closed = value.get("values", {}), value.get("closed", {})
+    values, all_closed, all_lying = (value.get(key, {}) for key in ("values", "closed", "lying"))
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
     # Before version 3 they were numbered anew in every state.
@@ -395,5 +478,17 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         total_known = None if total == _UNKNOWN else total
         made = SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried)
         made.closed, made.number = closed, int(own[number])
+        if str(number) in all_lying:
+            made.lying, made.begin, made.bare = _lying(made, **all_lying[str(number)])
         tracks.append(made)
     return tuple(tracks)
+
+
+def _lying(track: SavedTrack, places: Any, begin: Any, bare: Any) -> tuple[Places, int, bool]:
+    """The elements of a track that lie in files; all of those in front of `begin` that were not delivered do."""
+    if not isinstance(places, Places) or type(begin) is not int or type(bare) is not bool:
+        raise TypeError("where elements of a track lie")
+    missing = begin - track.at - int(np.searchsorted(track.later, begin))
+    if missing != len(places) or missing < 1 or (track.total is not None and begin > track.total):
+        raise ValueError("how many elements of a track lie in files")
+    return places, begin, bare

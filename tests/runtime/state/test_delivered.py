@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from asyncdata.memory.advance import State
+from asyncdata.memory.used import Used
+from asyncdata.runtime.state import delivered as delivered_module
 from asyncdata.runtime.state.delivered import Delivered
 from asyncdata.runtime.state.json_codec import from_json, to_json
+from asyncdata.runtime.state.places import Places
 from asyncdata.runtime.state.tracks import (
     Begun,
     Closed,
     Dropped,
     Ended,
+    Lying,
     Marked,
     Owner,
     Refused,
@@ -55,6 +59,69 @@ def test_positions_in_any_order(seed: int) -> None:
         assert positions(track) == set(range(total)) - set(order)
         base = max([0, *(row for row in range(7, total, 7) if row <= track.at)])
         assert track.state == State(f"mark {base}" if base else None, track.at - base)
+
+
+def lying(track: int, first: int, last: int, nbytes: int = 100) -> Lying:
+    """Elements of one file, as many bytes each, whose numbers there are twice their positions."""
+    rows = np.arange(first, last)
+    origin = np.column_stack((np.full(len(rows), 5), 2 * rows, np.zeros(len(rows), np.int64), 2 * nbytes * rows))
+    pairs = np.column_stack((np.full(len(rows), track), rows))
+    return Lying(track, Places(origin, np.full(len(rows), nbytes), lambda _: "v", Used(pairs)), bare=True)
+
+
+@pytest.mark.parametrize("seed", range(samples(30, 2000)))
+def test_what_lies_in_files_is_all_that_is_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In front of the place where the input goes on, through states of states; some elements lie nowhere."""
+    monkeypatch.setattr(delivered_module, "_DENSE", 0)
+    monkeypatch.setattr(delivered_module, "_REQUEST_BYTES", 0)
+    monkeypatch.setattr(delivered_module, "_SETTLE_ROWS", 20)
+    draw = random.Random(seed)
+    total = draw.randint(1, 90)
+    nowhere = draw.choice([total, draw.randrange(total)])
+    delivered = Delivered()
+    delivered.hear([Begun(3, Owner(), 0)])
+    read, left, saw = 0, set(range(total)), 0
+    while left:
+        for _ in range(draw.randint(0, 3)):
+            count = min(draw.randint(1, 12), total - read)
+            if draw.random() < 0.4:
+                delivered.hear([Marked(3, read, f"mark {read}")])
+            if count and not read <= nowhere < read + count:
+                delivered.hear([lying(3, read, read + count)])
+            read += count
+            if not count:
+                delivered.hear([Ended(3, total)])
+        known = [position for position in left if position < read]
+        part = draw.sample(known, draw.randint(0, min(len(known), 12)))
+        left -= set(part)
+        delivered.feed(used(*((3, position) for position in part)))
+        (track,) = from_saved(from_json(to_json(to_saved(delivered.copy().saved()))))
+        assert positions(track) == set(range(total)) - left
+        missing = [position for position in sorted(left) if position < track.first]
+        if track.lying is None:
+            assert not missing
+            continue
+        saw += 1
+        assert track.missing.tolist() == missing
+        assert track.lying.origin[:, 1].tolist() == [2 * position for position in missing]
+        assert not any(position == nowhere for position in missing)
+        at_the_end = track.first == track.total
+        assert track.state == State(None if at_the_end else f"mark {track.first}", 0)
+        if draw.random() < 0.3:
+            # Another pipeline begins there; it reads again what was behind.
+            delivered = Delivered((track,))
+            read = track.first
+    assert saw or nowhere < total or total < 20
+
+
+def test_elements_that_lie_close_together_are_read_on() -> None:
+    """Where nearly all of them are missing, or where they are few bytes."""
+    for nbytes, missing, is_lying in [(100, 2, False), (5000, 2, True), (5000, 90, False)]:
+        delivered = Delivered()
+        delivered.hear([Begun(0, Owner(), 0), lying(0, 0, 100, nbytes), Ended(0, 100)])
+        delivered.feed(used(*((0, position) for position in range(100) if not 5 < position <= 5 + missing)))
+        (track,) = delivered.saved()
+        assert (track.lying is not None) is is_lying
 
 
 def test_an_element_is_delivered_with_its_datasets() -> None:

@@ -11,20 +11,20 @@ delivered before the state was taken, are not read at all: the input has taken t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from asyncdata.errors import StateError
 from asyncdata.memory.advance import Rows
 from asyncdata.memory.block import Block
-from asyncdata.memory.columns import Column, alike
+from asyncdata.memory.columns import Column, alike, concat
 from asyncdata.runtime.stage import BLOCK_ROWS, Ahead, Stage, StageContext
 from asyncdata.runtime.stages.order.history_columns import history_of
 from asyncdata.runtime.state.places import Places, by_place
+from asyncdata.runtime.state.restored import Pick
 
 LIES: Final = -1
 """Instead of the number of a row that was not read."""
@@ -36,20 +36,6 @@ FEW: Final = 64
 """Outputs that leave together while rows lie elsewhere: none waits for the rows of many others."""
 
 _AHEAD: Final = 2
-
-
-class Pick(NamedTuple):
-    """How elements of the input are read by themselves.
-
-    Attributes:
-        read: Makes the stage that reads those at some places, in any order.
-        files: Numbers of the files that have such elements; grows.
-        is_sized: Whether elements are records, and no bytes that were made of them.
-    """
-
-    read: Callable[[Places], Stage]
-    files: AbstractSet[int]
-    is_sized: bool
 
 
 @dataclass(slots=True)
@@ -89,6 +75,15 @@ class LyingBuffer:
         self._pick = pick
         self._readings: list[_Reading] = []
         self._coming: Rows = np.full(len(places), -1, np.int64)
+
+    def extend(self, origin: Rows, sizes: Rows, history: Column) -> None:
+        """More slots, behind the others, with the first rows that are kept."""
+        count = len(origin)
+        self.rows = np.concatenate((self.rows, np.arange(count)))
+        self.origin = np.concatenate((self.origin, origin))
+        self.sizes = np.concatenate((self.sizes, sizes))
+        self.history = concat(alike(self.history, history))
+        self._coming = np.concatenate((self._coming, np.full(count, -1, np.int64)))
 
     def read(self, turns: Rows, slots: Rows) -> None:
         """Begins to read the rows of these slots that lie elsewhere and are not on their way.

@@ -121,6 +121,11 @@ class PickedStage(Stage):
         block, self._block = self._block.split(limit) if len(self._block) > limit else (self._block, None)
         return block
 
+    @property
+    def draining(self) -> bool:
+        """Whether everything has been asked for."""
+        return self._files is not None and not self._left
+
     async def _find(self) -> dict[int, tuple[PickedFile, ObjectInfo]]:
         """The files that are wanted."""
         wanted = self._places.files
@@ -220,11 +225,15 @@ class PickedStage(Stage):
                 if len(frames.starts):
                     blocks.append(self._wanted(span, frames, record, offset - start))
                     record += len(frames.starts)
+                behind = frames.stop
                 if frames.error is not None:
-                    raise frames.error
-                if frames.stop == start:
+                    if frames.resume < 0 or record in span.records:
+                        raise frames.error
+                    # A damaged one between those that are wanted, which an error policy has left out before.
+                    record, behind = record + 1, frames.resume
+                if behind == start:
                     break
-                start, offset = frames.stop, offset + frames.stop - start
+                start, offset = behind, offset + behind - start
         except AsyncdataError as error:
             for block in blocks:
                 block.release()

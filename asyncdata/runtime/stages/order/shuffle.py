@@ -28,10 +28,11 @@ from asyncdata.runtime.memory.evacuate import Evacuator
 from asyncdata.runtime.stage import BLOCK_ROWS, Stage, StageContext
 from asyncdata.runtime.stages.order.draws import drained, exchange, pop, swapped, turns
 from asyncdata.runtime.stages.order.history_columns import replaced, used_of, with_history
-from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer, Pick
+from asyncdata.runtime.stages.order.lying import FEW, LyingBuffer
 from asyncdata.runtime.state.history import InputHistory
 from asyncdata.runtime.state.marker import MARK_EVERY, Marker
 from asyncdata.runtime.state.places import Places
+from asyncdata.runtime.state.restored import Pick
 
 _EVACUATE_EVERY: Final = 128
 """Input rows between two looks at what the buffer pins, or an eighth of the buffer if that is more."""
@@ -69,6 +70,7 @@ class ShuffleStage(Stage):
         buffer_size: Elements in the buffer.
         key: Of the random draws, see `runtime.randomness`.
         pick: Where elements of the input can be read by themselves; None: the input must give them again.
+        left: Elements that are in the buffer in the beginning and lie in files; there is no order in which they were.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class ShuffleStage(Stage):
         buffer_size: int,
         key: tuple[int, int],
         pick: Pick | None = None,
+        left: Places | None = None,
     ) -> None:
         super().__init__(context, (upstream,))
         self._upstream = upstream
@@ -110,6 +113,11 @@ class ShuffleStage(Stage):
         self._lie_before = 0
         self._wanted: Rows | None = None
         self._until = 0
+        if left is not None:
+            assert pick is not None, "they would not be read"
+            self._lying = LyingBuffer(context, pick, left)
+            self._full = False
+            self._marker.input.ordered = False
         self._account.foresee = self._foresee
         self._budget.holders[self] = None
 
@@ -182,6 +190,8 @@ class ShuffleStage(Stage):
 
     async def _pull_lying(self, lying: LyingBuffer, limit: int) -> Block | None:
         """`_pull`, as long as rows of the buffer lie elsewhere."""
+        if not self._full:
+            await self._fill_behind(lying)
         if not lying.begun:
             self._read_ahead(lying)
         while self._skipped and not self._ended:
@@ -207,6 +217,22 @@ class ShuffleStage(Stage):
         draws = drained(self._key, self._marker.rows, len(self._places), count)
         await self._have(pop(self._places.copy(), draws), lying)
         return self._drain(count)
+
+    async def _fill_behind(self, lying: LyingBuffer) -> None:
+        """The input fills up a buffer that began with other elements, so that these are read when they are drawn."""
+        while not self._ended and (missing := self._size - len(self) - self._kept) > 0:
+            block = await self._next_input(min(BLOCK_ROWS, missing))
+            if block is not None and len(block):
+                self._count(block)
+                self._filling.append(block)
+                self._since_evacuation += len(block)
+                await self._evacuate_now_and_then()
+        self._fill_up()
+        if self._columns:
+            origin, history = self._columns[-2:]
+            _, origins, sizes = self._known(origin, self._columns[:-2], self._numbers)
+            lying.extend(origins, sizes, history)
+        self._numbers = np.zeros(len(self), np.int64)
 
     def _read_ahead(self, lying: LyingBuffer) -> None:
         """Starts to read what will be drawn."""
@@ -432,9 +458,7 @@ class ShuffleStage(Stage):
         if self._pick is None:
             return [numbers]
         assert isinstance(origin, ArrayColumn)
-        column = columns[0] if self._pick.is_sized and len(columns) == 1 else None
-        sizes = column.rows[:, 1] if isinstance(column, RefColumn) else np.zeros(len(numbers), np.int64)
-        return [numbers, origin.array, sizes]
+        return [numbers, origin.array, self._pick.sizes(columns, len(numbers))]
 
     def _mark(self, contents: list[Rows], history: Column, drawn: int, following: int, state: State) -> Mark:
         """Which rows of the input are in the buffer, slot by slot, and the state of the input.
@@ -445,8 +469,7 @@ class ShuffleStage(Stage):
         numbers, *lying = contents
         if lying and self._lies(numbers, lying[0]):
             self._lie_before = following
-            sources = self.context.sources
-            places = Places(lying[0], lying[1], lambda number: sources[number].version, used_of(history))
+            places = Places(lying[0], lying[1], self.context.sources.version, used_of(history))
             self._history.forget(following)
             self._has_numbers = False
             return {"drawn": drawn, "places": places, "next": following, "row": following, "input": state}
