@@ -15,7 +15,6 @@ from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.group.batch import BatchStage
 from asyncdata.runtime.stages.order.concatenate import ConcatenateStage
 from asyncdata.runtime.stages.order.interleave import InterleaveStage
-from asyncdata.runtime.stages.order.lying import Pick
 from asyncdata.runtime.stages.order.prefetch import Depth, PrefetchStage
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.stages.rows.inline import AsyncMapStage, InlineMapStage
@@ -24,7 +23,7 @@ from asyncdata.runtime.stages.sources.arrays import ItemsStage, RangeStage, Slic
 from asyncdata.runtime.stages.sources.generator import AsyncGeneratorStage, GeneratorStage
 from asyncdata.runtime.stages.sources.list_files import ListFilesStage
 from asyncdata.runtime.stages.sources.reread import RestartStage
-from asyncdata.runtime.state.restored import TrackedStage
+from asyncdata.runtime.state.restored import Pick, TrackedStage
 from asyncdata.runtime.state.tracks import Owner, Tracks
 from asyncdata.types import Element, ObjectInfo
 from tests.runtime.stages.laws import (

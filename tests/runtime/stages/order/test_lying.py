@@ -19,9 +19,9 @@ from asyncdata.memory.leaf import Leaf
 from asyncdata.memory.structure import LEAF, TupleOf
 from asyncdata.runtime.stage import Stage
 from asyncdata.runtime.stages.order.draws import turns
-from asyncdata.runtime.stages.order.lying import Pick
 from asyncdata.runtime.stages.order.shuffle import ShuffleStage
 from asyncdata.runtime.state.places import Places
+from asyncdata.runtime.state.restored import Pick
 from tests.runtime.stages import oracle
 from tests.runtime.stages.laws import Bench
 from tests.runtime.stages.order.test_shuffle import drawing
