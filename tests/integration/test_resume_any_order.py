@@ -17,7 +17,7 @@ import pytest
 
 import asyncdata as ad
 from asyncdata.runtime.state import delivered
-from asyncdata.runtime.state.document import tracks_from_json
+from asyncdata.runtime.state.document import tracks_from_json, with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
 from tests.samples import samples
@@ -345,5 +345,5 @@ def test_states_of_version_3_are_read(folder: Path) -> None:
     whole = Counter(dataset)
     with dataset.iterator() as it:
         begun = [next(it) for _ in range(120)]
-        state = {**state_of(it), "asyncdata_state": 3}
+        state = with_checksum({**state_of(it), "asyncdata_state": 3})
     assert Counter(begun + list(dataset.iterator(state=state))) == whole
