@@ -286,7 +286,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 more = receivers(bench)
             else:
                 rows += paced(bench) if part == "paced" else free(bench, tls=part == "tls")
-    where = "client and server on one processor each" if bench.cpus[0] is not None else "processors are not assigned"
+    is_pinned = bench.cpus[0] is not None and options.only != ["receivers"]
+    where = "client and server on one processor each" if is_pinned else "processors are not assigned"
     tables = [markdown(head, part) for head, part in ((HEAD, rows), (RECEIVERS_HEAD, more)) if part]
     print("\n\n".join([f"{start} Server: {options.server}, {where}.", *tables]))
     return 0
