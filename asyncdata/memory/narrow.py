@@ -1,4 +1,4 @@
-"""Numbers of 64 bits in the 32 bits that JAX keeps of them, unless it is told otherwise (x64).
+"""Numbers of 64 bits in the 32 bits that JAX keeps of them, unless x64 is enabled.
 
     int64 → int32    uint64 → uint32    float64 → float32    complex128 → complex64
 

@@ -4,7 +4,7 @@
 
     I/O loop                                      receiver
     read_into(buffer, attempt) ──────────▶ its reader: read_into(buffer, noted)
-      attempt.first_byte_at, .wire … ◀──── noted: passes on what it is told
+      attempt.first_byte_at, .wire … ◀──── noted: copies what is noted there
       wire.fail(), .nudge()      ─────────▶ if this exchange still runs
     returns when that has ended  ◀───────── bytes in buffer
 

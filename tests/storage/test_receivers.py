@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -19,16 +19,17 @@ from asyncdata.storage import FailureCause, Fetcher
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.failures import ReadFailedError, read_failed
 from asyncdata.storage.far_reader import FarReader
-from asyncdata.storage.reader import RangeReader, ReaderSpec
+from asyncdata.storage.reader import RangeReader
 from asyncdata.storage.receivers import Load, needs_another
 from asyncdata.testing import assert_no_leaks
-from asyncdata.testing.readers import RangeReaderSuite, Store
+from asyncdata.testing.readers import Store
 from asyncdata.types import ObjectInfo
 from fake_gcs import FakeGCS, Fault, Profile, Rule
 from tests.patience import turns, until
 from tests.samples import samples
+from tests.storage import test_conformance as conformance
 from tests.storage.more_loops import more_loops
-from tests.storage.test_conformance import GcsPlace, HttpPlace, opened, web_server
+from tests.storage.test_conformance import opened
 
 DATA = random.Random(3).randbytes(2_000_000)
 ASIDE = b"\xa5"
@@ -64,41 +65,33 @@ class OnAnotherLoop(RangeReader):
 
     async def aclose(self) -> None:
         await self._far.aclose()
-        await self._near.aclose()
 
 
 @asynccontextmanager
-async def far(near: RangeReader, spec: ReaderSpec) -> AsyncIterator[RangeReader]:
-    """The same reader, by another loop."""
+async def far(place: Any) -> AsyncIterator[Any]:
+    """The same store, read by another loop."""
     thread = LoopThread("receiver")
     await asyncio.to_thread(thread.start)
-    reader = OnAnotherLoop(near, FarReader(thread, spec))
+    place.reader = OnAnotherLoop(place.reader, FarReader(thread, place.spec))
     try:
-        yield reader
+        yield place
     finally:
-        await reader.aclose()
+        await place.reader.aclose()
         await asyncio.to_thread(thread.end)
 
 
-class TestGcs(RangeReaderSuite):
+class TestGcs(conformance.TestGcs):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
-        async with FakeGCS(buckets=["bucket"]) as server:
-            near, spec = opened("gs://bucket/", {"gs": {"endpoint_url": server.url, "token": "anon"}})
-            async with far(near, spec) as reader:
-                yield GcsPlace(server, reader, spec)
+        async with super().store() as place, far(place) as there:
+            yield there
 
 
-class TestHttp(RangeReaderSuite):
-    can_list = False
-
+class TestHttp(conformance.TestHttp):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
-        with TemporaryDirectory() as name:
-            async with web_server(Path(name)) as base:
-                near, spec = opened(base)
-                async with far(near, spec) as reader:
-                    yield HttpPlace(Path(name), base, reader, spec)
+        async with super().store() as place, far(place) as there:
+            yield there
 
 
 async def test_what_is_seen_and_asked_goes_both_ways(loop: LoopThread) -> None:
