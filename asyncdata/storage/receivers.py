@@ -13,10 +13,11 @@ threads suffice. A read goes to the loop that has the fewest; each loop has conn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -210,21 +211,23 @@ class _Spread:
 
     async def read_into(self, info: ObjectInfo, start: int, buffer: memoryview, attempt: Attempt) -> int:
         """See `RangeReader.read_into`."""
-        place = self._receivers.choose()
-        self._receivers.under_way[place] += 1
-        try:
-            return await self._reader(place).read_into(info, start, buffer, attempt)
-        finally:
-            self._receivers.under_way[place] -= 1
+        with self._chosen() as reader:
+            return await reader.read_into(info, start, buffer, attempt)
 
     async def open_read(self, url: str, buffer: memoryview, attempt: Attempt) -> tuple[ObjectInfo, int]:
         """See `RangeReader.open_read`."""
-        place = self._receivers.choose()
-        self._receivers.under_way[place] += 1
+        with self._chosen() as reader:
+            return await reader.open_read(url, buffer, attempt)
+
+    @contextlib.contextmanager
+    def _chosen(self) -> Generator[Bodies]:
+        """The reader of the loop that takes the next body, which counts as under way there."""
+        reads, place = self._receivers.under_way, self._receivers.choose()
+        reads[place] += 1
         try:
-            return await self._reader(place).open_read(url, buffer, attempt)
+            yield self._reader(place)
         finally:
-            self._receivers.under_way[place] -= 1
+            reads[place] -= 1
 
     def _reader(self, place: int) -> Bodies:
         while len(self.far) < place:

@@ -19,6 +19,7 @@ import asyncdata as ad
 from asyncdata.runtime.state import delivered
 from asyncdata.runtime.state.document import tracks_from_json, with_checksum
 from fake_gcs import FakeGCS
+from tests.integration.resumed_reads import read_after_resume
 from tests.integration.shards import BUCKET, gs_storage, put_shards, records, shard_bytes
 from tests.samples import samples
 
@@ -264,20 +265,6 @@ def test_little_memory_is_enough(isolate: bool, folder: Path) -> None:
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
-
-
-def read_after_resume(
-    server: FakeGCS, dataset: ad.Dataset, options: ad.Options, count: int
-) -> tuple[Any, list[Any], int]:
-    """Takes so many elements, and goes on from their state in another Runtime: it, what was left, the bytes sent."""
-    with ad.Runtime(options), dataset.iterator() as it:
-        for _ in range(count):
-            next(it)
-        state = state_of(it)
-    before = len(server.journal)
-    with ad.Runtime(options):
-        rest = list(dataset.iterator(state=state))
-    return state, rest, sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])

@@ -1,0 +1,23 @@
+"""What a pipeline reads when it goes on from a state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import asyncdata as ad
+from fake_gcs import FakeGCS
+
+
+def read_after_resume(
+    server: FakeGCS, dataset: ad.Dataset, options: ad.Options, count: int
+) -> tuple[Any, list[Any], int]:
+    """Takes so many elements, and goes on from their state in another Runtime: it, what was left, the bytes sent."""
+    with ad.Runtime(options), dataset.iterator() as it:
+        for _ in range(count):
+            next(it)
+        state = json.loads(json.dumps(it.state_dict()))
+    before = len(server.journal)
+    with ad.Runtime(options):
+        rest = list(dataset.iterator(state=state))
+    return state, rest, sum(entry.sent for entry in list(server.journal)[before:] if entry.range)
