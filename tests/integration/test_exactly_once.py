@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.state import delivered
+from asyncdata.runtime.state import left_in_files
 from tests.integration.shards import write_numbers
 from tests.samples import SOAK, samples
 
@@ -78,8 +78,8 @@ def of_file(path: bytes) -> ad.Dataset:
 @pytest.fixture(autouse=True)
 def always_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can be read where it lies is, however little that saves."""
-    monkeypatch.setattr(delivered, "_DENSE", 0)
-    monkeypatch.setattr(delivered, "_REQUEST_BYTES", 0)
+    monkeypatch.setattr(left_in_files, "_DENSE", 0)
+    monkeypatch.setattr(left_in_files, "_REQUEST_BYTES", 0)
 
 
 class Draw:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import asyncdata as ad
-from asyncdata.runtime.state import delivered
+from asyncdata.runtime.state import left_in_files
 from asyncdata.runtime.state.document import tracks_from_json, with_checksum
 from fake_gcs import FakeGCS
 from tests.integration.resumed_reads import read_after_resume
@@ -37,8 +37,8 @@ def runtime() -> Iterator[None]:
 @pytest.fixture
 def always_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can be read where it lies is, however little that saves."""
-    monkeypatch.setattr(delivered, "_DENSE", 0)
-    monkeypatch.setattr(delivered, "_REQUEST_BYTES", 0)
+    monkeypatch.setattr(left_in_files, "_DENSE", 0)
+    monkeypatch.setattr(left_in_files, "_REQUEST_BYTES", 0)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ An element that datasets were made of counts as delivered once all of theirs are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
@@ -17,8 +17,7 @@ import numpy as np
 
 from asyncdata.memory.advance import Rows, State
 from asyncdata.memory.used import NO_PAIRS
-from asyncdata.runtime.state.left_in_files import LeftInFiles
-from asyncdata.runtime.state.places import Places
+from asyncdata.runtime.state.left_in_files import LeftInFiles, Undelivered, positions_by_track, worth_reading
 from asyncdata.runtime.state.tracks import (
     BEGINNING,
     WHOLE,
@@ -50,13 +49,6 @@ _MOST_PARTS: Final = 1024
 """Arrays of keys that are joined then."""
 
 
-_DENSE: Final = 1.25
-"""If elements lie closer together, all of them are read."""
-
-_REQUEST_BYTES: Final = 1 << 15
-"""What a request costs beside many others, most of which are not waited for."""
-
-
 class _Track:
     """What is known of one track."""
 
@@ -69,7 +61,6 @@ class _Track:
             "keys",
             "known",
             "later",
-            "left",
             "left_bare",
             "open",
             "owner",
@@ -85,7 +76,7 @@ class _Track:
         self.later = saved.later
         self.total = saved.total
         self.bases = deque([(saved.first, saved.state)])
-        self.left, self.left_bare = LeftInFiles(saved.to_read), saved.bare
+        self.left_bare = saved.bare
         # What its step remembers of elements, those that were delivered before a state and those passed on since.
         self.known = saved.keys
         self.keys: list[Rows] = []
@@ -100,7 +91,7 @@ class _Track:
         made.owner, made.step, made.total = self.owner, self.step, self.total
         made.at, made.later = self.at, self.later
         made.bases, made.carried = self.bases.copy(), self.carried.copy()
-        made.left, made.left_bare = self.left.copy(), self.left_bare
+        made.left_bare = self.left_bare
         made.known, made.keys = self.known, list(self.keys)
         made.open = {position: set(tracks) for position, tracks in self.open.items()} if self.open else {}
         made.closed = dict(self.closed)
@@ -120,40 +111,31 @@ class _Track:
         is_delivered = (keys[:, 0] < self.at) | np.isin(keys[:, 0], self.later)
         return np.concatenate((self.known, keys[is_delivered, 1:]))
 
-    def lie(self, places: Places, *, bare: bool) -> None:
-        """Elements that lie in files were passed on."""
-        self.left_bare = bare
-        self.left.add(places)
-        if self.left.parts > _MOST_PARTS:
-            self.forget_delivered()
-
-    def forget_delivered(self) -> None:
-        """It is not needed any more where elements lie that were delivered."""
-        self.left.forget(self.at, self.later)
-
     def saved(self) -> SavedTrack:
         position, (mark, skip) = self.bases[0]
         state = State(mark, skip + self.at - position)
         value = tuple(value for number, value in islice(self.carried, 1) if number <= self.at)
-        made = SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
-        self.forget_delivered()
+        return SavedTrack(self.owner, self.step, self.at, self.later, self.total, state, value=value)
+
+    def later_base(self, known: Rows) -> tuple[int, State, int] | None:
+        """The last place behind the first undelivered element where the input can begin, and how many are left before.
+
+        Args:
+            known: Positions of undelivered elements that lie in files: all that are left there do.
+        """
         for begin, state in self._later_bases():
-            lying = self.left.before(begin, begin - self.at - int(np.searchsorted(self.later, begin)))
-            if lying is not None:
-                if position > self.at or _is_worth(lying, begin - position):
-                    made.state, made.lying, made.begin, made.bare = state, lying.using(None), begin, self.left_bare
-                break
-        return made
+            count = int(known.searchsorted(begin))
+            if count == begin - self.at - int(self.later.searchsorted(begin)):
+                return begin, state, count
+        return None
 
     def _later_bases(self) -> Iterator[tuple[int, State]]:
-        """Where the input can begin behind the first element that was not delivered, the last one first."""
-        if self.left:
-            if self.total is not None and self.total > self.at:
-                yield self.total, BEGINNING
-            for base in reversed(self.bases):
-                if base[0] <= self.at:
-                    return
-                yield base
+        if self.total is not None and self.total > self.at:
+            yield self.total, BEGINNING
+        for base in reversed(self.bases):
+            if base[0] <= self.at:
+                return
+            yield base
 
     def add(self, positions: Rows) -> None:
         """These were delivered, too; in ascending order."""
@@ -193,12 +175,6 @@ class _Track:
         return self.at + len(self.later) == self.total and not self.open.keys() - {WHOLE}
 
 
-def _is_worth(lying: Places, elements: int) -> bool:
-    """Whether it is better to read elements where they lie than to read so many again one after the other."""
-    nbytes, requests = lying.cost()
-    return nbytes * elements // len(lying) > nbytes * _DENSE + requests * _REQUEST_BYTES
-
-
 class Delivered:
     """See the module's docstring.
 
@@ -214,6 +190,7 @@ class Delivered:
         self.refused: str | None = None
         self.bound: str | None = None
         self._tracks: dict[int, _Track] = {}
+        self._left = LeftInFiles()
         self._pending: list[Rows] = []
         self._pending_rows = 0
         self._ended: list[int] = []
@@ -225,13 +202,18 @@ class Delivered:
     def copy(self) -> Delivered:
         """Another one, which knows the same."""
         self._settle()
+        if self._left.has_grown:
+            self._forget_delivered()
         made = Delivered()
         made.refused, made.bound = self.refused, self.bound
         made._tracks = {number: track.copy() for number, track in self._tracks.items()}
+        made._left = self._left.copy()
         return made
 
     def _enter(self, number: int, saved: SavedTrack) -> None:
         self._tracks[number] = _Track(saved)
+        if (left := saved.to_read) is not None:
+            self._left.add(left)
         around = self._tracks.get(saved.owner.track)
         if around is not None:
             around.open.setdefault(saved.owner.position, set()).add(number)
@@ -247,7 +229,8 @@ class Delivered:
         if isinstance(event, Marked):
             track.bases.append((event.position, State(event.mark, 0)))
         elif isinstance(event, Lying):
-            track.lie(event.places, bare=event.bare)
+            track.left_bare = event.bare
+            self._left.add(event.places)
         elif isinstance(event, Keyed):
             track.remember(event.keys)
         else:
@@ -274,6 +257,8 @@ class Delivered:
                     self.feed(used)
                 case Refused() | Bound():
                     self._restrict(event)
+        if self._left.is_long:
+            self._forget_delivered()
 
     def _restrict(self, event: Refused | Bound) -> None:
         """The first reason counts."""
@@ -298,8 +283,7 @@ class Delivered:
         self._pending_rows += len(used)
         if self._pending_rows > _SETTLE_ROWS:
             self._settle()
-            for track in self._tracks.values():
-                track.forget_delivered()
+            self._forget_delivered()
 
     def saved(self, *, in_order: bool = False) -> tuple[SavedTrack, ...]:
         """The tracks for a state: those with something left to deliver, and those of the pipeline itself.
@@ -313,15 +297,48 @@ class Delivered:
             for track in self._tracks.values():
                 self._pending += [used[:-1] for used in track.closed.values()]
             self._settle()
-        found = []
+        found = {}
         for number in sorted(self._tracks):
             track = self._tracks[number]
-            saved = track.saved()
+            found[number] = saved = track.saved()
             saved.number, saved.keys = number, track.delivered_keys()
             if in_order and track.closed:
                 saved.closed = np.array(sorted(track.closed), np.int64)
-            found.append(saved)
-        return tuple(found)
+        self._begin_later(found)
+        return tuple(found.values())
+
+    def _forget_delivered(self) -> None:
+        """It is not needed any more where elements lie that were delivered."""
+        if self._left:
+            numbers = sorted(self._tracks)
+            tracks = [self._tracks[number] for number in numbers]
+            at = np.array([track.at for track in tracks], np.int64)
+            self._left.forget(Undelivered(np.array(numbers, np.int64), at, [track.later for track in tracks]))
+
+    def _begin_later(self, saved: Mapping[int, SavedTrack]) -> None:
+        """Lets inputs begin behind elements that lie in files, where it is better to read these by themselves."""
+        self._forget_delivered()
+        places = self._left.places
+        if places is None:
+            return
+        found = []
+        for number, (row, known) in positions_by_track(places).items():
+            base = self._tracks[number].later_base(known)
+            if base is not None:
+                found.append((number, row, base))
+        if not found:
+            return
+        elements = np.array([begin - self._tracks[number].bases[0][0] for number, _, (begin, _, _) in found])
+        counts = np.array([count for _, _, (_, _, count) in found])
+        rows = np.concatenate([np.arange(row, row + count) for _, row, (_, _, count) in found])
+        is_worth = worth_reading(places.chosen(rows), np.cumsum(counts) - counts, elements)
+        for (number, row, (begin, state, count)), is_better in zip(found, is_worth.tolist(), strict=True):
+            track = self._tracks[number]
+            # It does not go back to where it began.
+            if is_better or track.bases[0][0] > track.at:
+                made = saved[number]
+                made.state, made.begin, made.bare = state, begin, track.left_bare
+                made.lying = places.between(row, row + count)
 
     def _settle(self) -> None:
         touched, self._ended = self._ended, []

@@ -1,31 +1,75 @@
-"""`LeftInFiles`: where those elements of one track lie that were passed on and not delivered yet.
+"""`LeftInFiles`: where those elements lie that were passed on and not delivered yet, of all tracks together.
 
     position   0 1 2 3 4 5 6 7 8 9
     delivered  ■ ■ ■ · ■ ■ · · ■            at = 3, later = 4, 5, 8
     kept             3     6 7   9          a state in front of 8 needs 3, 6 and 7
 
-Elements arrive block by block, and are forgotten some time after they were delivered.
+Elements arrive block by block, and are forgotten some time after they were delivered. There may be hundreds of tracks,
+each with few elements: what is done to them is done to all at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.memory.advance import Rows
 from asyncdata.runtime.state.places import Places
 
+_MOST_PARTS: Final = 1024
+"""Blocks of elements that are kept until it is looked which of them were delivered."""
 
-class LeftInFiles:
-    """See the module's docstring.
+_DENSE: Final = 1.25
+"""If elements lie closer together, all of them are read."""
 
-    Args:
-        places: Of those that are left in the beginning, in the order of their positions, with these.
+_REQUEST_BYTES: Final = 1 << 15
+"""What a request costs beside many others, most of which are not waited for."""
+
+_POSITION_BITS: Final = 40
+
+
+class Undelivered(NamedTuple):
+    """What was not delivered of tracks.
+
+    Attributes:
+        numbers: Of the tracks, in ascending order.
+        at: The first position of each that was not delivered.
+        later: Positions behind it that were, in ascending order, of each.
     """
 
-    __slots__ = ("_parts",)
+    numbers: Rows
+    at: Rows
+    later: Sequence[Rows]
 
-    def __init__(self, places: Places | None = None) -> None:
-        self._parts: list[Places] = [] if places is None else [places]
+    def select(self, pairs: Rows) -> Rows:
+        """Which of these (track, position) are not delivered, by both; none of tracks that are not known any more."""
+        track = np.searchsorted(self.numbers, pairs[:, 0])
+        known = np.flatnonzero(self.numbers[np.minimum(track, len(self.numbers) - 1)] == pairs[:, 0])
+        track, position = track[known], pairs[known, 1]
+        left = position >= self.at[track]
+        known, keys = known[left], (track[left] << _POSITION_BITS) + position[left]
+        order = np.argsort(keys)
+        known, keys = known[order], keys[order]
+        counts = [len(later) for later in self.later]
+        if any(counts):
+            delivered = np.concatenate(self.later) + np.repeat(np.arange(len(counts)) << _POSITION_BITS, counts)
+            place = np.minimum(np.searchsorted(delivered, keys), len(delivered) - 1)
+            known = known[delivered[place] != keys]
+        rows: Rows = known
+        return rows
+
+
+class LeftInFiles:
+    """See the module's docstring."""
+
+    __slots__ = ("_added", "_kept", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[Places] = []
+        self._kept = self._added = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -34,44 +78,57 @@ class LeftInFiles:
         """Another one, which knows the same."""
         made = LeftInFiles()
         made._parts = self._parts.copy()
+        made._kept, made._added = self._kept, self._added
         return made
 
     def add(self, places: Places) -> None:
-        """The next elements were passed on."""
+        """Elements were passed on; each uses up one position."""
         self._parts.append(places)
+        self._added += len(places)
 
     @property
-    def parts(self) -> int:
-        """How many blocks are kept."""
-        return len(self._parts)
+    def is_long(self) -> bool:
+        """Whether there are so many blocks that it is time to forget."""
+        return len(self._parts) > _MOST_PARTS
 
-    def forget(self, at: int, later: Rows) -> None:
-        """Lets go of what was delivered: all in front of a position, and later ones."""
-        if not self._parts:
-            return
+    @property
+    def has_grown(self) -> bool:
+        """Whether more elements were passed on since than were kept: so forgetting costs a few steps an element."""
+        return self._added > self._kept
+
+    def forget(self, undelivered: Undelivered) -> None:
+        """Lets go of what was delivered."""
         places = Places.concat(self._parts)
-        positions = positions_of(places)
-        place = np.searchsorted(later, positions)
-        is_left = positions >= at
-        inside = place < len(later)
-        is_left[inside] &= later[place[inside]] != positions[inside]
-        if not is_left.all():
-            places = places.chosen(np.flatnonzero(is_left))
-        self._parts = [places] if len(places) else []
+        kept = undelivered.select(_pairs(places))
+        self._parts = [places.chosen(kept)] if len(kept) else []
+        self._kept, self._added = len(kept), 0
 
-    def before(self, position: int, count: int) -> Places | None:
-        """The elements in front of a position, where so many are left; None if not all of them are known.
-
-        To be asked once those that were delivered are forgotten.
-        """
-        if not self._parts:
-            return None
-        (places,) = self._parts
-        known = int(np.searchsorted(positions_of(places), position))
-        return places.chosen(np.arange(known)) if known == count else None
+    @property
+    def places(self) -> Places | None:
+        """All of them by track and position, once those that were delivered are forgotten; None if there are none."""
+        return self._parts[0] if self._parts else None
 
 
-def positions_of(places: Places) -> Rows:
-    """The position of each element, of which each uses up one."""
+def positions_by_track(places: Places) -> dict[int, tuple[int, Rows]]:
+    """The first row of each track, and its positions; rows are by track and position."""
+    tracks, positions = _pairs(places).T
+    begins = [0, *(np.flatnonzero(tracks[1:] != tracks[:-1]) + 1).tolist()]
+    ends = [*begins[1:], len(tracks)]
+    return {int(tracks[a]): (a, positions[a:b]) for a, b in zip(begins, ends, strict=True)}
+
+
+def worth_reading(places: Places, begins: Rows, elements: Rows) -> npt.NDArray[np.bool_]:
+    """Where it is better to read elements where they lie than to read all elements that lie among them.
+
+    Args:
+        places: Of the elements, those of each part in the order of their positions.
+        begins: Row that each part begins with.
+        elements: How many would be read otherwise.
+    """
+    nbytes, requests = places.costs(begins)
+    return nbytes * elements // np.diff(begins, append=len(places)) > nbytes * _DENSE + requests * _REQUEST_BYTES
+
+
+def _pairs(places: Places) -> Rows:
     assert places.used is not None
-    return places.used.pairs[:, 1]
+    return places.used.pairs

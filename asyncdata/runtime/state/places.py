@@ -175,6 +175,10 @@ class Places:
         used = None if self.used is None else self.used.pick(rows)
         return Places(self.origin[rows], self.sizes[rows], self._versions, used, turns)
 
+    def between(self, start: int, stop: int) -> Places:
+        """Neighbouring rows, without what they use up and when they are needed."""
+        return Places(self.origin[start:stop], self.sizes[start:stop], self._versions)
+
     def using(self, used: Used | None) -> Places:
         """The same rows, which use up something else of tracks."""
         return Places(self.origin, self.sizes, self._versions, used)
@@ -196,18 +200,25 @@ class Places:
 
     # --- to be read --------------------------------------------------------------------------------------------
 
-    def _in_place(self) -> _InPlace:
-        order = by_place(self.origin)
+    def _in_place(self, order: Rows) -> _InPlace:
         file, record, _, offset = self.origin[order].T
         sizes = self.sizes[order] + _AROUND if self.sizes.any() else guessed(file, record, offset)
         gaps = np.maximum(offset[1:] - offset[:-1] - sizes[:-1], 0)
-        joined = joinable(gaps, file[1:] == file[:-1], _MOST_GAPS * int(sizes.sum()))
+        follows = (file[1:] == file[:-1]) & (offset[1:] >= offset[:-1])
+        joined = joinable(gaps, follows, _MOST_GAPS * int(sizes.sum()))
         return _InPlace(order, file, record, offset, sizes, gaps, joined)
 
-    def cost(self) -> tuple[int, int]:
-        """Their bytes, and how many requests it takes to read them."""
-        rows = self._in_place()
-        return int(rows.sizes.sum()), len(self) - int(rows.joined.sum())
+    def costs(self, begins: Rows) -> tuple[Rows, Rows]:
+        """The bytes of the rows in each part, and about how many requests it takes to read them as they follow.
+
+        Args:
+            begins: Row that each part begins with; the first one with the first row.
+        """
+        rows = self._in_place(np.arange(len(self)))
+        is_asked = np.ones(len(self), bool)
+        is_asked[1:] = ~rows.joined
+        is_asked[begins] = True
+        return np.add.reduceat(rows.sizes, begins), np.add.reduceat(is_asked, begins, dtype=np.int64)
 
     def spans(self, most_bytes: int) -> list[RowSpan]:
         """What is read together: by file and offset, or that first which is needed first.
@@ -217,7 +228,7 @@ class Places:
         """
         if self._turns is not None:
             most_bytes = min(most_bytes, _IN_TURN_BYTES)
-        order, file, record, offset, sizes, _, joined = self._in_place()
+        order, file, record, offset, sizes, _, joined = self._in_place(by_place(self.origin))
         begins = [0] if len(order) else []
         starts, ends = offset.tolist(), (offset + sizes).tolist()
         for row, is_joined in enumerate(joined.tolist(), 1):

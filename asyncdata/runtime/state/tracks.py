@@ -425,12 +425,18 @@ def to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
         "keys": {str(number): track.keys.ravel() for number, track in enumerate(tracks) if len(track.keys)},
         "values": {str(number): track.value for number, track in enumerate(tracks) if track.value},
         "closed": {str(number): track.closed for number, track in enumerate(tracks) if len(track.closed)},
-        "lying": {
-            str(number): {"begin": track.begin, "places": track.lying, "bare": track.bare}
-            for number, track in enumerate(tracks)
-            if track.lying is not None
-        },
+        **_lying_to_saved(tracks),
     }
+
+
+def _lying_to_saved(tracks: Sequence[SavedTrack]) -> dict[str, Any]:
+    """All elements that lie in files as one table, because each track has few of them."""
+    found = [(number, track, track.lying) for number, track in enumerate(tracks) if track.lying is not None]
+    if not found:
+        return {}
+    numbers = [(number, len(places), track.begin, track.bare) for number, track, places in found]
+    places = Places.concat([places for *_, places in found])
+    return {"lying": {"numbers": np.array(numbers, np.int64).ravel(), "places": places}}
 
 
 def from_saved(value: Any) -> tuple[SavedTrack, ...]:
@@ -443,7 +449,7 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
     """
     numbers, later = np.asarray(value["numbers"]), np.asarray(value["later"])
     states, branches, all_keys = value["states"], value["branches"], value.get("keys", {})
-    values, all_closed, all_lying = (value.get(key, {}) for key in ("values", "closed", "lying"))
+    values, all_closed = (value.get(key, {}) for key in ("values", "closed"))
     if numbers.dtype != np.int64 or later.dtype != np.int64 or numbers.shape != (6 * len(states),):
         raise ValueError("the numbers of tracks")
     # Before version 3 they were numbered anew in every state.
@@ -478,17 +484,24 @@ def from_saved(value: Any) -> tuple[SavedTrack, ...]:
         total_known = None if total == _UNKNOWN else total
         made = SavedTrack(owner, step, at, behind, total_known, state, keys.reshape(-1, 2), carried)
         made.closed, made.number = closed, int(own[number])
-        if str(number) in all_lying:
-            made.lying, made.begin, made.bare = _lying(made, **all_lying[str(number)])
         tracks.append(made)
+    if "lying" in value:
+        _lie(tracks, **value["lying"])
     return tuple(tracks)
 
 
-def _lying(track: SavedTrack, places: Any, begin: Any, bare: Any) -> tuple[Places, int, bool]:
-    """The elements of a track that lie in files; all of those in front of `begin` that were not delivered do."""
-    if not isinstance(places, Places) or type(begin) is not int or type(bare) is not bool:
-        raise TypeError("where elements of a track lie")
-    missing = begin - track.at - int(np.searchsorted(track.later, begin))
-    if missing != len(places) or missing < 1 or (track.total is not None and begin > track.total):
-        raise ValueError("how many elements of a track lie in files")
-    return places, begin, bare
+def _lie(tracks: Sequence[SavedTrack], numbers: Any, places: Any) -> None:
+    """Tells tracks which of their elements lie in files: all of those in front of `begin` that were not delivered."""
+    table = np.asarray(numbers)
+    if not isinstance(places, Places) or table.dtype != np.int64 or table.ndim != 1:
+        raise TypeError("where elements of tracks lie")
+    row = 0
+    for number, count, begin, bare in table.reshape(-1, 4).tolist():
+        track = tracks[number]
+        missing = begin - track.at - int(np.searchsorted(track.later, begin))
+        if number < 0 or missing != count or count < 1 or (track.total is not None and begin > track.total):
+            raise ValueError("how many elements of a track lie in files")
+        track.lying, track.begin, track.bare = places.between(row, row + count), begin, bool(bare)
+        row += count
+    if row != len(places):
+        raise ValueError("how many elements lie in files")

@@ -10,6 +10,7 @@ import pytest
 from asyncdata.memory.advance import State
 from asyncdata.memory.used import Used
 from asyncdata.runtime.state import delivered as delivered_module
+from asyncdata.runtime.state import left_in_files
 from asyncdata.runtime.state.delivered import Delivered
 from asyncdata.runtime.state.json_codec import from_json, to_json
 from asyncdata.runtime.state.places import Places
@@ -72,46 +73,76 @@ def lying(track: int, first: int, last: int, nbytes: int = 100) -> Lying:
 @pytest.mark.parametrize("seed", range(samples(30, 2000)))
 def test_what_lies_in_files_is_all_that_is_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In front of the place where the input goes on, through states of states; some elements lie nowhere."""
-    monkeypatch.setattr(delivered_module, "_DENSE", 0)
-    monkeypatch.setattr(delivered_module, "_REQUEST_BYTES", 0)
+    monkeypatch.setattr(left_in_files, "_DENSE", 0)
+    monkeypatch.setattr(left_in_files, "_REQUEST_BYTES", 0)
     monkeypatch.setattr(delivered_module, "_SETTLE_ROWS", 20)
     draw = random.Random(seed)
-    total = draw.randint(1, 90)
-    nowhere = draw.choice([total, draw.randrange(total)])
+    sources = [_Source(number, draw) for number in sorted(draw.sample([3, 4, 70, 2**45], draw.randint(1, 4)))]
     delivered = Delivered()
-    delivered.hear([Begun(3, Owner(), 0)])
-    read, left, saw = 0, set(range(total)), 0
-    while left:
-        for _ in range(draw.randint(0, 3)):
-            count = min(draw.randint(1, 12), total - read)
-            if draw.random() < 0.4:
-                delivered.hear([Marked(3, read, f"mark {read}")])
-            if count and not read <= nowhere < read + count:
-                delivered.hear([lying(3, read, read + count)])
-            read += count
-            if not count:
-                delivered.hear([Ended(3, total)])
-        known = [position for position in left if position < read]
-        part = draw.sample(known, draw.randint(0, min(len(known), 12)))
-        left -= set(part)
-        delivered.feed(used(*((3, position) for position in part)))
-        (track,) = from_saved(from_json(to_json(to_saved(delivered.copy().saved()))))
-        assert positions(track) == set(range(total)) - left
-        missing = [position for position in sorted(left) if position < track.first]
-        if track.lying is None:
-            assert not missing
-            continue
-        saw += 1
-        assert track.missing.tolist() == missing
-        assert track.lying.origin[:, 1].tolist() == [2 * position for position in missing]
-        assert not any(position == nowhere for position in missing)
-        at_the_end = track.first == track.total
-        assert track.state == State(None if at_the_end else f"mark {track.first}", 0)
+    delivered.hear([Begun(source.number, Owner(), source.number) for source in sources])
+    while any(source.left for source in sources):
+        for source in sources:
+            source.read_on(delivered, draw)
+        part = [pair for source in sources for pair in source.deliver(draw)]
+        delivered.feed(used(*draw.sample(part, len(part))))
+        saved = from_saved(from_json(to_json(to_saved(delivered.copy().saved()))))
+        assert [track.number for track in saved] == [source.number for source in sources]
+        for source, track in zip(sources, saved, strict=True):
+            source.check(track)
         if draw.random() < 0.3:
             # Another pipeline begins there; it reads again what was behind.
-            delivered = Delivered((track,))
-            read = track.first
-    assert saw or nowhere < total or total < 20
+            delivered = Delivered(saved)
+            for source, track in zip(sources, saved, strict=True):
+                source.begin_at(track)
+
+
+class _Source:
+    """A track of some elements, one of which may lie nowhere."""
+
+    def __init__(self, number: int, draw: random.Random) -> None:
+        self.number = number
+        self.total = draw.randint(1, 90)
+        self.nowhere = draw.choice([self.total, draw.randrange(self.total)])
+        self.left = set(range(self.total))
+        self.read = 0
+        self.bases = {0}
+        self.lying: set[int] = set()
+
+    def read_on(self, delivered: Delivered, draw: random.Random) -> None:
+        for _ in range(draw.randint(0, 3)):
+            count = min(draw.randint(1, 12), self.total - self.read)
+            if draw.random() < 0.4:
+                delivered.hear([Marked(self.number, self.read, f"mark {self.read}")])
+                self.bases.add(self.read)
+            if count and not self.read <= self.nowhere < self.read + count:
+                delivered.hear([lying(self.number, self.read, self.read + count)])
+                self.lying |= {*range(self.read, self.read + count)}
+            self.read += count
+            if not count:
+                delivered.hear([Ended(self.number, self.total)])
+                self.bases.add(self.total)
+
+    def deliver(self, draw: random.Random) -> list[tuple[int, int]]:
+        known = [position for position in self.left if position < self.read]
+        part = draw.sample(known, draw.randint(0, min(len(known), 12)))
+        self.left -= set(part)
+        return [(self.number, position) for position in part]
+
+    def begin_at(self, track: SavedTrack) -> None:
+        self.read = track.first
+        self.bases = {track.first} | ({track.total} if track.total is not None else set())
+        self.lying = set(track.missing.tolist())
+
+    def check(self, track: SavedTrack) -> None:
+        assert positions(track) == set(range(self.total)) - self.left
+        bases = [base for base in self.bases if base > track.at and {n for n in self.left if n < base} <= self.lying]
+        assert track.first == max(bases, default=track.at)
+        missing = [position for position in sorted(self.left) if position < track.first]
+        assert track.missing.tolist() == missing
+        assert (track.lying is not None) == bool(missing)
+        if track.lying is not None:
+            assert track.lying.origin[:, 1].tolist() == [2 * position for position in missing]
+            assert track.state == State(None if track.first == track.total else f"mark {track.first}", 0)
 
 
 def test_elements_that_lie_close_together_are_read_on() -> None:
