@@ -33,6 +33,10 @@ _MOST_GAPS: Final = 2
 _IN_TURN_BYTES: Final = 1 << 18
 """Of a span of rows that are needed one after the other: the first ones do not wait for many others."""
 
+_FIRST: Final = 64
+_FIRST_BYTES: Final = 1 << 15
+"""So many rows that are needed first are in spans of their own, with so few bytes that none waits for many others."""
+
 _AROUND: Final = 16
 """What a format puts around a record, at the most."""
 
@@ -226,22 +230,29 @@ class Places:
         Args:
             most_bytes: Of a span, unless it is of one row.
         """
-        if self._turns is not None:
-            most_bytes = min(most_bytes, _IN_TURN_BYTES)
-        order, file, record, offset, sizes, _, joined = self._in_place(by_place(self.origin))
-        begins = [0] if len(order) else []
+        order = by_place(self.origin)
+        if self._turns is None:
+            return self._spans(order, most_bytes)
+        last = np.sort(self._turns)[:_FIRST][-1:]
+        is_first = self._turns[order] <= last
+        spans = self._spans(order[is_first], _FIRST_BYTES)
+        spans += self._spans(order[~is_first], min(most_bytes, _IN_TURN_BYTES))
+        return sorted(spans, key=lambda span: int(self._turns[span.rows].min()))  # type: ignore[index]  # they are known
+
+    def _spans(self, order: Rows, most_bytes: int) -> list[RowSpan]:
+        """The spans of some rows, which are by file and offset."""
+        if not len(order):
+            return []
+        order, file, record, offset, sizes, _, joined = self._in_place(order)
+        begins = [0]
         starts, ends = offset.tolist(), (offset + sizes).tolist()
         for row, is_joined in enumerate(joined.tolist(), 1):
             if not is_joined or ends[row] - starts[begins[-1]] > most_bytes:
                 begins.append(row)
-        spans = [
+        return [
             RowSpan(int(file[a]), int(record[a]), starts[a], ends[b - 1] - starts[a], record[a:b], order[a:b])
             for a, b in zip(begins, [*begins[1:], len(order)], strict=True)
         ]
-        if self._turns is None or not spans:
-            return spans
-        first = np.minimum.reduceat(self._turns[order], begins)
-        return [spans[n] for n in np.argsort(first, kind="stable").tolist()]
 
 
 def by_place(origin: Rows) -> Rows:

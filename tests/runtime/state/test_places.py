@@ -85,6 +85,22 @@ def test_spans_contain_each_row_once(seed: int) -> None:
     assert sum(span.nbytes for span in spans) <= 3 * (sizes.sum() + 16 * len(sizes))
 
 
+@pytest.mark.parametrize("seed", range(samples(50, 2000)))
+def test_rows_that_are_needed_first_are_in_short_spans(seed: int) -> None:
+    """Those 64 are with few others; each row is in one span, and what is needed sooner comes first."""
+    places = drawn(seed, 1 + seed % 200)
+    count = len(places)
+    turns = np.array(random.Random(seed).sample(range(1000), count), np.int64)
+    spans = places.chosen(np.arange(count), turns).spans(1 << 20)
+    assert sorted(np.concatenate([span.rows for span in spans]).tolist()) == list(range(count))
+    begins = [int(turns[span.rows].min()) for span in spans]
+    assert begins == sorted(begins)
+    first = set(np.argsort(turns)[:64].tolist())
+    for span in spans:
+        if first & set(span.rows.tolist()):
+            assert span.nbytes <= 1 << 15 or len(span.rows) == 1
+
+
 @pytest.mark.parametrize("seed", range(samples(20, 500)))
 def test_sizes_are_guessed_from_offsets(seed: int) -> None:
     """Of records of one size the guess is right, where two rows of a file tell."""

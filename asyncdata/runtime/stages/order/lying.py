@@ -178,10 +178,14 @@ class LyingBuffer:
                 )
         return found
 
-    async def aclose(self) -> None:
-        """Ends what is being read."""
-        for reading in self._readings:
+    async def recall(self) -> None:
+        """Nothing is on its way any more: all that still lies elsewhere may be read in another order."""
+        while self._readings:
+            reading = self._readings[-1]
             await reading.ahead.aclose()
             while reading.ahead.items:
                 reading.ahead.take().release()
             await reading.stage.aclose()
+            self._readings.pop()
+        self._coming[:] = -1
+        self.begun = False

@@ -174,7 +174,9 @@ class PickedStage(Stage):
         piece = _Piece(slab, deque())
         for order, (span, at, nbytes) in enumerate(asked):
             file, info = self._files[span.file]
-            read = file.io.read(self._budget.slabs, slab, at, nbytes, info, span.offset, (0, order))
+            read = file.io.read(
+                self._budget.slabs, slab, at, nbytes, info, span.offset, (0, 2 * len(self._pieces), order)
+            )
             piece.parts.append((span, slab.offset + at, nbytes, read))
         return piece
 

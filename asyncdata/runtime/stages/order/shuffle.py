@@ -190,10 +190,10 @@ class ShuffleStage(Stage):
 
     async def _pull_lying(self, lying: LyingBuffer, limit: int) -> Block | None:
         """`_pull`, as long as rows of the buffer lie elsewhere."""
-        if not self._full:
-            await self._fill_behind(lying)
         if not lying.begun:
             self._read_ahead(lying)
+        if not self._full:
+            await self._fill_behind(lying)
         while self._skipped and not self._ended:
             block = await self._next_input(min(BLOCK_ROWS, self._skipped))
             if block is not None and len(block):
@@ -233,12 +233,15 @@ class ShuffleStage(Stage):
             _, origins, sizes = self._known(origin, self._columns[:-2], self._numbers)
             lying.extend(origins, sizes, history)
         self._numbers = np.zeros(len(self), np.int64)
+        if self._ended:
+            # Elements are drawn in another order than was thought.
+            await lying.recall()
 
     def _read_ahead(self, lying: LyingBuffer) -> None:
         """Starts to read what will be drawn."""
-        size = len(self)
-        # A buffer that is not full is one that the input does not fill up any more.
-        found = turns(self._key, self._marker.rows, size, full=size == self._size, least=self._skipped)
+        # A buffer that is not full is one that the input fills up first, or one that it does not fill up any more.
+        size = len(self) if self._full else self._size
+        found = turns(self._key, self._marker.rows, size, full=size == self._size, least=self._skipped)[: len(self)]
         lying.read(found, np.flatnonzero(found >= self._skipped))
 
     def _pass(self, block: Block, lying: LyingBuffer) -> None:
@@ -330,7 +333,7 @@ class ShuffleStage(Stage):
         else:
             self._columns = [column.pick(lying.rows) for column in self._columns]
         self._numbers = np.zeros(self._kept, np.int64)
-        await lying.aclose()
+        await lying.recall()
 
     def _arrange(self, order: Rows) -> None:
         """The rows that were read for the buffer, each in its slot."""
@@ -530,7 +533,7 @@ class ShuffleStage(Stage):
             block.release()
         left = np.array(self._places, np.int64)
         if self._lying is not None:
-            await self._lying.aclose()
+            await self._lying.recall()
             left = self._lying.compact(self._places)
             self._lying = None
         for column in self._columns:

@@ -77,9 +77,12 @@ class Numbers(Stage):
 
 
 def resumed(
-    draw: random.Random, buffer: list[int], rest: list[int], size: int, drawn: int, skip: int
+    draw: random.Random, buffer: list[int], rest: list[int], size: int, skip: int | None
 ) -> tuple[list[int], list[int], list[int]]:
-    """A shuffle that goes on with this buffer: what it delivers, what was read of the buffer, as it comes, and when."""
+    """A shuffle that goes on with this buffer: what it delivers, what was read of the buffer, as it comes, and when.
+
+    Without a number of outputs to skip, the buffer had no order, and the input fills it up.
+    """
     read: list[int] = []
     when: list[int] = []
 
@@ -96,9 +99,11 @@ def resumed(
             size,
             KEY,
             Pick(pick, {0}, is_sized=False),
+            wanted(buffer) if skip is None else None,
         )
-        mark = {"drawn": drawn, "places": wanted(buffer), "next": 0, "row": 0, "input": State(None, 0), "skip": skip}
-        stage.restore(mark)
+        if skip is not None:
+            state = State(None, 0)
+            stage.restore({"drawn": 0, "places": wanted(buffer), "next": 0, "row": 0, "input": state, "skip": skip})
         pull = stage.pull
 
         async def noted(limit: int) -> Block | None:
@@ -126,7 +131,7 @@ def test_only_what_is_delivered_is_read(seed: int) -> None:
     skip = min(skip, count)
     buffer, rest = list(range(count))[:size], list(range(count))[size:]
     expected = oracle.shuffle(range(count), size, drawing(KEY))[skip:]
-    elements, read, _ = resumed(draw, buffer, rest, size, 0, skip)
+    elements, read, _ = resumed(draw, buffer, rest, size, skip)
     assert elements == expected
     assert len(read) == len(set(read))
     needed = {element for element in expected if element < size}
@@ -153,9 +158,29 @@ def test_the_first_outputs_do_not_wait_for_the_last_rows() -> None:
     """Rows are read by the turn of their slots, a few ahead of what leaves."""
     draw = random.Random(2)
     size = 5000
-    _, read, when = resumed(draw, list(range(size)), list(range(size, 3 * size)), size, 0, 0)
+    _, read, when = resumed(draw, list(range(size)), list(range(size, 3 * size)), size, 0)
     assert when[0] < size / 4
     assert set(read) <= set(range(size))
+
+
+@pytest.mark.parametrize("seed", range(samples(100, 3000)))
+def test_the_input_fills_up_a_buffer_without_an_order(seed: int) -> None:
+    """Whether it can or not: everything comes once, those first that were drawn first from a buffer of all of them."""
+    draw = random.Random(seed)
+    size = draw.choice([1, 2, 7, 30, 200])
+    count = draw.randint(1, size)
+    rest = list(range(count, count + draw.choice([0, size - count, draw.randint(0, 3 * size)])))
+    elements, read, _ = resumed(draw, list(range(count)), rest, size, None)
+    assert elements == oracle.shuffle([*range(count), *rest], size, drawing(KEY))
+    assert set(read) == set(range(count))
+
+
+@pytest.mark.parametrize("inputs", [0, 2000, 30_000])
+def test_its_first_outputs_do_not_wait_for_the_last_rows(inputs: int) -> None:
+    """Nor where the input ends before the buffer is full: then they are drawn in another order than was thought."""
+    _, read, when = resumed(random.Random(2), list(range(5000)), list(range(5000, 5000 + inputs)), 10_000, None)
+    assert when[0] < 2500
+    assert set(read) == set(range(5000))
 
 
 def test_rows_that_lie_elsewhere_are_an_error() -> None:
