@@ -27,6 +27,7 @@ BENCHMARKS: Final = (
     "remote",
     "resume",
     "resume_peers",
+    "state_rate",
     "noisy_trainer",
     "hdfs_read",
     "fake_gcs_server",

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
         pytest.param(("remote", "--work", "blobs", "tiny", "--only", "clear"), 18, marks=pytest.mark.soak),
         (("resume",), 6),
         pytest.param(("resume_peers", "--python", "/nowhere"), 1, marks=pytest.mark.soak),
+        pytest.param(("state_rate",), 4, marks=pytest.mark.soak),
         pytest.param(("latency_hiding",), 2, marks=pytest.mark.soak),
         pytest.param(("autotune", "--only", "sleeping async map", "tiny records"), 2, marks=pytest.mark.soak),
         pytest.param(("range_read", "--only", "http", "paced"), 16, marks=pytest.mark.soak),
