@@ -101,7 +101,8 @@ def over_files(urls: Node, open_file: Callable[..., Node], num_parallel_reads: i
         cycle_length=_CYCLE if reads == -1 else (reads or 1),
         block_length=1,
         parallelism=None,
-        deterministic=None,
+        # One file after the other is an order, as that of `flat_map`.
+        deterministic=True if reads in {None, 1} else None,
     )
 
 

@@ -35,6 +35,10 @@ def test_what_steps_say_counts_more_than_the_option() -> None:
     """As with tf.data's ``options.deterministic``."""
     plan = D.range(9).map(abs, 2).map(repr, 2, deterministic=True)._node
     assert unordered_part(plan, deterministic=False).causes == ("map(abs)",)
+    files = ad.TFRecordDataset(["a", "b"])._node
+    assert unordered_part(files, deterministic=False).causes == ()
+    in_turn = ad.TFRecordDataset(["a", "b"], num_parallel_reads=2)._node
+    assert unordered_part(in_turn, deterministic=False).causes
 
 
 @pytest.mark.parametrize(
