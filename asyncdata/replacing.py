@@ -12,17 +12,38 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from asyncdata.errors import AsyncdataError, refused
+
 _NO_SUCH_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
 """Some network file systems cannot make a directory durable."""
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Generator[BinaryIO]:
+def replacing(path: Path, what: str, stage: str) -> Generator[BinaryIO]:
     """A new file for writing, which takes the place of `path` when the block ends without an error.
 
     It lies in the same directory until then, as ``.name.….partial``, and is locked. If the process is killed, the next
     call for the same path removes it.
+
+    Args:
+        path: The file.
+        what: It is, for an error.
+        stage: Who writes it, for an error.
+
+    Raises:
+        SystemResourceError: It cannot be written; names the path, and what can be done.
     """
+    try:
+        with _replacing(path) as file:
+            yield file
+    except AsyncdataError:
+        raise
+    except OSError as error:
+        raise refused(f"{what} cannot be written", error, url=str(path), stage=stage) from error
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Generator[BinaryIO]:
     _remove_left_behind(path)
     partial, file = _locked(path)
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from asyncdata import arguments
-from asyncdata.errors import ObjectNotFoundError, StateError, StorageError, SystemResourceError, refused
+from asyncdata.errors import ObjectNotFoundError, StateError, StorageError
 from asyncdata.options import Options, read_environment
 from asyncdata.replacing import replacing
 from asyncdata.runtime.state.description import FileCursor, StateDescription, describe, diff
@@ -181,16 +181,11 @@ def _check_size(size: int, url: str) -> None:
 
 def _write_files(url: str, data: bytes, beside: Mapping[str, bytes]) -> None:
     """The listings first: there is no state without its listings."""
-    try:
-        for place, body in [*beside.items(), (url, data)]:
-            path = Path(path_of(place))
-            if place == url or not path.is_file() or path.stat().st_size != len(body):
-                with replacing(path) as file:
-                    file.write(body)
-    except SystemResourceError:
-        raise
-    except OSError as error:
-        raise refused("the state cannot be written", error, url=url) from error
+    for place, body in [*beside.items(), (url, data)]:
+        path = Path(path_of(place))
+        if place == url or not path.is_file() or path.stat().st_size != len(body):
+            with replacing(path, "the state", "state.save") as file:
+                file.write(body)
 
 
 def _read_file(url: str) -> bytes:

@@ -20,7 +20,7 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     """And nothing else."""
     path = tmp_path / "state"
     path.write_bytes(b"old")
-    with pytest.raises(TypeError), replacing(path) as file:
+    with pytest.raises(TypeError), replacing(path, "the state", "test") as file:
         file.write(cast("Any", "no bytes"))
     assert path.read_bytes() == b"old"
     assert partials(tmp_path) == []
@@ -32,7 +32,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) ->
     body = f"""
 from pathlib import Path
 from asyncdata.replacing import replacing
-with replacing(Path({str(path)!r})) as file:
+with replacing(Path({str(path)!r}), "the state", "test") as file:
     file.write(b"half")
     file.flush()
     say("writing")
@@ -46,11 +46,11 @@ with replacing(Path({str(path)!r})) as file:
     others = [".other.json.0123abcd.partial", ".state[1].json.notes.partial", ".state1.json.0123abcd.partial"]
     for name in others:
         (tmp_path / name).write_bytes(b"")
-    with replacing(path) as living:
+    with replacing(path, "the state", "test") as living:
         living.write(b"one")
         assert left not in partials(tmp_path)
         (mine,) = set(partials(tmp_path)) - set(others)
-        with replacing(path) as file:
+        with replacing(path, "the state", "test") as file:
             file.write(b"two")
         assert mine in partials(tmp_path)
     assert path.read_bytes() == b"one"
@@ -66,7 +66,7 @@ from asyncdata.replacing import replacing
 
 def write(number):
     for _ in range(50):
-        with replacing(Path({str(path)!r})) as file:
+        with replacing(Path({str(path)!r}), "the state", "test") as file:
             file.write(b"%d" % number * 1000)
 
 threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]

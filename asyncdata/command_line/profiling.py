@@ -103,7 +103,7 @@ def _ask(arguments: argparse.Namespace, results: ResultPrinter) -> int:
         path = Path(arguments.out).absolute()
         path = path.with_stem(f"{path.stem}-{number + 1}") if number else path
         text = answer["html"] if path.suffix == ".html" else json.dumps(answer["document"])
-        with replacing(path) as file:
+        with replacing(path, "the report", "asyncdata profile") as file:
             file.write(text.encode("utf-8", "xmlcharrefreplace"))
         reports.append(str(path))
         for name, stack in answer["stacks"].items():

@@ -199,5 +199,5 @@ class _Position(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not
         self._path.unlink(missing_ok=True)
 
     def _save(self) -> None:
-        with replacing(self._path) as file:
+        with replacing(self._path, "the state", type(self).__name__) as file:
             file.write(json.dumps(self._feed.state_dict(), allow_nan=False).encode())

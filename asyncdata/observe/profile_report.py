@@ -127,11 +127,11 @@ class ProfileReport:
             path: The file.
 
         Raises:
-            OSError: It cannot be written.
+            SystemResourceError: It cannot be written.
             ValueError: The profile was made without a trace.
         """
         text = self.to_chrome_trace()
-        with replacing(Path(path)) as file:
+        with replacing(Path(path), "the trace", "profile") as file:
             file.write(text.encode())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -141,10 +141,10 @@ class ProfileReport:
             path: The file.
 
         Raises:
-            OSError: It cannot be written.
+            SystemResourceError: It cannot be written.
         """
         text = self.to_json() if os.fspath(path).endswith(".json") else self.to_html()
-        with replacing(Path(path)) as file:
+        with replacing(Path(path), "the report", "profile") as file:
             file.write(text.encode("utf-8", "xmlcharrefreplace"))  # names of files may be no text
 
 

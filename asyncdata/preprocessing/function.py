@@ -19,6 +19,7 @@ import numpy as np
 
 from asyncdata import arguments
 from asyncdata.memory.ragged import RaggedArray
+from asyncdata.replacing import replacing
 
 FORMAT: Final = "asyncdata preprocessing"
 VERSION: Final = 1
@@ -84,12 +85,8 @@ def write(path: str | os.PathLike[str], text: str) -> None:
         raise ValueError(
             f"only local files are written; write the text of to_json() to {arguments.shown(place)} yourself"
         )
-    beside = Path(f"{place}.{os.getpid()}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(place)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(Path(place), "the function", "preprocessing") as file:
+        file.write(text.encode())
 
 
 def on_values(function: Callable[[np.ndarray[Any, Any]], Any], leaf: Any) -> Any:

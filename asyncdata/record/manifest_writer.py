@@ -56,7 +56,7 @@ def write_manifest(
     # A separate thread, so that it also works inside a running event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="asyncdata-manifest") as thread:
         infos = thread.submit(asyncio.run, _list(patterns, chosen)).result()
-    with replacing(Path(path)) as file:
+    with replacing(Path(path), "the manifest", "write_manifest") as file:
         file.writelines(f"{format_entry(info)}\n".encode() for info in infos)
     return len(infos)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,51 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 def _wide(i: int) -> np.ndarray:
     return np.full(2000, i)
+
+
+def manifest(path: Path) -> None:
+    many = path.parents[1] / "many"
+    many.mkdir()
+    for n in range(1000):
+        (many / f"{n}").touch()
+    ad.write_manifest(f"{many}/*", path)
+
+
+def state(path: Path) -> None:
+    """A large one: of each element that was delivered it has 16 bytes."""
+    numbers = ad.Dataset.range(10_000).map(abs, 2, deterministic=False, executor="thread").unique()
+    with numbers.iterator() as iterator:
+        for _ in range(3000):
+            next(iterator)
+        ad.state.save(str(path), iterator.state_dict())
+
+
+def report(path: Path) -> None:
+    with ad.profile(path):
+        pass
+
+
+WHOLE: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "manifest": ("write_manifest", manifest),
+    "report.html": ("profile", report),
+    "function": ("preprocessing", lambda path: ad.Bucketize((np.arange(100_000) / 3).tolist()).save(path)),
+    "state": ("state.save", state),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_full_disk_for_files_that_are_replaced(full_disk: Path, name: str) -> None:
+    """The old one stays, and the error names it, who writes it, and what to do."""
+    path = full_disk / name
+    path.write_bytes(b"old")
+    (full_disk / "rest").write_bytes(bytes(100 << 10))
+    stage, write = WHOLE[name]
+    with pytest.raises(ad.SystemResourceError, match="free space on its file system") as caught:
+        write(path)
+    assert caught.value.errno == errno.ENOSPC
+    assert (caught.value.url, caught.value.stage) == (str(path), stage)
+    assert path.read_bytes() == b"old"
+    assert sorted(found.name for found in full_disk.iterdir()) == sorted([name, "rest"])
 
 
 @pytest.mark.parametrize("kind", ["cache", "snapshot", "writer"])

@@ -171,12 +171,14 @@ def _check_empty(status: os.stat_result, path: str, url: str) -> None:
         return
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            content = os.read(descriptor, 1)
-        finally:
-            os.close(descriptor)
     except OSError:
         return  # reading says why
+    try:
+        content = os.read(descriptor, 1)
+    except OSError as error:
+        raise _typed(error, url) from None
+    finally:
+        os.close(descriptor)
     if content:
         raise StorageError(
             "the file reports a size of 0 bytes but has content, as files of /proc do: read a copy of it", url=url
