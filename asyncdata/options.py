@@ -349,7 +349,7 @@ class Options(OptionRecord):
         for name in ("deterministic", "check_crc", "check_object_crc", "isolate", "profile_socket"):
             arguments.flag(name, getattr(self, name), strict=True)
         arguments.choice("on_change", self.on_change, ("raise", "restart"))
-        arguments.seed("seed", self.seed)
+        object.__setattr__(self, "seed", arguments.seed("seed", self.seed))
         if self.task_timeout_s is not None:
             arguments.number("task_timeout_s", self.task_timeout_s, least=0.001, most=1e9)
         arguments.integer("state_history", self.state_history, least=0)

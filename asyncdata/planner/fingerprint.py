@@ -1,20 +1,22 @@
 """What a saved state is of: the steps of a plan and the settings that change elements, as lines of text.
 
 Two plans with the same lines give the same elements in the same order, as far as that can be said without running
-functions, which are known by their names. Parallelism, executors and prefetching are left out: a state may be loaded
-where these are different. So is `shard`, because readers of one source have states of one plan; each state names its
-own.
+functions, which are known by their names; those of this package also by what they are made of. Parallelism, executors
+and prefetching are left out: a state may be loaded where these are different. So is `shard`, because readers of one
+source have states of one plan; each state names its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncdata.plan.label import function_name
 from asyncdata.plan.node import Node, numbered, rebuilt, walk
@@ -26,17 +28,25 @@ from asyncdata.redaction import redact
 _TRANSPARENT: Final = (Prefetch, Shard, WithOptions)
 _CHANGE_NOTHING: Final = frozenset({*CHANGE_NOTHING, "setup"})
 _LONGEST: Final = 200
+_OUR_OWN: Final = __name__.partition(".")[0]
+_ENCODING: Final = ("utf-8", "surrogatepass")
+_ITEMS: Final = 1 << 16
+_FEW: Final = 1 << 10
+_STATE: Final = 2
 _BATCH_SIZE: Final = re.compile(r"^((?:padded_|ragged_)?batch)\(size=\d+(?:, )?")
 
 
-def fingerprint(node: Node) -> list[str]:
-    """A line per step, sources first; see the module's docstring."""
+def fingerprint(node: Node, *, exact: bool = True) -> list[str]:
+    """A line per step, sources first; see the module's docstring.
+
+    Args:
+        node: The last step.
+        exact: Whether it is not that of a state before version 4.
+    """
     lines: list[str] = []
     for each, inputs in numbered(node, _TRANSPARENT):
-        settings = {name: value for name, value in each.settings.items() if name not in _CHANGE_NOTHING}
-        shown = ", ".join(f"{name}={_shown(value)}" for name, value in settings.items() if value is not None)
         joined = "" if inputs in ([], [len(lines) - 1]) else f" of steps {', '.join(map(str, inputs))}"
-        lines.append(f"{each.label}({shown}){joined}")
+        lines.append(f"{_line(each, _shown if exact else _shown_before)}{joined}")
     return lines
 
 
@@ -82,13 +92,75 @@ def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
     return rebuilt(node, change)
 
 
+def _line(node: Node, shown: Callable[[Any], str]) -> str:
+    settings = {name: value for name, value in node.settings.items() if name not in _CHANGE_NOTHING}
+    found = ", ".join(f"{name}={shown(value)}" for name, value in settings.items() if value is not None)
+    return f"{node.label}({found})"
+
+
 def _shown(value: Any) -> str:
+    """A setting; of what is too long to be shown, the beginning and a checksum of all."""
+    text = _text(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… {zlib.crc32(text.encode(*_ENCODING)):08x}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(redact(value))
+    if value is None or isinstance(value, bytes | bool | int | float | np.generic):
+        return str(value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)} {_sum(value):08x}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
+    if isinstance(value, Node):
+        return _line(value, _text)
+    if isinstance(value, type) or not type(value).__module__.startswith(f"{_OUR_OWN}."):
+        return function_name(value) if callable(value) else type(value).__qualname__
+    name = function_name(value) if callable(value) else type(value).__qualname__
+    made = _made_of(value)
+    return f"{name}({', '.join(map(_text, made))})" if made else name
+
+
+def _made_of(value: Any) -> list[Any]:
+    """What an object of this package is made of, as pickle has it; nothing where that is a secret of its own."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except (TypeError, AttributeError):
+        return []
+    if isinstance(reduced, str):
+        return []
+    made = [part for part in reduced[1] if part is not type(value)]
+    state = reduced[2] if len(reduced) > _STATE else None
+    made += map(_without_names, state if isinstance(state, tuple) else (state,))
+    return [part for part in made if part is not None and not (isinstance(part, dict) and not part)]
+
+
+def _without_names(state: Any) -> Any:
+    """Without what is only said of a function, such as its name, which is not what it does."""
+    if not isinstance(state, dict):
+        return state
+    return {key: item for key, item in state.items() if item is not None and not key.startswith("__")}
+
+
+def _sum(array: npt.NDArray[Any]) -> int:
+    """A checksum of an array: of a large one, of 65,536 of its items, because each iterator forms it."""
+    items = array.ravel()[:: max(1, array.size // _ITEMS)]
+    if items.dtype.hasobject:
+        return zlib.crc32(", ".join(map(_text, items[:: max(1, len(items) // _FEW)].tolist())).encode(*_ENCODING))
+    return zlib.crc32(items.tobytes())
+
+
+def _shown_before(value: Any) -> str:
+    """As states before version 4 have it: functions of this package, bytes and arrays by their kinds alone."""
     if isinstance(value, str):
         text = repr(redact(value))
     elif isinstance(value, np.ndarray):
         text = f"{value.dtype}{list(value.shape)}"
     elif isinstance(value, tuple | list):
-        text = f"[{', '.join(map(_shown, value[:16]))}{', …' if len(value) > 16 else ''}]"
+        text = f"[{', '.join(map(_shown_before, value[:16]))}{', …' if len(value) > 16 else ''}]"
     elif value is None or isinstance(value, bool | int | float | np.generic):
         text = str(value)
     elif callable(value):

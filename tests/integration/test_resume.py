@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -243,6 +246,61 @@ def test_a_state_of_another_pipeline_is_refused(other: ad.Dataset, message: str)
         state = it.state_dict()
     with pytest.raises(ad.StateError, match=message):
         other.iterator(state=state)
+
+
+NUMBERS = D.range(10)
+LISTS = NUMBERS.map(np.arange)
+SETTINGS: dict[str, tuple[Callable[[Any], ad.Dataset], Any, Any]] = {
+    "record_bytes of several files": (lambda n: ad.FixedLengthRecordDataset(["a", "b"], n), 3, 5),
+    "columns of several files": (lambda c: ad.CsvDataset(["a", "b"], [int, int], select_cols=c), [0, 1], [0, 2]),
+    "a header of several files": (lambda h: ad.CsvDataset(["a", "b"], [int], header=h), True, False),
+    "a delimiter": (lambda d: ad.CsvDataset("a", [int], field_delim=d), ";", ","),
+    "columns of several Parquet files": (lambda c: ad.ParquetDataset(["a", "b"], columns=c), ["x"], ["y"]),
+    "compression of several files": (lambda c: ad.TFRecordDataset(["a", "b"], c), "GZIP", "ZLIB"),
+    "boundaries of buckets": (lambda b: LISTS.bucket_by_sequence_length(len, [b], [2, 2]), 3, 4),
+    "sizes of buckets": (lambda b: LISTS.bucket_by_sequence_length(len, [3], [2, b]), 3, 4),
+    "window_size": (lambda n: NUMBERS.group_by_window(lambda _: 0, lambda _, w: w.batch(3), window_size=n), 3, 6),
+    "names of zip": (lambda n: D.zip({"a": NUMBERS, n: NUMBERS}), "b", "c"),
+    "types of a generator": (lambda t: D.from_generator(list, output_types=t), np.int64, np.int32),
+    "a specification": (
+        lambda t: D.from_tensors([b""]).map(ad.parse_example({"f": ad.FixedLenFeature((), t)})),
+        np.int64,
+        np.float32,
+    ),
+    "channels": (lambda n: D.from_tensors([b""]).map(ad.decode_image(channels=n)), 1, 3),
+    "boundaries of a function": (lambda b: NUMBERS.map(ad.Bucketize([1.0, b])), 2.0, 3.0),
+    "numbers of an array": (lambda n: D.from_tensor_slices(np.array([1, 2, n])), 3, 4),
+    "one number of many": (lambda n: D.from_tensor_slices(np.arange(70_000) + n), 0, 1),
+    "texts": (lambda text: D.from_tensor_slices(["a", "b", text]), "c", "d"),
+    "arrays": (lambda n: D.from_tensors([np.array([1, n])]), 3, 4),
+    "a list": (lambda n: D.from_tensors([*range(300), n]), 3, 4),
+    "an initial state": (lambda n: NUMBERS.scan(np.array([n]), lambda s, x: (s, x)), 3, 4),
+    "bytes": (lambda text: LISTS.padded_batch(2, padding_values=text), 1, 2),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_that_changes_elements_is_compared(setting: str) -> None:
+    """Whatever it belongs to; the same one fits, however often it is made, and after it was pickled."""
+    make, value, other = SETTINGS[setting]
+    state = make(value).iterator().state_dict()
+    make(value).iterator(state=state)
+    pickle.loads(cloudpickle.dumps(make(value))).iterator(state=state)
+    with pytest.raises(ad.StateError, match=" here, "):
+        make(other).iterator(state=state)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """A seed, a position that was committed, and one that is asked for: JSON can hold the state."""
+    seed: Any = np.int64(3)
+    position: Any = np.uint8(2)
+    with D.range(10).shuffle(5).with_options(ad.Options(seed=seed)).iterator() as it:
+        taken = [next(it) for _ in range(4)]
+        it.commit(position)
+        states = [it.state_dict(), it.state_dict(at=position)]
+    assert json.loads(json.dumps(states)) == states
+    assert [state["position"] for state in states] == [2, 2]
+    assert len(taken) == 4
 
 
 def test_a_state_of_a_later_version_is_refused() -> None:

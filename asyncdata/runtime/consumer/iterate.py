@@ -253,7 +253,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
             ...     it.state_dict()["position"]
             1
         """
-        arguments.integer("position", position, least=0)
+        position = arguments.integer("position", position, least=0)
         with self._lock:
             self._check_position(position)
             committed = self._positions.committed
@@ -295,7 +295,7 @@ class PipelineIterator(Iterator[Element], AsyncIterator[Element]):
                 committed = self._positions.committed
                 at = self.position if committed is None else committed
             else:
-                arguments.integer("at", at, least=0)
+                at = arguments.integer("at", at, least=0)
                 self._check_position(at)
             # In front of the first element nothing was taken from a listing: a new one is as good.
             news = self._news if at else self._news_before

@@ -27,6 +27,7 @@ VERSION_KEY: Final = "asyncdata_state"
 
 _CHECKSUM: Final = "checksum"
 _CHECKED_SINCE: Final = 3
+_EXACT_SINCE: Final = 4
 _APART: Final = frozenset({_CHECKSUM, "listings"})
 """Parts that the checksum does not cover: listings have digests of their own, and may lie beside the state."""
 
@@ -188,7 +189,8 @@ def from_document(document: Mapping[str, Any], plan: Node) -> SavedState:
     """
     check(document)
     with naming_damage():
-        unlike = first_unlike(fingerprint(plan), [str(line) for line in document["plan"]])
+        exact = document[VERSION_KEY] >= _EXACT_SINCE
+        unlike = first_unlike(fingerprint(plan, exact=exact), [str(line) for line in document["plan"]])
         if unlike is not None:
             raise StateError(f"the state is of another pipeline: {unlike}")
         _check_shards(document["shards"], shards_of(plan))
