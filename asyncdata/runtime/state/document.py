@@ -25,6 +25,9 @@ VERSION: Final = 4
 VERSION_KEY: Final = "asyncdata_state"
 """Of a state: the version of its format."""
 
+_MOST_PACKED: Final = 1 << 14
+"""Of a position: that of hundreds of open files has less."""
+
 _CHECKSUM: Final = "checksum"
 _CHECKED_SINCE: Final = 3
 _EXACT_SINCE: Final = 4
@@ -105,7 +108,7 @@ def to_document(saved: SavedState, lines: PlanLines) -> dict[str, Any]:
         "seed": saved.seed,
         "drawn": list(saved.drawn),
         "plan": list(lines.steps),
-        "state": to_json(saved.state.state),
+        "state": packed(to_json(saved.state.state), _MOST_PACKED),
         "unordered": list(saved.causes),
         "shards": list(map(list, lines.shards)),
     }

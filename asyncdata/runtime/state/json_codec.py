@@ -68,10 +68,15 @@ def to_json(value: Any) -> Any:  # noqa: C901, PLR0911 -- a kind each
     )
 
 
-def packed(value: Any) -> Any:
-    """What `to_json` made, compressed where it is long; `from_json` reads both."""
+def packed(value: Any, most_bytes: int = _MOST_BYTES) -> Any:
+    """What `to_json` made, compressed where it is long; `from_json` reads both.
+
+    Args:
+        value: What it made.
+        most_bytes: What is longer stays as it is, because most of it is arrays, which are compressed.
+    """
     text = json.dumps(value, separators=(",", ":")).encode()
-    if len(text) < _PACK_BYTES:
+    if not _PACK_BYTES <= len(text) <= most_bytes:
         return value
     return {_KIND: "packed", "size": len(text), "data": compressed(text, level=1)}
 
