@@ -30,6 +30,8 @@ _MAX_NOTES: Final = 16
 _LINE_LIMIT: Final = 500
 _ARGUMENT_LIMIT: Final = 32 << 10
 _MOST_LINKS: Final = 100
+_TEXTS: Final = ((OSError, "strerror"), (SyntaxError, "msg"), (SyntaxError, "text"))
+"""Attributes with texts that are shown besides the arguments."""
 
 _OWN_DIRECTORY: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE_DIRECTORY: Final = os.path.dirname(os.path.dirname(_OWN_DIRECTORY)) + os.sep
@@ -242,8 +244,9 @@ def _shorten(exc: BaseException) -> None:
         try:
             if any(map(_is_long, link.args)):
                 link.args = tuple(map(_short, link.args))
-            if isinstance(link, OSError) and _is_long(link.strerror):
-                link.strerror = _short(link.strerror)
+            for kind, name in _TEXTS:
+                if isinstance(link, kind) and _is_long(getattr(link, name)):
+                    setattr(link, name, _short(getattr(link, name)))
             if any(map(_is_long, _notes_of(link))):
                 link.__notes__ = list(map(_short, _notes_of(link)))
         except Exception:  # noqa: BLE001, S112 -- a user's exception class may refuse in any way it likes
