@@ -45,7 +45,9 @@ def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
 def _shapes_as(types: Any, shapes: Any, parts: list[Any]) -> None:
     if isinstance(types, tuple | dict):
         if type(shapes) is not type(types) or len(shapes) != len(types):
-            raise TypeError(f"output_shapes {shapes!r} do not nest like output_types {types!r}")
+            raise TypeError(
+                f"output_shapes {arguments.shown(shapes)} do not nest like output_types {arguments.shown(types)}"
+            )
         keys: Any = range(len(types)) if isinstance(types, tuple) else types
         for key in keys:
             _shapes_as(types[key], shapes[key], parts)
@@ -130,7 +132,7 @@ class _Conversion:
         """Converts one element."""
         leaves: list[Any] = []
         if not flatten_as(self._structure, _listed(self._structure, element), leaves):
-            raise TypeError(f"the generator yielded {element!r}, which does not nest like its signature")
+            raise TypeError(f"the generator yielded {arguments.shown(element)}, which does not nest like its signature")
         return unflatten(self._structure, map(_convert, leaves, self._specs))
 
 

@@ -21,7 +21,7 @@ from asyncdata.plan.node import Node, numbered, rebuilt, walk
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import Prefetch, WithOptions
 from asyncdata.planner.recipe import CHANGE_NOTHING
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 
 _TRANSPARENT: Final = (Prefetch, Shard, WithOptions)
 _CHANGE_NOTHING: Final = frozenset({*CHANGE_NOTHING, "setup"})
@@ -84,7 +84,7 @@ def with_drawn_seeds(node: Node, seeds: Sequence[int]) -> Node:
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        text = repr(redact(value))
+        text = repr(redact_url(value))
     elif isinstance(value, np.ndarray):
         text = f"{value.dtype}{list(value.shape)}"
     elif isinstance(value, tuple | list):
