@@ -45,9 +45,7 @@ def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
 def _shapes_as(types: Any, shapes: Any, parts: list[Any]) -> None:
     if isinstance(types, tuple | dict):
         if type(shapes) is not type(types) or len(shapes) != len(types):
-            raise TypeError(
-                f"output_shapes {arguments.shown(shapes)} do not nest like output_types {arguments.shown(types)}"
-            )
+            raise TypeError(f"output_shapes {shapes!r} do not nest like output_types {types!r}")
         keys: Any = range(len(types)) if isinstance(types, tuple) else types
         for key in keys:
             _shapes_as(types[key], shapes[key], parts)

@@ -330,5 +330,5 @@ def _check_file(name: str, path: str | os.PathLike[str], endings: tuple[str, ...
         raise ValueError(f"{name} must end in {' or '.join(endings)}, not {arguments.shown(path)}")
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(
-            f"{name}={arguments.shown(path)}: the directory {arguments.shown(str(folder))} does not exist"
+            f"{name}={arguments.shown(os.fspath(path))}: the directory {redact(str(folder))} does not exist"
         )
