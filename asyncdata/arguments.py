@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact, redact_value
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -209,7 +209,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 def unexpected_keyword(owner: str, word: str, known: Iterable[str]) -> TypeError:
     """Returns the error for a keyword that a function does not have."""
-    return TypeError(f"{owner}() got an unexpected keyword argument {word!r}{suggestion(word, known)}")
+    return TypeError(f"{owner}() got an unexpected keyword argument {shown(word)}{suggestion(word, known)}")
 
 
 def suggesting(cls: type[C]) -> type[C]:
@@ -255,7 +255,7 @@ def shown(value: Any) -> str:
         return "None"
     kind = type(value).__name__
     if isinstance(value, str | bytes | int | float | list | tuple | dict | complex | np.generic):
-        text = redact(repr(value))
+        text = redact(repr(redact_value(value)))
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({kind})"
     if isinstance(value, type):
         return f"the class {kind if value is type else value.__qualname__}"

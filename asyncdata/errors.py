@@ -11,7 +11,7 @@ import errno as numbers
 import os
 from typing import Any, Final
 
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact, redact_about, redact_url
 
 
 class AsyncdataError(Exception):
@@ -40,8 +40,8 @@ class AsyncdataError(Exception):
         leaf: str | None = None,
         attempts: int | None = None,
     ) -> None:
-        super().__init__(redact(message))
-        self.message = message
+        self.message = message if url is None else redact_about(message, url)
+        super().__init__(self.message)
         self.url = url
         self.version = version
         self.offset = offset
@@ -52,7 +52,9 @@ class AsyncdataError(Exception):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Removes secrets in URLs from every attribute, because errors are printed, logged and pickled."""
-        super().__setattr__(name, redact(value) if isinstance(value, str) else value)
+        if isinstance(value, str):
+            value = redact_url(value) if name == "url" else redact(value)
+        super().__setattr__(name, value)
 
     def add_note(self, note: str) -> None:
         """As ``BaseException.add_note``, without secrets."""
@@ -65,6 +67,9 @@ class AsyncdataError(Exception):
 
     def complete(self, **place: Any) -> None:
         """Sets the attributes that are not known yet."""
+        if isinstance(url := place.get("url"), str):
+            self.message = redact_about(self.message, url)
+            self.args = (self.message,)
         for name, value in place.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -261,7 +266,7 @@ def refused(what: str, error: Exception, *, url: str | None = None, stage: str |
     number = error.errno if isinstance(error, OSError) else numbers.EAGAIN
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     if isinstance(error, OSError) and error.filename is not None and url is None:
-        reason += f": {redact(os.fsdecode(error.filename))!r}"
+        reason += f": {redact_url(os.fsdecode(error.filename))!r}"
     cure = _CURES.get(number or 0)
     made = SystemResourceError(f"{what}: {reason}{f'; {cure}' if cure else ''}", url=url, stage=stage)
     made.errno = number

@@ -383,9 +383,11 @@ def _by_scheme(storage: Any) -> dict[str, dict[str, Any]]:
     for scheme, options in storage.items():
         arguments.instance("every key of storage", scheme, str, "a URL scheme as a str")
         if "://" in scheme or scheme.endswith(":"):
-            raise ValueError(f"every key of storage must be a URL scheme, such as 'gs', not {scheme!r}")
+            raise ValueError(f"every key of storage must be a URL scheme, such as 'gs', not {arguments.shown(scheme)}")
         if not isinstance(options, Mapping):
-            raise TypeError(f"storage[{scheme!r}] must be a dict of options, not a {type(options).__name__}")
+            raise TypeError(
+                f"storage[{arguments.shown(scheme)}] must be a dict of options, not a {type(options).__name__}"
+            )
     # Usual names come last, so that their options win over those of an alias.
     found: dict[str, dict[str, Any]] = {}
     for scheme in sorted(storage, key=lambda scheme: scheme not in SCHEME_ALIASES):

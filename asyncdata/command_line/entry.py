@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import asyncdata
 from asyncdata.command_line import bench, doctor, inspect, profiling, saved_states, verify
@@ -33,6 +33,7 @@ from asyncdata.command_line.result_printer import (
 from asyncdata.errors import AsyncdataError, DataError, UnsupportedURLError
 from asyncdata.observe.progress import Display, open_display
 from asyncdata.options import MIB, Options
+from asyncdata.redaction import redact
 from asyncdata.storage.backends import check_storage
 
 COMMANDS: Final[dict[str, ModuleType]] = {
@@ -80,9 +81,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         display.close()
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Exits with a message, which repeats arguments; a URL among them may hold a secret."""
+        super().error(redact(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="asyncdata",
         description="Look into files of training data, check them, and measure how fast they are read.",
     )

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from asyncdata.options import ErrorPolicy
+from asyncdata.redaction import redact_url
 
 _MOST_IN_A_ROW: Final = 1 << 62
 _OF_STORAGE: Final = ("TransientStorageError", "ObjectNotFoundError", "ObjectChangedError")
@@ -36,7 +37,8 @@ class Finding:
     unread_bytes: int | None = None
 
     def __str__(self) -> str:
-        place = self.url if self.offset is None else f"{self.url}:{self.offset}"
+        url = redact_url(self.url)
+        place = url if self.offset is None else f"{url}:{self.offset}"
         record = "" if self.record is None else f" (record {self.record})"
         rest = f"; {self.unread_bytes:,} bytes behind it cannot be read" if self.unread_bytes else ""
         return f"{place}: {self.error}{record}{rest}"

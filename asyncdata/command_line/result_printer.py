@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact, redact_url
 
 OK: Final = 0
 FOUND: Final = 1
@@ -72,7 +72,7 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_redacted(each) for each in value]
     if isinstance(value, str):
-        return redact(value)
+        return redact_url(value)
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -40,7 +40,9 @@ def csv_settings(
     columns = tuple(_column(default) for default in defaults)
     delimiter = _text("field_delim", field_delim)
     if len(delimiter) != 1 or delimiter in (b"\n", b"\r", b'"' if use_quote_delim else b"\n"):
-        raise ValueError(f"field_delim must be an ASCII character other than line end and quote, not {field_delim!r}")
+        raise ValueError(
+            f"field_delim must be an ASCII character other than line end and quote, not {arguments.shown(field_delim)}"
+        )
     if not columns:
         raise ValueError("record_defaults must name at least one column")
     places = _places(wanted, column_names, _selected(select_cols, exclude_cols, len(columns)), columns, header=header)
@@ -121,7 +123,7 @@ def _places(
         return {"selected": None, "names": wanted, "by_header": True}
     absent = [name for name in wanted if name not in names]
     if absent:
-        raise ValueError(f"record_defaults names the column {absent[0]!r}, which is not in column_names")
+        raise ValueError(f"record_defaults names the column {arguments.shown(absent[0])}, which is not in column_names")
     return {"selected": tuple(map(names.index, wanted)), "names": wanted}
 
 

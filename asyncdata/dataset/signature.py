@@ -130,7 +130,7 @@ class _Conversion:
         """Converts one element."""
         leaves: list[Any] = []
         if not flatten_as(self._structure, _listed(self._structure, element), leaves):
-            raise TypeError(f"the generator yielded {element!r}, which does not nest like its signature")
+            raise TypeError(f"the generator yielded {arguments.shown(element)}, which does not nest like its signature")
         return unflatten(self._structure, map(_convert, leaves, self._specs))
 
 

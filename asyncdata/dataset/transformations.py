@@ -39,7 +39,9 @@ def mapped(
     if arguments.flag("vectorized", vectorized):
         executor = _check_vectorized(map_func, parallelism, executor, rng=rng, zero_copy=zero_copy)
     if arguments.is_async(map_func) and executor is not None:
-        raise ValueError(f"async functions run on the pipeline's loop; executor={executor!r} is for plain functions")
+        raise ValueError(
+            f"async functions run on the pipeline's loop; executor={arguments.shown(executor)} is for plain functions"
+        )
     if setup is not None and not arguments.is_async(map_func):
         raise ValueError("setup= is only for async functions")
     if setup is not None:

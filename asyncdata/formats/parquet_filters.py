@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from asyncdata import arguments
+
 Condition: TypeAlias = tuple[str, str, Any]
 Filters: TypeAlias = tuple[tuple[Condition, ...], ...]
 
@@ -45,7 +47,7 @@ def checked_filters(filters: Any) -> Filters:
     if filters is None:
         return ()
     if not isinstance(filters, Sequence) or isinstance(filters, str | bytes):
-        raise TypeError(f"filters {_FORM}, not {filters!r}")
+        raise TypeError(f"filters {_FORM}, not {arguments.shown(filters)}")
     if not filters:
         return ()
     if all(_is_condition(item) for item in filters):
@@ -53,7 +55,7 @@ def checked_filters(filters: Any) -> Filters:
     alternatives = []
     for alternative in filters:
         if not isinstance(alternative, list | tuple) or not all(_is_condition(item) for item in alternative):
-            raise ValueError(f"filters {_FORM}, not {filters!r}")
+            raise ValueError(f"filters {_FORM}, not {arguments.shown(filters)}")
         alternatives.append(tuple(_condition(item) for item in alternative))
     return tuple(alternatives)
 
@@ -65,7 +67,7 @@ def _is_condition(item: Any) -> bool:
 def _condition(item: Sequence[Any]) -> Condition:
     column, operator, value = item
     if operator not in OPERATORS:
-        raise ValueError(f"an operator in filters is one of {', '.join(OPERATORS)}, not {operator!r}")
+        raise ValueError(f"an operator in filters is one of {', '.join(OPERATORS)}, not {arguments.shown(operator)}")
     return column, operator, tuple(value) if operator in ("in", "not in") else value
 
 

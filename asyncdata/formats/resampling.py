@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.formats.image import ImageDecoder, resize_bilinear
 
 Pixels = npt.NDArray[Any]
@@ -69,7 +70,9 @@ class Resampler:
 
     def __init__(self, interpolation: str) -> None:
         if interpolation not in INTERPOLATIONS:
-            raise ValueError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, not {interpolation!r}")
+            raise ValueError(
+                f"interpolation must be one of {', '.join(INTERPOLATIONS)}, not {arguments.shown(interpolation)}"
+            )
         self.interpolation = interpolation
         self._known: OrderedDict[tuple[int, int], Weights] = OrderedDict()
 

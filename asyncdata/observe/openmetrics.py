@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from asyncdata import arguments
 from asyncdata.errors import PipelineError
 from asyncdata.observe.parts import StepStats
 from asyncdata.observe.snapshot import PipelineStats
@@ -90,7 +91,9 @@ class PipelineMetrics:
         """
         with self._lock:
             if pipeline in self._watched:
-                raise ValueError(f"a pipeline is watched as {pipeline!r} already: give each its own name")
+                raise ValueError(
+                    f"a pipeline is watched as {arguments.shown(pipeline)} already: give each its own name"
+                )
             self._watched[pipeline] = iterator
         try:
             yield

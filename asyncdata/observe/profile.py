@@ -329,4 +329,6 @@ def _check_file(name: str, path: str | os.PathLike[str], endings: tuple[str, ...
     if not os.fspath(path).endswith(endings):
         raise ValueError(f"{name} must end in {' or '.join(endings)}, not {arguments.shown(path)}")
     if not (folder := Path(path).absolute().parent).is_dir():
-        raise FileNotFoundError(f"{name}={os.fspath(path)!r}: the directory {folder} does not exist")
+        raise FileNotFoundError(
+            f"{name}={arguments.shown(os.fspath(path))}: the directory {redact(str(folder))} does not exist"
+        )

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 
 BLOCK: Final = 1
 """A pull of a step. Values: rows, bytes of the last value's rows; of a source also its number, and record and offset of
@@ -146,7 +146,7 @@ class TraceRing:
                 number, text = _OTHERS, OTHERS
             else:
                 self._names[text] = number
-            data = redact(text).encode("utf-8", "replace")
+            data = redact_url(text).encode("utf-8", "replace")
             if len(data) > _NAME_BYTES:  # where a step is in the plan comes first; of a path, the end tells most
                 data = data[:_HEAD_BYTES] + b"..." + data[_HEAD_BYTES + 3 - _NAME_BYTES :]
             at = _FIRST_NAME + number * _NAME_BYTES

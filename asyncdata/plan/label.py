@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from asyncdata.options import AUTOTUNE
 from asyncdata.plan.node import Node
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact, redact_url
 
 _TELLING: Final = ("function", "predicate", "functions", "size", "buffer_size", "count", "url")
 """Fields that tell a step from its like, the most telling first."""
@@ -39,7 +39,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         text = ", ".join(map(_shown, value[:_MOST_BRANCHES]))
         return text if len(value) <= _MOST_BRANCHES else f"{text}, … {len(value)} in all"
-    return str(value)
+    return redact_url(str(value))
 
 
 def steps_of(node: Node) -> str:

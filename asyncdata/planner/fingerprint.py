@@ -23,7 +23,7 @@ from asyncdata.plan.node import Node, numbered, rebuilt, walk
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import Prefetch, WithOptions
 from asyncdata.planner.recipe import CHANGE_NOTHING
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 
 _TRANSPARENT: Final = (Prefetch, Shard, WithOptions)
 _CHANGE_NOTHING: Final = frozenset({*CHANGE_NOTHING, "setup"})
@@ -156,7 +156,7 @@ def _sum(array: npt.NDArray[Any]) -> int:
 def _shown_before(value: Any) -> str:
     """As states before version 4 have it: functions of this package, bytes and arrays by their kinds alone."""
     if isinstance(value, str):
-        text = repr(redact(value))
+        text = repr(redact_url(value))
     elif isinstance(value, np.ndarray):
         text = f"{value.dtype}{list(value.shape)}"
     elif isinstance(value, tuple | list):

@@ -18,7 +18,7 @@ from asyncdata.plan.grouping import Cache, GroupByWindow, Snapshot
 from asyncdata.plan.node import Node, numbered, walk
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, WithOptions
 from asyncdata.planner.digests import Parts, parts_of
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 
 PYTHON: Final = sys.implementation.cache_tag
 """Code is compared where it was compiled by the same version."""
@@ -163,7 +163,7 @@ def _shown(value: Any) -> tuple[bool, Any]:
     if isinstance(value, float):
         return True, repr(value)
     if isinstance(value, str):
-        return len(value) <= _LONGEST_SHOWN, redact(value)
+        return len(value) <= _LONGEST_SHOWN, redact_url(value)
     if type(value) is tuple and len(value) <= _MOST_SHOWN:
         parts = [_shown(part) for part in value]
         return all(known for known, _ in parts), [shown for _, shown in parts]

@@ -26,7 +26,7 @@ from asyncdata.errors import (
 from asyncdata.memory.advance import Rows
 from asyncdata.observe.parts import SkippedStats
 from asyncdata.options import ErrorPolicy
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.runtime.quarantine import Quarantine, describe
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.state.skipped import Failure, Skipped, identity_of
@@ -282,4 +282,4 @@ def sum_up(parts: Sequence[SkippedStats]) -> SkippedStats:
 def _name(line: dict[str, Any]) -> str:
     if line["url"] is None:
         return f"element {line['record']}: {line['error']}"
-    return f"record {line['record']} of {redact(line['url'])}: {line['error']}"
+    return f"record {line['record']} of {redact_url(line['url'])}: {line['error']}"

@@ -18,7 +18,7 @@ import threading
 from typing import Any, Final
 
 from asyncdata.errors import AsyncdataError, QuarantineError
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.workers.failure import UserFunctionError, raised_at
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Quarantine:
     def put(self, line: dict[str, Any]) -> None:
         """Appends a line soon."""
         if line.get("url"):
-            line = {**line, "url": redact(line["url"])}
+            line = {**line, "url": redact_url(line["url"])}
         data = json.dumps(line, ensure_ascii=True).encode() + b"\n"
         try:
             self._lines.put_nowait(data)

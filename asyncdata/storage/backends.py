@@ -97,7 +97,9 @@ def register_backend(scheme: str, spec: BackendSpec) -> None:
     arguments.instance("scheme", scheme, str, "a str")
     arguments.instance("spec", spec, BackendSpec, "a BackendSpec")
     if not _SCHEME.fullmatch(scheme):
-        raise ValueError(f"scheme must be lower-case letters, digits, '+', '.' and '-', such as 'gs', not {scheme!r}")
+        raise ValueError(
+            f"scheme must be lower-case letters, digits, '+', '.' and '-', such as 'gs', not {arguments.shown(scheme)}"
+        )
     if scheme in BUILT_IN or scheme in SCHEME_ALIASES:
         raise ValueError(f"asyncdata serves {scheme}:// itself; register another scheme")
     known = _name_of(_REGISTERED.setdefault(scheme, spec))
@@ -144,7 +146,9 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
         others = importlib.import_module(FSSPEC).protocols()
         if scheme not in others:
             nearest = arguments.suggestion(scheme, [*BUILT_IN, *registered_backends(), *SCHEME_ALIASES, *others])
-            raise ValueError(f"storage has options for {scheme!r}, but there is no such URL scheme{nearest}")
+            raise ValueError(
+                f"storage has options for {arguments.shown(scheme)}, but there is no such URL scheme{nearest}"
+            )
         return
     backend, known = options.get("backend"), frozenset(served.options)
     if scheme == "gs" and backend == "obstore":
@@ -156,8 +160,8 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     if scheme in {"s3", "az"} or backend == "obstore":
         hint = "; obstore's own keys go into 'config', and 'backend': 'fsspec' passes all options to fsspec"
     raise ValueError(
-        f"storage[{scheme!r}] has the unknown option {unknown[0]!r}{arguments.suggestion(str(unknown[0]), known)}; "
-        f"{scheme}:// takes {', '.join(sorted(known)) or 'none'}{hint}"
+        f"storage[{scheme!r}] has the unknown option {arguments.shown(unknown[0])}"
+        f"{arguments.suggestion(str(unknown[0]), known)}; {scheme}:// takes {', '.join(sorted(known)) or 'none'}{hint}"
     )
 
 

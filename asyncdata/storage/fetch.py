@@ -33,7 +33,7 @@ from asyncdata.errors import (
 )
 from asyncdata.observe.trace_ring import TraceRing
 from asyncdata.options import SCHEME_ALIASES, Environment, Options, Storage
-from asyncdata.redaction import mask, redact
+from asyncdata.redaction import mask, redact_url
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.backends import spec_for
 from asyncdata.storage.counters import FetchStats
@@ -123,8 +123,8 @@ class Fetcher:
         missing = [name for name, infos in zip(ranges.patterns, groups, strict=True) if not infos]
         if missing:
             raise ObjectNotFoundError(
-                f"{len(missing)} of the {len(ranges.patterns)} names in {redact(pattern)} do not exist; this is the "
-                "first of them. Correct the range, or use * where any number will do",
+                f"{len(missing)} of the {len(ranges.patterns)} names in {redact_url(pattern)} do not exist; this is "
+                "the first of them. Correct the range, or use * where any number will do",
                 url=missing[0],
             )
         return sorted({info.url: info for infos in groups for info in infos}.values(), key=lambda info: info.url)
@@ -161,7 +161,9 @@ class Fetcher:
         """
         whole = buffer if not buffer.readonly and buffer.format == "B" and buffer.ndim == 1 else _bytes_view(buffer)
         if start < 0 or (info.size >= 0 and start + len(whole) > info.size):
-            raise ValueError(f"[{start}, {start + len(whole)}) lies outside of {redact(info.url)} ({info.size} bytes)")
+            raise ValueError(
+                f"[{start}, {start + len(whole)}) lies outside of {redact_url(info.url)} ({info.size} bytes)"
+            )
         return self._read_rest(info, start, whole, filled=0, priority=priority)
 
     async def open_read(self, url: str, buffer: memoryview, *, priority: Priority = 0) -> tuple[ObjectInfo, int]:

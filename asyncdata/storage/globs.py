@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from asyncdata.errors import UnsupportedURLError
+from asyncdata.redaction import redact_url
 
 _WILDCARD: Final = re.compile(r"[*?[]")
 _MAX_ALTERNATIVES: Final = 10_000
@@ -91,7 +92,9 @@ def numbered(pattern: str) -> Numbered | None:
         return None
     counts = [_numbers(found) for found in _RANGE.finditer(pattern)]
     if math.prod(len(numbers) for numbers in counts) > _MAX_NUMBERED:
-        raise UnsupportedURLError(f"the pattern's ranges name more than {_MAX_NUMBERED} files", url=pattern[:200])
+        raise UnsupportedURLError(
+            f"the pattern's ranges name more than {_MAX_NUMBERED} files", url=redact_url(pattern)[:200]
+        )
     texts = [""]
     covering, end = "", 0
     alike = True
@@ -120,7 +123,9 @@ def _numbers(found: re.Match[str]) -> list[str]:
     padded = any(re.match("-?0[0-9]", text) for text in (low, high))
     width = max(len(low), len(high)) if padded else 0
     if abs(end - begin) // step >= _MAX_NUMBERED:
-        raise UnsupportedURLError(f"the range {found[0]} names more than {_MAX_NUMBERED} files", url=found.string[:200])
+        raise UnsupportedURLError(
+            f"the range {found[0]} names more than {_MAX_NUMBERED} files", url=redact_url(found.string)[:200]
+        )
     numbers = range(begin, end + 1, step) if begin <= end else range(begin, end - 1, -step)
     return [f"{number:0{width}d}" for number in numbers]
 
@@ -157,7 +162,9 @@ def expand_braces(pattern: str) -> list[str]:
     tails = expand_braces(pattern[stop:])
     heads = [pattern[:start] + text for alternative in alternatives for text in expand_braces(alternative)]
     if len(heads) * len(tails) > _MAX_ALTERNATIVES:
-        raise UnsupportedURLError(f"the pattern has more than {_MAX_ALTERNATIVES} alternatives", url=pattern[:200])
+        raise UnsupportedURLError(
+            f"the pattern has more than {_MAX_ALTERNATIVES} alternatives", url=redact_url(pattern)[:200]
+        )
     return [head + tail for head in heads for tail in tails]
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from asyncdata.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from asyncdata.redaction import redact
 from asyncdata.storage.failures import FailureCause, read_failed
 
 _TRANSIENT: Final = {
@@ -79,4 +80,5 @@ def shorten(body: bytes, limit: int = 300) -> str:
     if text.lower().startswith(("<!doctype html", "<html")):
         title = _TITLE.search(text)
         text = title[1].strip() if title else "a page for browsers"
+    text = redact(text)  # before a URL is truncated, behind which a user name would not be one
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from asyncdata import errors
 from asyncdata.errors import AsyncdataError, PipelineError
+from asyncdata.redaction import redact
 
 LIMIT_BYTES: Final = 64 << 10
 _MESSAGE_LIMIT_BYTES: Final = 8 << 10
@@ -113,7 +114,7 @@ def cut_middle(text: str, limit_bytes: int) -> str:
 
 def in_a_line(exc: BaseException) -> str:
     """An exception's type and the beginning of its text; never raises."""
-    text = f"{type(exc).__name__}: {_text_of(exc)}"
+    text = redact(f"{type(exc).__name__}: {_text_of(exc)}")
     return text if len(text) <= _LINE_LIMIT else f"{text[:_LINE_LIMIT]}…"
 
 

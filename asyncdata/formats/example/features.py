@@ -213,7 +213,7 @@ class RaggedFeature:
                 arguments.instance(f"the key of {type(partition).__name__}", partition.key, str, "a str")
         splits = arguments.dtype("row_splits_dtype", self.row_splits_dtype)
         if splits not in (np.int32, np.int64):
-            raise ValueError(f"row_splits_dtype must be int32 or int64, not {self.row_splits_dtype!r}")
+            raise ValueError(f"row_splits_dtype must be int32 or int64, not {arguments.shown(self.row_splits_dtype)}")
         object.__setattr__(self, "row_splits_dtype", splits.type)
 
 
@@ -231,10 +231,12 @@ def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
     else:
         found = np.asarray(value)
         if found.dtype.kind not in ("biu" if kind == "int64" else "biuf"):
-            raise ValueError(f"default_value {value!r} is not of dtype {kind}")
+            raise ValueError(f"default_value {arguments.shown(value)} is not of dtype {kind}")
         flat = found.ravel().tolist()
     if len(flat) != math.prod(shape):
-        raise ValueError(f"default_value {value!r} holds {len(flat)} values, not {math.prod(shape)} for shape {shape}")
+        raise ValueError(
+            f"default_value {arguments.shown(value)} holds {len(flat)} values, not {math.prod(shape)} for shape {shape}"
+        )
     if kind == "bytes":
         if not shape:
             return flat[0]
@@ -243,7 +245,7 @@ def value_of(value: Any, kind: Kind, shape: tuple[int, ...]) -> Any:
         with np.errstate(over="ignore"):
             array = np.array(flat, kind)
         if not np.array_equal(np.isinf(array), np.isinf(np.array(flat, np.float64))):
-            raise ValueError(f"default_value {value!r} does not fit {kind}")
+            raise ValueError(f"default_value {arguments.shown(value)} does not fit {kind}")
         if not shape:
             return array[0]
     array = array.reshape(shape)
@@ -263,4 +265,4 @@ def _as_bytes(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise ValueError(f"default_value {value!r} is not bytes or str")
+    raise ValueError(f"default_value {arguments.shown(value)} is not bytes or str")

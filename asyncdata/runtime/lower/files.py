@@ -13,7 +13,7 @@ from asyncdata.memory.accounts import Kind
 from asyncdata.memory.leaf import BYTES, UNCHECKED_BYTES
 from asyncdata.plan import files, sources
 from asyncdata.plan.node import Node
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.runtime.lower.registry import Make, lowers
 from asyncdata.runtime.reading.chunks import ChunkReader
 from asyncdata.runtime.reading.inflate import InflatedChunks
@@ -72,7 +72,7 @@ def _forget(url: str, access: Access) -> None:
 def _source_file(node: Any, scope: Scope) -> SourceFile:
     services = scope.services
     # Reserves nothing until the file is one of those that are read in turn.
-    account = services.budget.open(f"read {redact(node.url)}", rank=scope.rank, kind=Kind.SOURCE)
+    account = services.budget.open(f"read {redact_url(node.url)}", rank=scope.rank, kind=Kind.SOURCE)
     meter = services.meters.get(scope.place)
     if meter is not None:
         account.waits = meter.memory

@@ -9,7 +9,7 @@ import io
 from typing import Final, TypeVar
 
 from asyncdata.errors import DataError, ObjectNotFoundError
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.stage import Pause
 from asyncdata.runtime.state.listings import Listings, key_of
@@ -94,7 +94,7 @@ class Manifest:
         """Looks whether the pattern is a directory."""
         inside = f"{pattern.rstrip('/')}/*"
         if not has_wildcard(pattern) and not pattern.startswith("http") and await self._io.glob(inside):
-            return ObjectNotFoundError(f"this is a directory; use list_files({redact(inside)!r})", url=pattern)
+            return ObjectNotFoundError(f"this is a directory; use list_files({redact_url(inside)!r})", url=pattern)
         return ObjectNotFoundError(
             "no file matches the pattern; check the bucket, the spelling, and that the wildcards are where "
             "you want them",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from asyncdata.errors import AsyncdataError
 from asyncdata.memory.advance import Rows
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.workers.failure import annotate
 
 
@@ -97,4 +97,4 @@ class SourceTable:
         source = self[number]
         if not source.is_file:
             return f"element {record} of {source.name}"
-        return f"record {record} of {redact(source.name)} (byte offset {offset}, version {source.version})"
+        return f"record {record} of {redact_url(source.name)} (byte offset {offset}, version {source.version})"

@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncdata.memory.advance import State
 from asyncdata.planner.sharing import shard_name
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact, redact_url
 from asyncdata.runtime.state import listings
 from asyncdata.runtime.state.document import VERSION_KEY, check, naming_damage, tracks_from_json
 from asyncdata.runtime.state.filling import Filling
@@ -227,7 +227,7 @@ class _Decoded:
         self._listed = {f"list of files {listing.key}": listing.digest for listing in found}
         self._urls: dict[str | None, str | None] = {}
         for info in (info for listing in found for info in listing.infos):
-            self._urls[info.version] = None if info.version in self._urls else redact(info.url)
+            self._urls[info.version] = None if info.version in self._urls else redact_url(info.url)
 
     def comparable(self) -> dict[str, Any]:
         """What `diff` compares, by the words for it."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from asyncdata.errors import DataError, StateError
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.runtime.state.json_codec import compressed, decompressed
 from asyncdata.storage.manifest_files import MAX_MANIFEST_BYTES, format_entry, parse_entry
 from asyncdata.types import ObjectInfo
@@ -110,7 +110,7 @@ class Listings:
 
     def note(self, key: str, infos: Sequence[ObjectInfo]) -> None:
         """This was found now."""
-        if all(redact(info.url) == info.url for info in infos):
+        if all(redact_url(info.url) == info.url for info in infos):
             self._news.append(RecordedListing(key, infos))
 
     def news(self) -> tuple[RecordedListing, ...]:
@@ -121,5 +121,5 @@ class Listings:
 
 def key_of(access: int, patterns: Sequence[str]) -> str:
     """The key of a listing; no secret can be read from it."""
-    text = json.dumps([access, *map(redact, patterns)])
+    text = json.dumps([access, *map(redact_url, patterns)])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from asyncdata.errors import StateError
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.runtime.state.json_codec import from_json as value_from_json
 from asyncdata.runtime.state.json_codec import to_json as value_to_json
 
@@ -73,7 +73,7 @@ def identity_of(around: Sequence[Any], failed: Any, line: Mapping[str, Any]) -> 
         # The same file may have another signature, or, copied to another machine, another version.
         generation = line["generation"] if "://" in line["url"] else None
         part = failed if isinstance(failed, str) else failed[2]
-        place = (redact(line["url"]), generation, line["record"], line["offset"], part)
+        place = (redact_url(line["url"]), generation, line["record"], line["offset"], part)
     digest = hashlib.blake2b(repr((around, place)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -20,6 +20,7 @@ from asyncdata.errors import (
     UnsupportedURLError,
     refused,
 )
+from asyncdata.redaction import redact_url
 from asyncdata.storage.attempt import Attempt
 from asyncdata.storage.blocking_jobs import ThreadJobs
 from asyncdata.storage.changed import object_changed, object_deleted
@@ -156,7 +157,7 @@ def _glob(pattern: str) -> list[ObjectInfo]:
 def _irregular(status: os.stat_result, url: str) -> ObjectNotFoundError:
     if stat.S_ISDIR(status.st_mode):
         inside = url.rstrip("/") + "/*"
-        return ObjectNotFoundError(f"a directory, not a regular file; use list_files({inside!r})", url=url)
+        return ObjectNotFoundError(f"a directory, not a regular file; use list_files({redact_url(inside)!r})", url=url)
     kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     kind = kinds.get(stat.S_IFMT(status.st_mode), "something else")
     return ObjectNotFoundError(

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from asyncdata import arguments
 from asyncdata.memory.advance import Mark, Rows, State
 from asyncdata.memory.block import Block
 from asyncdata.memory.columns import ArrayColumn
@@ -106,7 +107,9 @@ class ScanStage(RowwiseStage):
             self._states.append(copy.deepcopy(self._state))
         answer = self._function((self._state, element), origin)
         if not isinstance(answer, tuple | list) or len(answer) != 2:
-            raise TypeError(f"the function of {self.label} must return (new_state, output), not {answer!r}")
+            raise TypeError(
+                f"the function of {self.label} must return (new_state, output), not {arguments.shown(answer)}"
+            )
         self._state, output = answer
         self._count += 1
         if self._track is not None:

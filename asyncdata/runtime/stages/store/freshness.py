@@ -17,7 +17,7 @@ from asyncdata.errors import DataError, ObjectNotFoundError, StaleDataError
 from asyncdata.plan.node import walk
 from asyncdata.plan.sources import ListFiles, ManifestFile
 from asyncdata.planner.recipe import PYTHON, Recipe, Step, first_difference, settled, uncompared
-from asyncdata.redaction import redact
+from asyncdata.redaction import redact_url
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.stage import StageContext
@@ -139,12 +139,12 @@ class Freshness:
                 continue
             for url in urls:
                 info = self._manifest.get(url, None)
-                found[redact(url)] = None if info is None else [info.size, info.version]
+                found[redact_url(url)] = None if info is None else [info.size, info.version]
         return found
 
     async def _read(self, urls: list[str]) -> Files:
         """What these files are now; of a URL with a secret in it nothing is kept."""
-        urls = [url for url in urls if redact(url) == url]
+        urls = [url for url in urls if redact_url(url) == url]
         return dict(zip(urls, await gather_bounded(self._look, urls, min(_LOOKS_AT_A_TIME, len(urls))), strict=True))
 
     async def _look(self, url: str) -> Json:
