@@ -106,7 +106,8 @@ def _shown(value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        return repr(redact(value))
+        # There may be a hundred thousand names of files, of which hardly any can have a secret.
+        return repr(redact_url(value) if any(sign in value for sign in "?@=;#") else value)
     if value is None or isinstance(value, bytes | bool | int | float | np.generic):
         return str(value)
     if isinstance(value, np.ndarray):
