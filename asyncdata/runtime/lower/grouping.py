@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncdata.errors import ObjectNotFoundError
-from asyncdata.memory.advance import Mark, Rows
+from asyncdata.memory.advance import FILLING, Mark, Rows
 from asyncdata.plan import grouping, transformations
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
@@ -167,8 +167,12 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
 def _filling(cell: MemoryCell, scope: Scope) -> Filling:
     """The run in which a cell is filled: the first one, also where the state of a later run brings it back."""
     mark = None if scope.state is None else scope.state.mark
-    if mark is not None and "filling" in mark:
-        return Filling.from_mark(mark["filling"])
+    if mark is not None and FILLING in mark:
+        filling = Filling.from_mark(mark[FILLING])
+        if mark.get("kept") and cell.images is None:
+            # It was complete: this run may end before the input does, and leave it to later ones to fill it.
+            cell.filling = filling
+        return filling
     return cell.filling or Filling(scope.seed, scope.epoch, scope.element)
 
 
