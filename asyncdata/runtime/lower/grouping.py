@@ -30,7 +30,7 @@ from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
 from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryCell, MemoryStore
-from asyncdata.runtime.state.filling import Filling
+from asyncdata.runtime.state.filling import Filling, Told
 from asyncdata.runtime.state.resume import again, batches, counted, cursor, selected
 from asyncdata.runtime.user_code import UserFunction, as_int
 
@@ -159,7 +159,8 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
         scope = dataclasses.replace(scope, **filling._asdict())
         store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:
-        freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context)
+        told, scope = _told(scope)
+        freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context, told)
         store = FileStore(context, node.filename, services.io, services.next_order(), freshness)
     return CacheStage(context, store, lambda: _kept_input(node, scope, freshness), image_bytes=_image_bytes(scope))
 
@@ -180,9 +181,36 @@ def _image_bytes(scope: Scope) -> int:
     return min(IMAGE_BYTES, scope.shares.task_bytes // 2)
 
 
-def _freshness(node: grouping.Cache | grouping.Snapshot, cure: str, scope: Scope, context: StageContext) -> Freshness:
+def _freshness(
+    node: grouping.Cache | grouping.Snapshot,
+    cure: str,
+    scope: Scope,
+    context: StageContext,
+    told: Told | None,
+    *,
+    in_turn: bool = True,
+) -> Freshness:
     io, manifest = around_inner(node, scope).access
-    return Freshness(context, node.recipe, cure, manifest=manifest, io=io, outer=scope.reads)
+    filling = Filling(scope.seed, scope.epoch, scope.element)
+    return Freshness(
+        context,
+        node.recipe,
+        cure,
+        manifest=manifest,
+        io=io,
+        outer=scope.reads,
+        filling=filling,
+        told=told,
+        in_turn=in_turn,
+    )
+
+
+def _told(scope: Scope) -> tuple[Told | None, Scope]:
+    """What the state says about what is kept in files, and the scope of the run in which it is written."""
+    told = None if scope.state is None else Told.of(scope.state.mark)
+    if told is None or told.filling is None:
+        return told, scope
+    return told, dataclasses.replace(scope, **told.filling._asdict())
 
 
 def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope, freshness: Freshness | None) -> Stage:
@@ -207,7 +235,7 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
             reader = node.function(node.make(Items(items=items)))
         return lower_inner(reader, around_inner(node, scope).below(1))
 
-    freshness = _freshness(node, f"delete the directory {node.path}, or name another one", scope, context)
+    freshness = _freshness(node, f"delete the directory {node.path}, or name another one", scope, context, None)
     return SnapshotStage(
         context,
         node.path,

@@ -1,9 +1,9 @@
-"""`Filling`: in which run a `cache()` in memory was filled.
+"""`Filling`: in which run a `cache()` in memory, or what is kept in files, was filled.
 
 A cache that other epochs read is gone with its process. Behind a state it is filled again, in the run that had filled
 it: another one may have another order, other random numbers, or another seed. Marks of elements that were read from a
 cache say which run that was; a state says it of all caches of its plan, because in front of the first element there is
-no mark.
+no mark. What is kept in files says itself which run has written it, so that a state does not mix two of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from asyncdata.memory.advance import FILLING, Mark
 from asyncdata.plan.grouping import Cache
 from asyncdata.plan.node import Node, walk
 
@@ -44,6 +45,30 @@ class Filling(NamedTuple):
         if not all(type(number) is int for number in (seed, *epoch, *element)):
             raise TypeError("the run of a cache")
         return cls(seed, tuple(epoch), tuple(element))
+
+
+class Told(NamedTuple):
+    """What the mark of a `cache` or `snapshot` says.
+
+    Attributes:
+        filling: The run in which the elements were made; None where what is kept does not say it.
+        kept: Whether they were read from what is kept; otherwise it was not complete, and they were being written.
+    """
+
+    filling: Filling | None
+    kept: bool
+
+    @classmethod
+    def of(cls, mark: Mark) -> Told | None:
+        """What a mark says; None where it is of an earlier version, or there is none."""
+        if mark is None or "kept" not in mark:
+            return None
+        filling = mark.get(FILLING)
+        return cls(filling and Filling.from_mark(filling), bool(mark["kept"]))
+
+    def to_mark(self) -> dict[str, Any]:
+        """As a part of a mark."""
+        return {FILLING: self.filling and self.filling.to_mark(), "kept": self.kept}
 
 
 def memory_cells(plan: Node) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncdata.memory.advance import FILLING, Mark
+from asyncdata.memory.advance import Mark
 from asyncdata.memory.block import Block
 from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.sources.arrays import source_advance
@@ -75,11 +75,9 @@ class CacheStage(Stage):
         return self._marker.mark(block, lambda row, _: self._mark(passed + row))
 
     def _mark(self, row: int) -> Mark:
-        """A cell is filled again in the run that has filled it, because other runs may have other orders."""
-        filling = self._store.filling
-        if filling is None:
-            return {"at": row}
-        return {"at": row, FILLING: filling.to_mark(), "kept": self._images is not None}
+        """It is filled again in the run that has filled it, because other runs may have other orders."""
+        told = self._store.told()
+        return {"at": row} if told is None else {"at": row, **told.to_mark()}
 
     # --- later runs --------------------------------------------------------------------------------------------
 
