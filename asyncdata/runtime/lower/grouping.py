@@ -202,6 +202,8 @@ def _freshness(
         filling=filling,
         told=told,
         in_turn=in_turn,
+        resumed=scope.services.is_resumed,
+        drawn=scope.services.options.seed is None,
     )
 
 
@@ -235,12 +237,15 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
             reader = node.function(node.make(Items(items=items)))
         return lower_inner(reader, around_inner(node, scope).below(1))
 
-    freshness = _freshness(node, f"delete the directory {node.path}, or name another one", scope, context, None)
+    told, made_in = _told(scope)
+    in_turn = node.shard is None and node.function is None
+    cure = f"delete the directory {node.path}, or name another one"
+    freshness = _freshness(node, cure, made_in, context, told, in_turn=in_turn)
     return SnapshotStage(
         context,
         node.path,
         None if node.shard is None else IntegerOf(node.shard, "shard_func"),
-        lambda: _kept_input(node, scope, freshness),
+        lambda: _kept_input(node, made_in, freshness),
         make_reader,
         _image_bytes(scope),
         node.codec,

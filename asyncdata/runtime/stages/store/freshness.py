@@ -47,6 +47,8 @@ class Freshness:
         filling: The run in which the input makes the elements, if it does.
         told: What the state says that the run begins at.
         in_turn: Whether elements are read in the order in which they were written.
+        resumed: Whether the pipeline begins at a state, but these elements at their beginning.
+        drawn: Whether the pipeline's seed was drawn, so that no other run has it by chance.
 
     Attributes:
         filling: The run in which the elements are or were made; None where what is kept does not say it.
@@ -65,8 +67,12 @@ class Freshness:
         filling: Filling | None = None,
         told: Told | None = None,
         in_turn: bool = True,
+        resumed: bool = False,
+        drawn: bool = True,
     ) -> None:
-        self.filling = filling
+        self.filling = self._own = filling
+        self._resumed = resumed
+        self._drawn = drawn
         self._told = told
         self._in_turn = in_turn
         self._recipe = recipe
@@ -156,7 +162,7 @@ class Freshness:
         """
         told = self._told
         if told is None:
-            return True
+            return self._in_turn or not self._resumed or not self._is_written_since()
         same = told.filling is None or told.filling == self.filling
         if told.kept and not same:
             raise StateError(
@@ -164,7 +170,22 @@ class Freshness:
                 "it from where the state was made, or begin the epoch again",
                 stage=self._label,
             )
-        return told.kept or (same and self._in_turn)
+        if not told.kept and not (same and self._in_turn):
+            self.filling = told.filling  # in which the input makes the elements
+            return False
+        return True
+
+    def _is_written_since(self) -> bool:
+        """Whether the run of the state has written it itself: elements of it may lie in front of the state."""
+        if self.filling is None or self.filling != self._own:
+            return False
+        if not self._drawn:
+            raise StateError(
+                "it is not known whether the run of the state wrote what is kept here, or read it: with "
+                "Options(seed=...) other runs look alike. Remove what is kept here, or begin the epoch again",
+                stage=self._label,
+            )
+        return True
 
     def _pass_on(self) -> None:
         if self._outer is not None:
