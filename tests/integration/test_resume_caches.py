@@ -119,6 +119,26 @@ def test_a_cache_that_another_run_filled_is_not_read() -> None:
         assert plain(list(other)) == here
 
 
+def zipped() -> ad.Dataset:
+    """Two that fill one cache at the same time, each in its own order."""
+    dataset = D.range(12).shuffle(4).cache()
+    return D.zip((dataset, dataset)).repeat(2)
+
+
+@pytest.mark.parametrize("make", [*MAKES.values(), zipped], ids=[*MAKES, "zipped"])
+def test_what_is_in_memory_makes_no_difference(make: Callable[[], ad.Dataset]) -> None:
+    """The cache is full by now, or another run has filled it."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        dataset, other = make(), make()
+        list(other)
+        for epoch in range(2):
+            elements, states = taken(dataset)
+            for position in sorted({0, 1, len(elements) // 2, len(elements) - 2}):
+                for here in (dataset, other, make()):
+                    with here.iterator(state=states[position]) as it:
+                        assert plain(list(it)) == plain(elements[position:]), (epoch, position)
+
+
 def test_an_isolated_loader_fills_it_as_it_was() -> None:
     """There the cache is in the loader's memory, and the state is made here."""
     with ad.Runtime(ad.Options(isolate=True, num_workers=0)):

@@ -155,7 +155,7 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
     if node.filename is None:
         cell, filling = node.cell, _filling(node.cell, scope)
         if cell.images is not None and cell.filling != filling:
-            cell = MemoryCell()  # the state is of a program in which another run had filled it
+            cell = MemoryCell()  # another run has filled it
         scope = dataclasses.replace(scope, **filling._asdict())
         store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:

@@ -8,12 +8,13 @@ no mark. What is kept in files says itself which run has written it, so that a s
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from asyncdata.memory.advance import FILLING, Mark
 from asyncdata.plan.grouping import Cache
-from asyncdata.plan.node import Node, walk
+from asyncdata.plan.node import Node, rebuilt, walk
 
 
 class Filling(NamedTuple):
@@ -76,8 +77,22 @@ def memory_cells(plan: Node) -> list[Any]:
     return [node.cell for node in walk(plan) if isinstance(node, Cache) and node.filename is None]
 
 
-def bring_back(cells: Sequence[Any], fillings: Sequence[Filling | None]) -> None:
-    """Cells that are empty will be filled as they were; the others stay as they are."""
-    for cell, filling in zip(cells, fillings, strict=False):
+def brought_back(plan: Node, fillings: Sequence[Filling | None]) -> Node:
+    """The plan, with caches in memory as they were: filled by the same run, or to be filled by it, or by none.
+
+    What another run has filled here since is left to other iterations; this one fills an empty cell instead.
+    """
+    others: dict[int, Any] = {}
+    for cell, filling in zip(memory_cells(plan), fillings, strict=False):
         if cell.images is None:
             cell.filling = filling
+        elif cell.filling != filling:
+            others[id(cell)] = type(cell)(filling)
+    if not others:
+        return plan
+
+    def change(old: Node, new: Node) -> Node:
+        other = others.get(id(old.cell)) if isinstance(old, Cache) else None
+        return new if other is None else dataclasses.replace(new, cell=other)  # type: ignore[call-arg]
+
+    return rebuilt(plan, change)
