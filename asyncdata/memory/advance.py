@@ -53,6 +53,23 @@ class State(NamedTuple):
     skip: int
 
 
+BEGINNING: Final = State(None, 0)
+"""Nothing was delivered, and nothing is known."""
+
+FILLING: Final = "filling"
+"""Of marks: in which run the elements were made that a `cache` or `snapshot` passes on.
+
+This cannot be found out where another run begins at the beginning. So such a mark already holds in front of its row if
+nothing was delivered before: the marks that other stages write there contain it."""
+
+
+def tells_filling(mark: Mark) -> bool:
+    """Whether a mark says, or one inside of it, in which run elements were made."""
+    if isinstance(mark, dict):
+        return FILLING in mark or any(map(tells_filling, mark.values()))
+    return isinstance(mark, list | tuple) and any(map(tells_filling, mark))
+
+
 class Advance:
     """See the module's docstring.
 
@@ -217,6 +234,17 @@ class Fold:
                 break
             mark, skip = value, row - position
         return State(mark, skip)
+
+    def in_front_of(self, advance: Advance, row: int) -> State:
+        """The state in front of a row of the block that comes next, for the marks that other stages write there.
+
+        At the beginning there may be a mark that holds in front of its row, see `FILLING`.
+        """
+        found = self.at(advance, row)
+        if found == BEGINNING and row < advance.rows:
+            marks = [*self._pending, *(mark for at, mark in advance.marks if at == row)]
+            return State(marks[-1], 0) if marks and tells_filling(marks[-1]) else found
+        return found
 
     def feed(self, advance: Advance) -> None:
         """Folds a whole block."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from asyncdata.errors import QuarantineError
 from asyncdata.memory.accounts import Account, Kind
-from asyncdata.memory.advance import State
+from asyncdata.memory.advance import BEGINNING, State
 from asyncdata.observe.parts import SkippedStats
 from asyncdata.observe.stopwatch import Stopwatch
 from asyncdata.observe.trace_ring import PipelineTrace
@@ -121,6 +121,9 @@ class Services:
         self.sources = SourceTable()
         self._before = start.before
         self.listings = Listings(start.before.listings)
+        began = start.state.state
+        # In front of the first element only a seed that was drawn says that the run of the state is meant.
+        self.is_resumed = began is not None and (began != BEGINNING or self.options.seed is None)
         self._storages: list[tuple[Storage, Access]] = []
         self._accounts: dict[str, Account] = {}
         self._occupants: dict[str, int] = {}

@@ -31,6 +31,45 @@ MAKES: dict[str, Callable[[], ad.Dataset]] = {
 }
 
 
+def of_a_closure(read: Callable[[ad.Dataset, ad.Dataset], ad.Dataset]) -> ad.Dataset:
+    """A dataset of two that are made once, outside of the functions that return them."""
+    return read(D.range(5).shuffle(5, seed=1).cache(), D.range(5).map(noisy, rng=True).cache())
+
+
+INSIDE: dict[str, Callable[[], ad.Dataset]] = {
+    "made of an element": lambda: D.range(2).flat_map(lambda _: D.range(6).shuffle(3, seed=5).cache().repeat(2)),
+    "in turn": lambda: D.range(4).interleave(lambda x: D.range(int(x) + 2).shuffle(3).cache().repeat(2), 2),
+    "in turn, in blocks": lambda: D.range(4).interleave(
+        lambda x: D.range(int(x) + 2).shuffle(3, seed=5).cache().repeat(3), 3, block_length=2
+    ),
+    "random numbers": lambda: D.range(2).flat_map(lambda _: D.range(3).map(noisy, rng=True).cache().repeat(2)),
+    "batches": lambda: D.range(2).flat_map(lambda _: D.range(7).shuffle(7).cache().batch(3).repeat(2)),
+    "shuffled again": lambda: D.range(2).flat_map(lambda _: D.range(7).shuffle(7).cache().shuffle(3).repeat(2)),
+    "zipped": lambda: D.range(2).flat_map(
+        lambda _: D.zip((D.range(5).shuffle(5).cache(), D.range(5).map(noisy, rng=True).cache())).repeat(2)
+    ),
+    "filtered": lambda: D.range(2).flat_map(
+        lambda _: D.range(9).shuffle(9).cache().filter(lambda x: x % 2 > 0).repeat(2)
+    ),
+    "never complete": lambda: D.range(2).flat_map(lambda _: D.range(9).shuffle(9).cache().take(3).repeat(3)),
+    "long": lambda: D.range(2).flat_map(lambda _: D.range(1100).shuffle(50).cache().repeat(2).batch(150)),
+    "twice inside": lambda: D.range(2).flat_map(
+        lambda _: D.range(2).flat_map(lambda _: D.range(3).shuffle(3).cache().repeat(2)).repeat(2)
+    ),
+    "of a closure": lambda: of_a_closure(lambda c, _: D.range(3).flat_map(lambda _: c)),
+    "of a closure, repeated": lambda: of_a_closure(lambda c, _: D.range(3).flat_map(lambda _: c.repeat(2))),
+    "of a closure, in part": lambda: of_a_closure(
+        lambda c, _: D.range(3).flat_map(lambda x: c.take(2) if x == 1 else c)
+    ),
+    "of a closure, batches": lambda: of_a_closure(lambda _, c: D.range(3).flat_map(lambda _: c.batch(2))),
+    "of a closure, zipped": lambda: of_a_closure(
+        lambda c, other: D.range(3).flat_map(lambda _: D.zip((c.shuffle(3), other)))
+    ),
+    "of a closure, in turn": lambda: of_a_closure(lambda _, c: D.range(3).interleave(lambda _: c, 2)),
+}
+"""Of inner datasets, of which a state in front of their first element knows no more than the step around them."""
+
+
 def plain(elements: list[Any]) -> str:
     return json.dumps(elements, default=lambda value: value.tolist())
 
@@ -54,6 +93,19 @@ def test_a_cache_is_filled_as_it_was(name: str) -> None:
                     assert plain(list(again)) == plain(list(dataset)), "the next epoch"
 
 
+@pytest.mark.parametrize("name", INSIDE)
+def test_caches_of_inner_datasets_are_filled_as_they_were(name: str) -> None:
+    """At every state, and at some that a resumed run takes."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        elements, states = taken(INSIDE[name]())
+        for position, state in enumerate(states):
+            rest, later = taken(INSIDE[name](), state)
+            assert plain(rest) == plain(elements[position:]), position
+            for second in range(position % 7, len(later), 1 if SOAK else 7):
+                with INSIDE[name]().iterator(state=later[second]) as it:
+                    assert plain(list(it)) == plain(elements[position + second :]), (position, second)
+
+
 def test_a_cache_that_another_run_filled_is_not_read() -> None:
     """The state is right, not what is in memory here; the next epochs read that again."""
     dataset, other = MAKES["shuffled without a seed"](), MAKES["shuffled without a seed"]()
@@ -65,6 +117,26 @@ def test_a_cache_that_another_run_filled_is_not_read() -> None:
         with other.iterator(state=states[5]) as it:
             assert plain(list(it)) == plain(elements[5:])
         assert plain(list(other)) == here
+
+
+def zipped() -> ad.Dataset:
+    """Two that fill one cache at the same time, each in its own order."""
+    dataset = D.range(12).shuffle(4).cache()
+    return D.zip((dataset, dataset)).repeat(2)
+
+
+@pytest.mark.parametrize("make", [*MAKES.values(), zipped], ids=[*MAKES, "zipped"])
+def test_what_is_in_memory_makes_no_difference(make: Callable[[], ad.Dataset]) -> None:
+    """The cache is full by now, or another run has filled it."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        dataset, other = make(), make()
+        list(other)
+        for epoch in range(2):
+            elements, states = taken(dataset)
+            for position in sorted({0, 1, len(elements) // 2, len(elements) - 2}):
+                for here in (dataset, other, make()):
+                    with here.iterator(state=states[position]) as it:
+                        assert plain(list(it)) == plain(elements[position:]), (epoch, position)
 
 
 def test_an_isolated_loader_fills_it_as_it_was() -> None:
@@ -95,9 +167,9 @@ def test_damaged_runs_are_refused(wrong: Any) -> None:
         MAKES["shuffled"]().iterator(state=with_checksum({**states[1], "caches": wrong}))
 
 
-def taken(dataset: ad.Dataset) -> tuple[list[Any], list[Any]]:
-    """The elements of an epoch, and the state in front of each and behind the last one."""
-    with dataset.iterator() as it:
+def taken(dataset: ad.Dataset, state: Any = None) -> tuple[list[Any], list[Any]]:
+    """The elements of an epoch, or those behind a state, and the state in front of each and behind the last one."""
+    with dataset.iterator(state=state) as it:
         elements, states = [], [it.state_dict()]
         for element in it:
             elements.append(element)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncdata.errors import ObjectNotFoundError
-from asyncdata.memory.advance import Mark, Rows
+from asyncdata.memory.advance import FILLING, Mark, Rows
 from asyncdata.plan import grouping, transformations
 from asyncdata.plan.node import Node
 from asyncdata.plan.sources import Items
@@ -30,7 +30,7 @@ from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import IMAGE_BYTES
 from asyncdata.runtime.stages.store.snapshot_directory import SnapshotStage
 from asyncdata.runtime.stages.store.stored import ElementStore, FileStore, MemoryCell, MemoryStore
-from asyncdata.runtime.state.filling import Filling
+from asyncdata.runtime.state.filling import Filling, Told
 from asyncdata.runtime.state.resume import again, batches, counted, cursor, selected
 from asyncdata.runtime.user_code import UserFunction, as_int
 
@@ -155,11 +155,12 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
     if node.filename is None:
         cell, filling = node.cell, _filling(node.cell, scope)
         if cell.images is not None and cell.filling != filling:
-            cell = MemoryCell()  # the state is of a program in which another run had filled it
+            cell = MemoryCell()  # another run has filled it
         scope = dataclasses.replace(scope, **filling._asdict())
         store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:
-        freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context)
+        told, scope = _told(scope)
+        freshness = _freshness(node, f"delete {node.filename}, or name another file", scope, context, told)
         store = FileStore(context, node.filename, services.io, services.next_order(), freshness)
     return CacheStage(context, store, lambda: _kept_input(node, scope, freshness), image_bytes=_image_bytes(scope))
 
@@ -167,8 +168,12 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
 def _filling(cell: MemoryCell, scope: Scope) -> Filling:
     """The run in which a cell is filled: the first one, also where the state of a later run brings it back."""
     mark = None if scope.state is None else scope.state.mark
-    if mark is not None and "filling" in mark:
-        return Filling.from_mark(mark["filling"])
+    if mark is not None and FILLING in mark:
+        filling = Filling.from_mark(mark[FILLING])
+        if mark.get("kept") and cell.images is None:
+            # It was complete: this run may end before the input does, and leave it to later ones to fill it.
+            cell.filling = filling
+        return filling
     return cell.filling or Filling(scope.seed, scope.epoch, scope.element)
 
 
@@ -176,9 +181,38 @@ def _image_bytes(scope: Scope) -> int:
     return min(IMAGE_BYTES, scope.shares.task_bytes // 2)
 
 
-def _freshness(node: grouping.Cache | grouping.Snapshot, cure: str, scope: Scope, context: StageContext) -> Freshness:
+def _freshness(
+    node: grouping.Cache | grouping.Snapshot,
+    cure: str,
+    scope: Scope,
+    context: StageContext,
+    told: Told | None,
+    *,
+    in_turn: bool = True,
+) -> Freshness:
     io, manifest = around_inner(node, scope).access
-    return Freshness(context, node.recipe, cure, manifest=manifest, io=io, outer=scope.reads)
+    filling = Filling(scope.seed, scope.epoch, scope.element)
+    return Freshness(
+        context,
+        node.recipe,
+        cure,
+        manifest=manifest,
+        io=io,
+        outer=scope.reads,
+        filling=filling,
+        told=told,
+        in_turn=in_turn,
+        resumed=scope.services.is_resumed,
+        drawn=scope.services.options.seed is None,
+    )
+
+
+def _told(scope: Scope) -> tuple[Told | None, Scope]:
+    """What the state says about what is kept in files, and the scope of the run in which it is written."""
+    told = None if scope.state is None else Told.of(scope.state.mark)
+    if told is None or told.filling is None:
+        return told, scope
+    return told, dataclasses.replace(scope, **told.filling._asdict())
 
 
 def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope, freshness: Freshness | None) -> Stage:
@@ -203,12 +237,15 @@ def _snapshot(node: grouping.Snapshot, scope: Scope, context: StageContext) -> S
             reader = node.function(node.make(Items(items=items)))
         return lower_inner(reader, around_inner(node, scope).below(1))
 
-    freshness = _freshness(node, f"delete the directory {node.path}, or name another one", scope, context)
+    told, made_in = _told(scope)
+    in_turn = node.shard is None and node.function is None
+    cure = f"delete the directory {node.path}, or name another one"
+    freshness = _freshness(node, cure, made_in, context, told, in_turn=in_turn)
     return SnapshotStage(
         context,
         node.path,
         None if node.shard is None else IntegerOf(node.shard, "shard_func"),
-        lambda: _kept_input(node, scope, freshness),
+        lambda: _kept_input(node, made_in, freshness),
         make_reader,
         _image_bytes(scope),
         node.codec,

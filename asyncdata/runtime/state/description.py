@@ -262,9 +262,9 @@ class _Decoded:
 
 
 def _mark_of_step(state: State) -> Any:
-    """The mark, without what says where it is in a track."""
+    """The mark, without what says where it is in a track or snapshot."""
     mark = state.mark
-    return mark["input"] if isinstance(mark, dict) and mark.keys() == {"at", "input"} else mark
+    return mark["input"] if isinstance(mark, dict) and mark.keys() - {"filling", "kept"} == {"at", "input"} else mark
 
 
 def _kind(mark: Any) -> str | None:

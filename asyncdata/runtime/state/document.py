@@ -116,7 +116,7 @@ def to_document(saved: SavedState, lines: PlanLines) -> dict[str, Any]:
         document["tracks"] = tracks_to_json(saved.state.tracks)
     if document["shards"]:
         document["division"] = dict(saved.division)
-    if any(saved.caches):
+    if saved.caches:
         document["caches"] = [filling and filling.to_mark() for filling in saved.caches]
     if saved.news.listings:
         document["listings"] = [listing.to_json() for listing in saved.news.listings]

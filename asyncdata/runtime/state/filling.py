@@ -1,18 +1,20 @@
-"""`Filling`: in which run a `cache()` in memory was filled.
+"""`Filling`: in which run a `cache()` in memory, or what is kept in files, was filled.
 
 A cache that other epochs read is gone with its process. Behind a state it is filled again, in the run that had filled
 it: another one may have another order, other random numbers, or another seed. Marks of elements that were read from a
 cache say which run that was; a state says it of all caches of its plan, because in front of the first element there is
-no mark.
+no mark. What is kept in files says itself which run has written it, so that a state does not mix two of them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from asyncdata.memory.advance import FILLING, Mark
 from asyncdata.plan.grouping import Cache
-from asyncdata.plan.node import Node, walk
+from asyncdata.plan.node import Node, rebuilt, walk
 
 
 class Filling(NamedTuple):
@@ -46,13 +48,51 @@ class Filling(NamedTuple):
         return cls(seed, tuple(epoch), tuple(element))
 
 
+class Told(NamedTuple):
+    """What the mark of a `cache` or `snapshot` says.
+
+    Attributes:
+        filling: The run in which the elements were made; None where what is kept does not say it.
+        kept: Whether they were read from what is kept; otherwise it was not complete, and they were being written.
+    """
+
+    filling: Filling | None
+    kept: bool
+
+    @classmethod
+    def of(cls, mark: Mark) -> Told | None:
+        """What a mark says; None where it is of an earlier version, or there is none."""
+        if mark is None or "kept" not in mark:
+            return None
+        filling = mark.get(FILLING)
+        return cls(filling and Filling.from_mark(filling), bool(mark["kept"]))
+
+    def to_mark(self) -> dict[str, Any]:
+        """As a part of a mark."""
+        return {FILLING: self.filling and self.filling.to_mark(), "kept": self.kept}
+
+
 def memory_cells(plan: Node) -> list[Any]:
     """What caches in memory keep; each knows the run that has filled it, or must fill it."""
     return [node.cell for node in walk(plan) if isinstance(node, Cache) and node.filename is None]
 
 
-def bring_back(cells: Sequence[Any], fillings: Sequence[Filling | None]) -> None:
-    """Cells that are empty will be filled as they were; the others stay as they are."""
-    for cell, filling in zip(cells, fillings, strict=False):
+def brought_back(plan: Node, fillings: Sequence[Filling | None]) -> Node:
+    """The plan, with caches in memory as they were: filled by the same run, or to be filled by it, or by none.
+
+    What another run has filled here since is left to other iterations; this one fills an empty cell instead.
+    """
+    others: dict[int, Any] = {}
+    for cell, filling in zip(memory_cells(plan), fillings, strict=False):
         if cell.images is None:
             cell.filling = filling
+        elif cell.filling != filling:
+            others[id(cell)] = type(cell)(filling)
+    if not others:
+        return plan
+
+    def change(old: Node, new: Node) -> Node:
+        other = others.get(id(old.cell)) if isinstance(old, Cache) else None
+        return new if other is None else dataclasses.replace(new, cell=other)  # type: ignore[call-arg]
+
+    return rebuilt(plan, change)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from asyncdata.errors import StateError
-from asyncdata.memory.advance import Advance, State
+from asyncdata.memory.advance import BEGINNING, Advance, State, tells_filling
 
 
 class InputHistory:
@@ -45,7 +45,12 @@ class InputHistory:
                 break
             found = known
         at, (mark, skip) = found
-        return State(mark, skip + row - at)
+        state = State(mark, skip + row - at)
+        if state == BEGINNING and row < self.rows:
+            # As in `Fold.in_front_of`.
+            first = [begun for place, begun in self._marks if place == row and tells_filling(begun.mark)]
+            return first[-1] if first else state
+        return state
 
     def too_short(self, rows: int, stage: str) -> StateError:
         """The error for an input that has fewer rows than when the state was taken."""

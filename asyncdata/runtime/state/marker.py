@@ -94,11 +94,11 @@ class Marker:
         """
 
         def before(row: int) -> State:
-            return self.input.at(taken, row if at is None else int(at[row]))
+            return self.input.in_front_of(taken, row if at is None else int(at[row]))
 
         places = self.places(rows, ordered=taken.ordered and self.input.ordered)
         if self._follows and taken.ordered:
-            places = [row for row in places if before(row).mark is None]
+            places = [row for row in places if self.input.at(taken, row if at is None else int(at[row])).mark is None]
             if self._behind or taken.marks:
                 places = sorted({*places, *self._following(taken, rows, at)})
         marks = self.marks_at(rows, lambda row: write(row, before(row)), places)

@@ -171,7 +171,7 @@ class GroupByWindowStage(Stage):
             if self._block is not None:
                 key = self._distribute()
                 if key is not None:
-                    self._begin(key, self._fold.at(self._block.advance, self._at))
+                    self._begin(key, self._fold.in_front_of(self._block.advance, self._at))
                     return True
                 self._put_away()
             elif self._error is not None:

@@ -98,7 +98,7 @@ class Input:
 
     def at(self, row: int) -> State:
         """The input's state after the first `row` of the rows available."""
-        return self._fold.state if self._block is None else self._fold.at(self._block.advance, row)
+        return self._fold.state if self._block is None else self._fold.in_front_of(self._block.advance, row)
 
     def peek(self) -> Block:
         """The rows available; there must be some."""

@@ -75,9 +75,9 @@ class CacheStage(Stage):
         return self._marker.mark(block, lambda row, _: self._mark(passed + row))
 
     def _mark(self, row: int) -> Mark:
-        """A cell is filled again in the run that has filled it, because other runs may have other orders."""
-        filling = self._store.filling
-        return {"at": row} if filling is None else {"at": row, "filling": filling.to_mark()}
+        """It is filled again in the run that has filled it, because other runs may have other orders."""
+        told = self._store.told()
+        return {"at": row} if told is None else {"at": row, **told.to_mark()}
 
     # --- later runs --------------------------------------------------------------------------------------------
 

@@ -13,14 +13,16 @@ import hashlib
 import warnings
 from typing import Any, Final
 
-from asyncdata.errors import DataError, ObjectNotFoundError, StaleDataError
+from asyncdata.errors import DataError, ObjectNotFoundError, StaleDataError, StateError
 from asyncdata.plan.node import walk
 from asyncdata.plan.sources import ListFiles, ManifestFile
+from asyncdata.planner.fingerprint import drawn_seeds
 from asyncdata.planner.recipe import PYTHON, Recipe, Step, first_difference, settled, uncompared
 from asyncdata.redaction import redact_url
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.stage import StageContext
+from asyncdata.runtime.state.filling import Filling, Told
 from asyncdata.storage.groups import gather_bounded
 from asyncdata.types import Json
 
@@ -42,8 +44,14 @@ class Freshness:
         manifest: Lists files.
         io: Looks at files.
         outer: Collects the files for a snapshot or cache that comes after this one.
+        filling: The run in which the input makes the elements, if it does.
+        told: What the state says that the run begins at.
+        in_turn: Whether elements are read in the order in which they were written.
+        resumed: Whether the pipeline begins at a state, but these elements at their beginning.
+        drawn: Whether the pipeline's seed was drawn, so that no other run has it by chance.
 
     Attributes:
+        filling: The run in which the elements are or were made; None where what is kept does not say it.
         reads: The URLs of the files that were read; filled while the input is lowered.
     """
 
@@ -56,7 +64,17 @@ class Freshness:
         manifest: Manifest,
         io: Io,
         outer: set[str] | None,
+        filling: Filling | None = None,
+        told: Told | None = None,
+        in_turn: bool = True,
+        resumed: bool = False,
+        drawn: bool = True,
     ) -> None:
+        self.filling = self._own = filling
+        self._resumed = resumed
+        self._drawn = drawn
+        self._told = told
+        self._in_turn = in_turn
         self._recipe = recipe
         self._label = context.label
         self._cure = cure
@@ -68,7 +86,18 @@ class Freshness:
         self.reads: set[str] = set()
 
     async def begin(self) -> None:
-        """Nothing is kept yet: from here on the input runs."""
+        """Nothing is kept yet: from here on the input runs.
+
+        Raises:
+            StateError: The run of the state read what is kept, and nobody can make it again in the order it had.
+        """
+        told = self._told
+        if told is not None and told.kept and (told.filling is None or not self._in_turn):
+            raise StateError(
+                "the state is of a run that read what was kept here, and it is not there. Copy it from where the "
+                "state was made, or begin the epoch again",
+                stage=self._label,
+            )
         self._steps = await self._threads.run(self._recipe.steps)
 
     async def finish(self) -> Json:
@@ -78,7 +107,15 @@ class Freshness:
         listed = await self._listed()
         read = await self._read(sorted(self.reads - listed.keys()))
         self._pass_on()
-        return {"version": _VERSION, "python": PYTHON, "steps": steps, "listed": _folded(listed), "read": read}
+        return {
+            "version": _VERSION,
+            "python": PYTHON,
+            "steps": steps,
+            "listed": _folded(listed),
+            "read": read,
+            "filling": self.filling and self.filling.to_mark(),
+            "drawn": drawn_seeds(self._recipe.node),
+        }
 
     async def check(self, made_of: Any) -> None:
         """Something is kept.
@@ -102,6 +139,9 @@ class Freshness:
             difference = first_difference(was, now, functions=same)
             unknown = uncompared(was, now) if same else [f"the functions, because {made_of['python']} wrote it"]
             listed, read = dict(made_of["listed"]), dict(made_of["read"])
+            filling = made_of.get("filling") and Filling.from_mark(made_of["filling"])
+            # With other seeds of its own, a shuffle of the same run makes another order.
+            self.filling = filling if made_of.get("drawn") == drawn_seeds(self._recipe.node) else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError("what the elements were made of cannot be read", stage=self._label) from error
         difference = difference or _other_file(listed, _folded(await self._listed()))
@@ -111,6 +151,41 @@ class Freshness:
         self._warn(unknown)
         self.reads.update(read)
         self._pass_on()
+
+    def fits(self) -> bool:
+        """Something is kept, and was checked: whether a run that begins at the state can read it.
+
+        Otherwise elements were delivered in another order than that in which they would be read.
+
+        Raises:
+            StateError: The run of the state read something else here.
+        """
+        told = self._told
+        if told is None:
+            return self._in_turn or not self._resumed or not self._is_written_since()
+        same = told.filling is None or told.filling == self.filling
+        if told.kept and not same:
+            raise StateError(
+                "the state is of a run that read what was kept here, and another run has written it again since. Copy "
+                "it from where the state was made, or begin the epoch again",
+                stage=self._label,
+            )
+        if not told.kept and not (same and self._in_turn):
+            self.filling = told.filling  # in which the input makes the elements
+            return False
+        return True
+
+    def _is_written_since(self) -> bool:
+        """Whether the run of the state has written it itself: elements of it may lie in front of the state."""
+        if self.filling is None or self.filling != self._own:
+            return False
+        if not self._drawn:
+            raise StateError(
+                "it is not known whether the run of the state wrote what is kept here, or read it: with "
+                "Options(seed=...) other runs look alike. Remove what is kept here, or begin the epoch again",
+                stage=self._label,
+            )
+        return True
 
     def _pass_on(self) -> None:
         if self._outer is not None:

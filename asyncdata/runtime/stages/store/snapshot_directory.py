@@ -27,6 +27,7 @@ from asyncdata.runtime.stage import Stage, StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
 from asyncdata.runtime.stages.store.recording import Recorder
 from asyncdata.runtime.stages.store.stored import FileWriter
+from asyncdata.runtime.state.filling import Told
 from asyncdata.runtime.state.marker import Marker
 from asyncdata.runtime.user_code import UserFunction, call_rows
 from asyncdata.types import Json
@@ -73,6 +74,7 @@ class SnapshotStage(Stage):
         self._run = secrets.token_hex(4)
         self._source: Stage | None = None
         self._writes = False
+        self._told: Told | None = None
         self._shards: dict[int, Recorder] = {}
         self._files: dict[int, str] = {}
         self._error: Exception | None = None
@@ -90,6 +92,10 @@ class SnapshotStage(Stage):
             if self._freshness is not None:
                 await (self._freshness.begin() if files is None else self._freshness.check(made_of))
             self._writes = files is None
+            if files is not None and self._freshness is not None and not self._freshness.fits():
+                # Its order is another one than that of the elements which were delivered.
+                files = None
+            self._told = None if self._freshness is None else Told(self._freshness.filling, files is not None)
             self._source = (
                 self._make_input() if files is None else self._make_reader([str(self._path / file) for file in files])
             )
@@ -98,7 +104,8 @@ class SnapshotStage(Stage):
         if block is None:
             return None
         passed = self._marker.rows
-        return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state})
+        told = {} if self._told is None else self._told.to_mark()
+        return self._marker.mark(block, lambda row, state: {"at": passed + row, "input": state, **told})
 
     async def _pass_on(self, source: Stage, limit: int) -> Block | None:
         if self._error is not None:

@@ -44,7 +44,7 @@ from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.stage import StageContext
 from asyncdata.runtime.stages.store.freshness import Freshness
-from asyncdata.runtime.state.filling import Filling
+from asyncdata.runtime.state.filling import Filling, Told
 from asyncdata.types import Json, ObjectInfo
 
 
@@ -73,9 +73,8 @@ class ElementStore(Protocol):
     async def load(self, number: int) -> Block:
         """The elements of one image; without an advance."""
 
-    @property
-    def filling(self) -> Filling | None:
-        """The run that has filled it, or fills it, where its elements are gone with this process."""
+    def told(self) -> Told | None:
+        """The run that has filled it, or fills it, for marks; None where nobody can fill it again."""
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
@@ -160,10 +159,9 @@ class MemoryStore:
         self._account.foresee = lambda: writer.foresee(self._elements)
         return writer
 
-    @property
-    def filling(self) -> Filling | None:
-        """The run that has filled the cell, or fills it."""
-        return self._filling if self._cell.images is None else self._cell.filling
+    def told(self) -> Told:
+        """See `ElementStore`."""
+        return Told(self._filling, kept=False) if self._cell.images is None else Told(self._cell.filling, kept=True)
 
     async def load(self, number: int) -> Block:
         """See `ElementStore`."""
@@ -203,7 +201,7 @@ class _MemoryWriter:
 
     async def finish(self) -> None:
         if self._cell.images is None:
-            self._cell.filling, self._cell.images = self._store.filling, self._images
+            self._cell.filling, self._cell.images = self._store.told().filling, self._images
             self._charges.tickets += self._tickets
             self._tickets = []
         await self.discard()
@@ -243,6 +241,8 @@ class FileStore:
         self._freshness = freshness
         self._info: ObjectInfo | None = None
         self._places: list[ImagePlace] = []
+        self._is_complete = False
+        self._fits = True
 
     async def open(self) -> int | None:
         """See `ElementStore`.
@@ -264,6 +264,10 @@ class FileStore:
             raise
         if self._freshness is not None:
             await self._freshness.check(made_of)
+            if not self._freshness.fits():
+                self._fits = False
+                return None
+        self._is_complete = True
         return len(self._places)
 
     async def _read_places(self, info: ObjectInfo) -> tuple[list[ImagePlace], Any]:
@@ -289,10 +293,14 @@ class FileStore:
         finally:
             slabs.drop(slab)
 
-    filling = None
+    def told(self) -> Told | None:
+        """See `ElementStore`."""
+        return None if self._freshness is None else Told(self._freshness.filling, self._is_complete)
 
     def fill(self) -> StoreWriter:
         """See `ElementStore`."""
+        if not self._fits:
+            return _NoWriter()
         return FileWriter(self._context, Path(self._path), freshness=self._freshness)
 
     async def load(self, number: int) -> Block:
@@ -326,6 +334,19 @@ class FileStore:
             return load(image, slabs.arena.array, slab.offset, slabs)
         finally:
             slabs.drop(slab)
+
+
+class _NoWriter:
+    """Keeps nothing, because there is a complete file."""
+
+    async def add(self, image: Image) -> None:
+        """See `StoreWriter`."""
+
+    async def finish(self) -> None:
+        """See `StoreWriter`."""
+
+    async def discard(self) -> None:
+        """See `StoreWriter`."""
 
 
 def _as_bytes(memory: Any) -> bytes:

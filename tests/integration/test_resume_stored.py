@@ -1,0 +1,139 @@
+"""States of pipelines that keep elements in files: exact whatever has become of the files since, or refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import asyncdata as ad
+from tests.integration.test_resume_caches import noisy, plain, taken
+from tests.samples import SOAK
+
+D = ad.Dataset
+
+Make = Callable[[str], ad.Dataset]
+
+IN_TURN: dict[str, Make] = {
+    "cache": lambda path: D.range(20).shuffle(4, seed=2).cache(path).repeat(2),
+    "cache, no seed": lambda path: D.range(20).shuffle(7).cache(path).repeat(2),
+    "cache, random numbers": lambda path: D.range(20).map(noisy, rng=True).cache(path).batch(3).repeat(2),
+    "cache, inside": lambda path: D.range(2).flat_map(
+        lambda x: D.range(6).shuffle(6).cache(f"{path}-{int(x)}").repeat(2)
+    ),
+    "snapshot": lambda path: D.range(20).shuffle(4, seed=2).snapshot(path).repeat(2),
+    "snapshot, batches": lambda path: D.range(20).map(noisy, rng=True).snapshot(path).batch(3).repeat(2),
+}
+"""Those that read in the order in which they were written."""
+
+OTHERWISE: dict[str, Make] = {
+    "shards": lambda path: D.range(20).shuffle(4, seed=2).snapshot(path, shard_func=lambda x: x % 3).repeat(2),
+    "shards, batches": lambda path: D.range(20).shuffle(7).snapshot(path, shard_func=lambda x: x % 3).batch(3),
+    "reader": lambda path: (
+        D.range(20).snapshot(path, reader_func=lambda files: files.flat_map(lambda x: x.shuffle(9, seed=1))).repeat(2)
+    ),
+    "behind another": lambda path: (
+        D.range(5).concatenate(D.range(9).shuffle(9).snapshot(path, shard_func=lambda x: x % 3)).batch(2).repeat(2)
+    ),
+    "inside, batches": lambda path: (
+        D.range(3)
+        .flat_map(lambda x: D.range(6).shuffle(6).snapshot(f"{path}-{int(x)}", shard_func=lambda x: x % 3))
+        .batch(4)
+    ),
+    "inside": lambda path: D.range(2).flat_map(
+        lambda x: D.range(6).shuffle(6).snapshot(f"{path}-{int(x)}", shard_func=lambda x: x % 3).repeat(2)
+    ),
+}
+"""Those whose later runs read in another order than that in which the first one wrote."""
+
+
+def removed(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def every(states: list[object]) -> range:
+    return range(0, len(states), 1 if SOAK else 3)
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["there", "gone"])
+@pytest.mark.parametrize("name", IN_TURN)
+def test_what_is_there_or_gone_makes_no_difference(name: str, tmp_path: Path, *, is_gone: bool) -> None:
+    """The process goes on behind the state and completes the file, or the resume is on another machine."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        make = IN_TURN[name]
+        elements, states = taken(make(f"{tmp_path}/kept"))
+        for position in every(states):
+            if is_gone:
+                removed(tmp_path)
+            with make(f"{tmp_path}/kept").iterator(state=states[position]) as it:
+                assert plain(list(it)) == plain(elements[position:]), position
+
+
+@pytest.mark.parametrize("name", ["cache, no seed", "cache, random numbers"])
+def test_what_another_run_has_written_is_not_mixed_in(name: str, tmp_path: Path) -> None:
+    """It is left alone while the run of the state was writing, and refused where that had read its own."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        elements, states = taken(IN_TURN[name](f"{tmp_path}/kept"))
+        removed(tmp_path)
+        others = list(IN_TURN[name](f"{tmp_path}/kept"))
+        half = len(elements) // 2
+        with IN_TURN[name](f"{tmp_path}/kept").iterator(state=states[4]) as it:
+            assert plain(list(it)[: half - 4]) == plain(elements[4:half])
+        assert plain(list(IN_TURN[name](f"{tmp_path}/kept"))) == plain(others[:half] * 2)
+        with (
+            pytest.raises(ad.StateError, match="another run has written it"),
+            IN_TURN[name](f"{tmp_path}/kept").iterator(state=states[half + 3]) as it,
+        ):
+            list(it)
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_snapshot_that_was_being_written_is_not_read_in_its_place(name: str, tmp_path: Path) -> None:
+    """The process goes on behind the state and completes the snapshot, whose order is another one."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        make = OTHERWISE[name]
+        elements, states = taken(make(f"{tmp_path}/kept"))
+        for position, state in enumerate(states):
+            rest, later = taken(make(f"{tmp_path}/kept"), state)
+            assert plain(rest) == plain(elements[position:]), position
+            if later[2:]:
+                with make(f"{tmp_path}/kept").iterator(state=later[2]) as it:
+                    assert plain(list(it)) == plain(elements[position + 2 :]), position
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERWISE if name != "behind another"])
+def test_a_snapshot_that_is_not_there_is_refused_where_it_was_read(name: str, tmp_path: Path) -> None:
+    """While it was written it is written again, as it was; nobody can read half of it in another order."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+        make = OTHERWISE[name]
+        elements, states = taken(make(f"{tmp_path}/kept"))
+        refused = []
+        for position in range(1, len(states)):
+            removed(tmp_path)
+            try:
+                with make(f"{tmp_path}/kept").iterator(state=states[position]) as it:
+                    assert plain(list(it)) == plain(elements[position:]), position
+            except ad.StateError as error:
+                assert "it is not there" in str(error)  # noqa: PT017 -- some states are not refused
+                refused.append(position)
+        assert bool(refused) == ("batches" not in name)
+        assert len(refused) <= len(elements) // 2
+
+
+def test_a_run_that_looks_like_that_of_the_state_is_refused(tmp_path: Path) -> None:
+    """A fixed seed does not say whether the run of the state wrote the snapshot that it had not begun, or read it."""
+    with ad.Runtime(ad.Options(num_workers=0)):
+
+        def make() -> ad.Dataset:
+            return OTHERWISE["inside, batches"](f"{tmp_path}/kept").with_options(ad.Options(seed=1))
+
+        _, states = taken(make())
+        with pytest.raises(ad.StateError, match="not known whether"), make().iterator(state=states[1]) as it:
+            list(it)
+        elements, states = taken(make())
+        again = make()
+        with again.iterator(state=states[0]) as it:
+            assert plain(list(it)) == plain(elements)
