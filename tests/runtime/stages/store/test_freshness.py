@@ -52,6 +52,12 @@ def uses_helper(x, offset=1, *, more=0):
     return inner(int(x))
 
 
+def imports_inside(x):
+    import late
+    from late import NAMES as names
+    return int(x) + late.SIZE + len(names)
+
+
 def closing_over(value):
     return lambda x: int(x) + value
 
@@ -105,6 +111,8 @@ CASES = {
     "container": lambda: numbers.map(lambda x: int(x) + SIZES["width"] + len(SIZES["names"])),
     "array": lambda: numbers.map(lambda x: int(TABLE[x])),
     "module": lambda: numbers.map(lambda x: int(x) + settings.SIZE + len(settings.NAMES)),
+    "module as a value": lambda: numbers.map(lambda x: int(x) + getattr(settings, "SIZE")),
+    "import": lambda: numbers.map(imports_inside),
     "closure": lambda: numbers.map(closing_over(50)),
     "partial": lambda: numbers.map(functools.partial(uses_helper, more=60)),
     "decorated": lambda: numbers.map(wrapped),
@@ -155,6 +163,8 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "container": ('"width": 3', '"width": 4', "SIZES in <lambda>"),
     "array": ("np.arange(5)", "np.arange(5) * 2", "TABLE in <lambda>"),
     "module": ("", "", "settings.SIZE in <lambda>"),
+    "module as a value": ("", "", "module settings has changed in step 2, map"),
+    "import": ("", "", "module late has changed in step 2, map"),
     "closure": ("closing_over(50)", "closing_over(51)", "value in <lambda>"),
     "partial": ("more=60", "more=61", "function has changed"),
     "decorated": ("+ 10\n", "+ 11\n", "code of wrapped"),
@@ -180,8 +190,9 @@ def run(program: str, settings: str, where: Path, kept: Path, hash_seed: int) ->
     """What another process answers."""
     where.mkdir()
     (where / "program.py").write_text(program)
-    (where / "settings.py").write_text(settings)
-    root = Path(__file__).parents[2]
+    for name in ("settings", "late"):
+        (where / f"{name}.py").write_text(settings)
+    root = Path(__file__).parents[4]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": f"{root}:{where}"}
     command = [sys.executable, "-W", "error", str(where / "program.py"), str(kept)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
