@@ -6,6 +6,9 @@ functions among them. Each has a part of its own, so that a difference can be na
     def scale(x):            "code of scale"
         return f(x) * RATE   "RATE in scale", "f in scale", "code of f"
 
+A module that a function imports while it runs, or uses as a value, is digested as its source file ("module helper"),
+with the modules that it imports; see `imports`.
+
 Functions and classes of installed packages, and those without Python code, are identified by their names. Nothing
 depends on ids, hashes, line numbers or paths of files. Objects that cannot be taken apart (a lock, an open file) have
 no digest.
@@ -18,16 +21,15 @@ import copyreg
 import dis
 import hashlib
 import random
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from asyncdata.plan.node import Node
+from asyncdata.planner.imports import imported, imports_by_name, is_installed, package_of, source_of
 
 Parts = dict[str, str | None]
 """Digests by what they are of; None where there is none."""
@@ -35,7 +37,6 @@ Parts = dict[str, str | None]
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice)
 _STATE_IS_CHANCE: Final = (random.Random, np.random.Generator, np.random.RandomState)
 _DESCRIPTORS: Final = ("fget", "fset", "fdel", "func", "__func__")
-_OUR_OWN: Final = __name__.partition(".")[0]
 _NOTHING: Final = object()
 
 
@@ -58,6 +59,7 @@ class _Digester:
         self._parts: Parts = {}
         self._names: dict[int, str] = {}
         self._waiting: deque[tuple[str, Any]] = deque()
+        self._modules: dict[str, None] = {}  # names, in the order in which they were found
         self._alive: list[Any] = []  # no other object must get an id that is remembered
         self._digests: dict[int, bytes] = {}
 
@@ -69,6 +71,11 @@ class _Digester:
                 (self._add_class if isinstance(value, type) else self._add_function)(name, value)
             except Exception:  # noqa: BLE001 -- the attributes of classes may run anything
                 self._parts[f"code of {name}"] = None
+        done = 0
+        while done < len(self._modules):
+            for module in list(self._modules)[done:]:
+                self._add_module(module)
+                done += 1
         return self._parts
 
     def add(self, name: str, value: Any, *, given: bool = False) -> None:
@@ -121,6 +128,29 @@ class _Digester:
             self.add(f"defaults by name of {name}", function.__kwdefaults__)
         for attribute, value in list(vars(function).items()):
             self.add(f"{attribute} of {name}", value)
+        self._add_imports(name, function.__code__, package_of(function))
+
+    def _add_imports(self, name: str, code: types.CodeType, package: str) -> None:
+        try:
+            self._modules.update(dict.fromkeys(imported(code, package)))
+        except Exception:  # noqa: BLE001 -- of a relative import without a package, and whatever finders raise
+            self._parts[f"imports of {name}"] = None
+        if imports_by_name(code):
+            self._parts[f"modules that {name} imports by name"] = None
+
+    def _add_module(self, module: str) -> None:
+        part = f"module {module}"
+        try:
+            source = source_of(module)
+            if source is None:
+                return
+            if source.code is None:
+                self._parts[part] = _hash("file", source.data).hex()
+                return
+            self._parts[part] = self._code(source.code).hex()
+            self._add_imports(part, source.code, source.package)
+        except Exception:  # noqa: BLE001 -- it cannot be found or read, or a finder fails
+            self._parts[part] = None
 
     def _add_class(self, name: str, kind: type[Any]) -> None:
         self._parts[f"bases of {name}"] = self._safely(kind.__bases__)
@@ -153,6 +183,7 @@ class _Digester:
         if isinstance(value, types.FunctionType | type):
             return _hash("name", _name_of(value)) if _has_known_name(value) else self._follow(value)
         if isinstance(value, types.ModuleType):
+            self._modules[value.__name__] = None  # what is taken from it is not known
             return _hash("module", value.__name__)
         if isinstance(value, _STATE_IS_CHANCE):
             return _hash("name", _name_of(type(value)))
@@ -242,7 +273,7 @@ def _globals_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         if found is _NOTHING:
             continue  # a builtin, or not there yet
         for attribute in path[1:]:
-            if not isinstance(found, types.ModuleType) or _is_installed(found.__name__):
+            if not isinstance(found, types.ModuleType) or is_installed(found.__name__):
                 break
             found, name = getattr(found, attribute, None), f"{name}.{attribute}"
         if name not in seen:
@@ -272,12 +303,4 @@ def _name_of(value: Any) -> str:
 
 def _has_known_name(value: Any) -> bool:
     """Whether a function or class is found by its name in an installed package."""
-    return "<" not in value.__qualname__ and _is_installed(value.__module__ or "")
-
-
-def _is_installed(module: str) -> bool:
-    top = module.partition(".")[0]
-    if top in (_OUR_OWN, "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
-        return True
-    place = getattr(sys.modules.get(top), "__file__", None)
-    return place is not None and not {"site-packages", "dist-packages"}.isdisjoint(Path(place).parts)
+    return "<" not in value.__qualname__ and is_installed(value.__module__ or "")

@@ -32,6 +32,7 @@ from asyncdata.runtime.reading.io import Io
 from asyncdata.runtime.reading.manifest import Manifest
 from asyncdata.runtime.reading.source_table import SourceTable
 from asyncdata.runtime.stage import Spawn, StageContext
+from asyncdata.runtime.stages.store.freshness import Reads
 from asyncdata.runtime.stages.store.stored import Charges
 from asyncdata.runtime.stages.work.executors import ProcessExecutor, ThreadExecutor, dump
 from asyncdata.runtime.stages.work.tasks import Executor
@@ -313,8 +314,7 @@ class Scope:
         any_order: Whether the sources here are siblings of which any may deliver next.
         errors: The policy in force for elements that fail; None lets none.
         tasks_verify: Whether worker tasks verify payload checksums of the records that are read here.
-        reads: Collects the URLs of the files that are read here, for caches and snapshots in files; None if there are
-            none.
+        reads: Collects what is read and listed here, for caches and snapshots in files; None if there are none.
         sharded: The shard that comes after this node, such as ``shard(4, 1)``; empty if none does.
         storage: What the steps behind this place say about storage.
         storage_else: What counts for an inner dataset where neither they nor the dataset itself say anything: the word
@@ -338,7 +338,7 @@ class Scope:
     any_order: bool = False
     errors: Skips | None = None
     tasks_verify: bool = False
-    reads: set[str] | None = None
+    reads: Reads | None = None
     sharded: str = ""
     storage: Storage = field(default_factory=dict)
     storage_else: Storage = field(default_factory=dict)

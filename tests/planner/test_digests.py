@@ -8,11 +8,13 @@ import datetime
 import enum
 import fractions
 import functools
+import importlib
 import itertools
 import pathlib
 import re
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]  # ships no types
@@ -194,3 +196,120 @@ def test_classes_are_their_functions_and_values() -> None:
         "code of Rich.double",
         "value.size",
     } <= digest(Rich(1)).keys()
+
+
+IMPORTING = {
+    "module": "import kit.helper; return kit.helper.f(x)",
+    "module as": "import kit.helper as h; return h.f(x)",
+    "from a package": "from kit import helper; return helper.f(x)",
+    "from a module": "from kit.helper import f; return f(x)",
+    "from a module as": "from kit.helper import f as g; return g(x)",
+    "several": "from kit.helper import FACTOR, f as g; return g(x) + 0 * FACTOR",
+    "through another": "from kit.other import f; return f(x)",
+    "in a package": "import kit; return kit.rate(x)",
+    "relative to a package": "from . import helper; return helper.f(x)",
+    "relative to a module": "from .helper import f as g; return g(x)",
+    "in a branch": "if x: import kit.helper as h; return h.f(x)",
+    "in a lambda": "return (lambda y: __name__ and inner(y))(x)",
+    "in a comprehension": "return [inner(y) for y in [x]][0]",
+    "in a class": "class C:\n        from kit.helper import f\n    return C.f(x)",
+    "in a function": "def g(y):\n        import kit.helper as h\n        return h.f(y)\n    return g(x)",
+    "in a generator": "def g():\n        from kit import helper\n        yield helper.f(x)\n    return next(g())",
+}
+"""Bodies of functions that call one in another module."""
+
+
+@pytest.fixture
+def kit(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """A package of the user's, of which nothing is loaded."""
+    folder = tmp_path / "kit"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("def rate(x):\n    from .helper import f\n    return f(x)\n")
+    (folder / "helper.py").write_text("FACTOR = 2\n\ndef f(x):\n    return x * FACTOR\n")
+    (folder / "other.py").write_text("from .helper import f\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
+    unload()
+    yield folder
+    unload()
+
+
+def unload() -> None:
+    """As in another process."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kit"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def importing(body: str) -> Callable[[int], int]:
+    """A function of the package's, as its source would have it."""
+    names: dict[str, Any] = {"__name__": "kit.main", "__package__": "kit"}
+    helper = "def inner(x):\n    from kit.helper import f\n    return f(x)\n"
+    exec(f"{helper}def function(x):\n    {body}\n", names)
+    return names["function"]  # type: ignore[no-any-return]  # made by exec
+
+
+@pytest.mark.parametrize("body", IMPORTING.values(), ids=IMPORTING)
+def test_modules_imported_inside(body: str, kit: pathlib.Path) -> None:
+    """What a function imports while it runs is followed without being imported, and the same when it is loaded."""
+    function = importing(body)
+    before = digest(function)
+    assert not [name for name in sys.modules if name.startswith("kit")]
+    assert None not in before.values()
+    assert function(3) == 6
+    assert digest(function) == before
+    for old, new in (("FACTOR = 2", "FACTOR = 3"), ("x * FACTOR", "x + FACTOR")):
+        unload()
+        text = (kit / "helper.py").read_text()
+        (kit / "helper.py").write_text(text.replace(old, new))
+        changed = digest(function)
+        assert [name for name in before if changed[name] != before[name]] == ["module kit.helper"]
+        before = changed
+    (kit / "helper.py").write_text("# Moved.\n" + (kit / "helper.py").read_text())
+    assert digest(function) == before
+
+
+@pytest.mark.parametrize("value", ["getattr(h, 'f')(x)", "vars(h)['f'](x)", "[h][0].f(x)", "(lambda m: m.f(x))(h)"])
+@pytest.mark.parametrize("where", ["global", "closure", "default", "argument"])
+def test_modules_as_values(value: str, where: str, kit: pathlib.Path) -> None:
+    """All of a module counts that is not only looked into by plain names."""
+    names: dict[str, Any] = {}
+    sources = {
+        "global": f"import kit.helper as h\nfunction = lambda x: {value}",
+        "closure": f"def make():\n    import kit.helper as h\n    return lambda x: {value}\nfunction = make()",
+        "default": f"import kit.helper as m\nfunction = lambda x, h=m: {value}",
+        "argument": f"import functools, kit.helper\nfunction = functools.partial(lambda h, x: {value}, kit.helper)",
+    }
+    exec(sources[where], names)
+    before = digest(names["function"])
+    assert names["function"](3) == 6
+    (kit / "helper.py").write_text("FACTOR = 3\n\ndef f(x):\n    return x * FACTOR\n")
+    after = digest(names["function"])
+    assert [name for name in before if after[name] != before[name]] == ["module kit.helper"]
+
+
+@pytest.mark.parametrize(
+    ("body", "unknown"),
+    [
+        ("import kit_elsewhere", "module kit_elsewhere"),
+        ("from ... import helper", "imports of function"),
+        ("import importlib; importlib.import_module('kit.' + x)", "modules that function imports by name"),
+        ("return [__import__(y) for y in x]", "modules that function imports by name"),
+        ("import kit.broken", "modules that module kit.broken imports by name"),
+    ],
+)
+def test_modules_that_cannot_be_told(body: str, unknown: str, kit: pathlib.Path) -> None:
+    """They have a part without a digest, of which is warned."""
+    (kit / "broken.py").write_text("plugins = __import__('a' + 'b')\n")
+    parts = digest(importing(body))
+    assert [name for name, part in parts.items() if part is None] == [unknown]
+
+
+def test_modules_of_packages_inside(kit: pathlib.Path) -> None:
+    """Installed modules are names, as outside of functions; sources that cannot be compiled are bytes."""
+    known = digest(importing("import numpy.linalg, json.decoder, asyncdata as ad; from pytest import raises"))
+    assert not [name for name in known if name.startswith("module ")]
+    (kit / "helper.py").write_text("this is no source")
+    before = digest(importing("import kit.helper"))
+    (kit / "helper.py").write_text("nor is this one")
+    assert digest(importing("import kit.helper"))["module kit.helper"] != before["module kit.helper"]

@@ -47,7 +47,7 @@ def _reads(kind: type[_F]) -> Callable[[Make[_F]], Make[_F]]:
 
 def _guarded(make: Make[Any], node: Any, scope: Scope, context: StageContext) -> Stage:
     if scope.reads is not None:
-        scope.reads.add(node.url)
+        scope.reads.files.add(node.url)
     if scope.services.options.on_change == "raise":
         stage = make(node, scope, context)
     else:

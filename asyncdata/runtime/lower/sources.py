@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from asyncdata.arguments import is_async_generator
@@ -22,6 +20,7 @@ from asyncdata.runtime.stages.sources.generator import (
     OwnState,
 )
 from asyncdata.runtime.stages.sources.list_files import ListFilesStage
+from asyncdata.runtime.stages.store.freshness import find, patterns_of
 from asyncdata.runtime.state.resume import Resume, again, cursor
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -85,21 +84,17 @@ def _generator(node: sources.Generator, scope: Scope, context: StageContext) -> 
     return kind(context, node.function, node.args, own)
 
 
-@lowers(sources.ListFiles, resumes=cursor)
-def _list_files(node: sources.ListFiles, scope: Scope, context: StageContext) -> Stage:
-    return _listing(node, scope, context, functools.partial(scope.access.manifest.matching, node.patterns))
+def _listing(node: sources.ListFiles | sources.ManifestFile, scope: Scope, context: StageContext) -> Stage:
+    manifest, patterns, reads = scope.access.manifest, patterns_of(node), scope.reads
 
+    async def found() -> list[str]:
+        if reads is not None:
+            reads.listings[patterns] = manifest
+        return await find(manifest, patterns)
 
-@lowers(sources.ManifestFile, resumes=cursor)
-def _manifest(node: sources.ManifestFile, scope: Scope, context: StageContext) -> Stage:
-    return _listing(node, scope, context, functools.partial(scope.access.manifest.listed_in, node.url))
-
-
-def _listing(
-    node: sources.ListFiles | sources.ManifestFile,
-    scope: Scope,
-    context: StageContext,
-    find: Callable[[], Awaitable[list[str]]],
-) -> Stage:
     key = draw_key(node, scope, node.seed, fresh=True) if node.shuffle else None
-    return ListFilesStage(context, key, find)
+    return ListFilesStage(context, key, found)
+
+
+lowers(sources.ListFiles, resumes=cursor)(_listing)
+lowers(sources.ManifestFile, resumes=cursor)(_listing)

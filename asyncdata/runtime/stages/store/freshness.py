@@ -1,7 +1,10 @@
 """Whether kept elements are those that would be made now: same steps, functions and files as when they were written.
 
-    written   {"python": "cpython-311", "steps": [...], "listed": {url: [size, version]}, "read": {...}}
+    written   {"python": "cpython-311", "steps": [...], "listed": {url: [size, version]}, "read": {...},
+               "patterns": [[...]], "listed_inside": {...}}
     used      the steps are compared, the listings made again, every other file that was read is looked at again
+
+Functions that make inner datasets are not run to compare: what these have listed is listed again by its patterns.
 
 The first difference is an error. What cannot be compared (see `planner.digests`), also because the run that wrote the
 elements changed it, is warned of. Nothing that was stored is executed or unpickled.
@@ -11,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from asyncdata.errors import DataError, ObjectNotFoundError, StaleDataError, StateError
@@ -28,10 +33,40 @@ from asyncdata.types import Json
 
 _VERSION: Final = 1
 _LOOKS_AT_A_TIME: Final = 64
+_LISTINGS_AT_A_TIME: Final = 16
 _MOST_LISTED: Final = 10_000
 """Longer listings are kept as a number and a digest of files per folder."""
 
+_MOST_PATTERNS: Final = 10_000
+"""Of inner datasets; the files of others are not compared."""
+
+_MOST_NAMED: Final = 8
+
 Files = dict[str, Any]
+
+Patterns = tuple[str, ...]
+"""What was listed; of a manifest file an empty text and its URL."""
+
+
+@dataclass
+class Reads:
+    """What was read while elements were made. Stage loop only.
+
+    Attributes:
+        files: URLs of files.
+        listings: By patterns, what has listed them.
+        uncompared: Listings that cannot be made again, in words.
+    """
+
+    files: set[str] = field(default_factory=set)
+    listings: dict[Patterns, Manifest] = field(default_factory=dict)
+    uncompared: set[str] = field(default_factory=set)
+
+    def update(self, other: Reads) -> None:
+        """Adds what is in another."""
+        self.files |= other.files
+        self.listings |= other.listings
+        self.uncompared |= other.uncompared
 
 
 class Freshness:
@@ -43,7 +78,7 @@ class Freshness:
         cure: What the user can do about a difference.
         manifest: Lists files.
         io: Looks at files.
-        outer: Collects the files for a snapshot or cache that comes after this one.
+        outer: Collects what is read for a snapshot or cache that comes after this one.
         filling: The run in which the input makes the elements, if it does.
         told: What the state says that the run begins at.
         in_turn: Whether elements are read in the order in which they were written.
@@ -52,7 +87,7 @@ class Freshness:
 
     Attributes:
         filling: The run in which the elements are or were made; None where what is kept does not say it.
-        reads: The URLs of the files that were read; filled while the input is lowered.
+        reads: Filled while the input runs.
     """
 
     def __init__(
@@ -63,7 +98,7 @@ class Freshness:
         *,
         manifest: Manifest,
         io: Io,
-        outer: set[str] | None,
+        outer: Reads | None,
         filling: Filling | None = None,
         told: Told | None = None,
         in_turn: bool = True,
@@ -83,7 +118,7 @@ class Freshness:
         self._threads = context.threads
         self._outer = outer
         self._steps: list[Step] = []
-        self.reads: set[str] = set()
+        self.reads = Reads()
 
     async def begin(self) -> None:
         """Nothing is kept yet: from here on the input runs.
@@ -103,9 +138,10 @@ class Freshness:
     async def finish(self) -> Json:
         """The input has ended: what its elements were made of."""
         steps = settled(self._steps, await self._threads.run(self._recipe.steps))
-        self._warn(uncompared(steps))
-        listed = await self._listed()
-        read = await self._read(sorted(self.reads - listed.keys()))
+        patterns = self._patterns()
+        self._warn([*uncompared(steps), *sorted(self.reads.uncompared)])
+        listed, inside = await self._listed(), await self._listed_inside(patterns)
+        read = await self._read(sorted(self.reads.files - listed.keys() - inside.keys()))
         self._pass_on()
         return {
             "version": _VERSION,
@@ -115,6 +151,9 @@ class Freshness:
             "read": read,
             "filling": self.filling and self.filling.to_mark(),
             "drawn": drawn_seeds(self._recipe.node),
+            "patterns": [list(each) for each in patterns],
+            "listed_inside": _folded(inside),
+            "uncompared": sorted(self.reads.uncompared),
         }
 
     async def check(self, made_of: Any) -> None:
@@ -142,14 +181,20 @@ class Freshness:
             filling = made_of.get("filling") and Filling.from_mark(made_of["filling"])
             # With other seeds of its own, a shuffle of the same run makes another order.
             self.filling = filling if made_of.get("drawn") == drawn_seeds(self._recipe.node) else None
+            # What earlier versions wrote has none of these.
+            patterns: list[Patterns] = [tuple(map(str, each)) for each in made_of.get("patterns", ())]
+            if () in patterns or ("",) in patterns:
+                raise ValueError("a listing of nothing")
+            inside, unlisted = dict(made_of.get("listed_inside", ())), list(map(str, made_of.get("uncompared", ())))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError("what the elements were made of cannot be read", stage=self._label) from error
         difference = difference or _other_file(listed, _folded(await self._listed()))
+        difference = difference or _other_file(inside, _folded(await self._listed_inside(patterns)))
         difference = difference or _other_file(read, await self._read(sorted(read)))
         if difference is not None:
             raise self._stale(difference)
-        self._warn(unknown)
-        self.reads.update(read)
+        self._warn([*unknown, *unlisted])
+        self.reads.update(Reads(set(read), dict.fromkeys(patterns, self._manifest), set(unlisted)))
         self._pass_on()
 
     def fits(self) -> bool:
@@ -189,7 +234,7 @@ class Freshness:
 
     def _pass_on(self) -> None:
         if self._outer is not None:
-            self._outer |= self.reads
+            self._outer.update(self.reads)
 
     def _stale(self, why: str) -> StaleDataError:
         return StaleDataError(
@@ -201,6 +246,9 @@ class Freshness:
             warnings.warn(
                 f"{self._label} cannot notice changes of {', '.join(names)}. After a change {self._cure}", stacklevel=1
             )
+
+    def _nodes(self) -> list[ListFiles | ManifestFile]:
+        return [node for node in walk(self._recipe.node) if isinstance(node, ListFiles | ManifestFile)]
 
     async def _listed(self) -> Files:
         """What is listed for the plan now."""
@@ -215,7 +263,50 @@ class Freshness:
             for url in urls:
                 info = self._manifest.get(url, None)
                 found[redact_url(url)] = None if info is None else [info.size, info.version]
+        for node in self._nodes():
+            self._enter(await find(self._manifest, patterns_of(node)), found)
         return found
+
+    def _patterns(self) -> list[Patterns]:
+        """What inner datasets have listed; of URLs with a secret in them nothing is kept."""
+        known = {patterns_of(node) for node in self._nodes()}
+        kept: list[Patterns] = []
+        elsewhere: list[str] = []
+        count = more = 0
+        for patterns, manifest in sorted(self.reads.listings.items(), key=lambda item: item[0]):
+            if patterns in known or any(redact_url(url) != url for url in patterns):
+                continue
+            if manifest is not self._manifest:
+                # Which storage options listed them only the function can say.
+                elsewhere.append(f"the files of {', '.join(filter(None, patterns))} (storage options of its own)")
+            elif (count := count + len(patterns)) > _MOST_PATTERNS:
+                more += 1
+            else:
+                kept.append(patterns)
+        self.reads.uncompared |= set(elsewhere[:_MOST_NAMED])
+        if len(elsewhere) > _MOST_NAMED:
+            self.reads.uncompared.add(f"the files of {len(elsewhere) - _MOST_NAMED} more listings")
+        if more:
+            self.reads.uncompared.add(f"the files of {more} listings of inner datasets")
+        return kept
+
+    async def _listed_inside(self, listings: list[Patterns]) -> Files:
+        """What is listed for these patterns now; nothing for those that match nothing."""
+        found: Files = {}
+        for urls in await gather_bounded(self._find_any, listings, min(_LISTINGS_AT_A_TIME, len(listings))):
+            self._enter(urls, found)
+        return found
+
+    async def _find_any(self, patterns: Patterns) -> list[str]:
+        try:
+            return await find(self._manifest, patterns)
+        except ObjectNotFoundError:
+            return []
+
+    def _enter(self, urls: Iterable[str], found: Files) -> None:
+        for url in urls:
+            info = self._manifest.get(url, None)
+            found[redact_url(url)] = None if info is None else [info.size, info.version]
 
     async def _read(self, urls: list[str]) -> Files:
         """What these files are now; of a URL with a secret in it nothing is kept."""
@@ -230,6 +321,16 @@ class Freshness:
             return None
         self._manifest[url] = info
         return [info.size, info.version]
+
+
+def patterns_of(node: ListFiles | ManifestFile) -> Patterns:
+    """What a source lists."""
+    return node.patterns if isinstance(node, ListFiles) else ("", node.url)  # no pattern is empty
+
+
+async def find(manifest: Manifest, patterns: Patterns) -> list[str]:
+    """The URLs that are listed, once per pipeline."""
+    return await (manifest.listed_in(patterns[1]) if patterns[0] == "" else manifest.matching(patterns))
 
 
 def _other_file(was: Files, now: Files) -> str | None:

@@ -52,6 +52,12 @@ def uses_helper(x, offset=1, *, more=0):
     return inner(int(x))
 
 
+def imports_inside(x):
+    import late
+    from late import NAMES as names
+    return int(x) + late.SIZE + len(names)
+
+
 def closing_over(value):
     return lambda x: int(x) + value
 
@@ -105,6 +111,8 @@ CASES = {
     "container": lambda: numbers.map(lambda x: int(x) + SIZES["width"] + len(SIZES["names"])),
     "array": lambda: numbers.map(lambda x: int(TABLE[x])),
     "module": lambda: numbers.map(lambda x: int(x) + settings.SIZE + len(settings.NAMES)),
+    "module as a value": lambda: numbers.map(lambda x: int(x) + getattr(settings, "SIZE")),
+    "import": lambda: numbers.map(imports_inside),
     "closure": lambda: numbers.map(closing_over(50)),
     "partial": lambda: numbers.map(functools.partial(uses_helper, more=60)),
     "decorated": lambda: numbers.map(wrapped),
@@ -155,6 +163,8 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "container": ('"width": 3', '"width": 4', "SIZES in <lambda>"),
     "array": ("np.arange(5)", "np.arange(5) * 2", "TABLE in <lambda>"),
     "module": ("", "", "settings.SIZE in <lambda>"),
+    "module as a value": ("", "", "module settings has changed in step 2, map"),
+    "import": ("", "", "module late has changed in step 2, map"),
     "closure": ("closing_over(50)", "closing_over(51)", "value in <lambda>"),
     "partial": ("more=60", "more=61", "function has changed"),
     "decorated": ("+ 10\n", "+ 11\n", "code of wrapped"),
@@ -180,8 +190,9 @@ def run(program: str, settings: str, where: Path, kept: Path, hash_seed: int) ->
     """What another process answers."""
     where.mkdir()
     (where / "program.py").write_text(program)
-    (where / "settings.py").write_text(settings)
-    root = Path(__file__).parents[2]
+    for name in ("settings", "late"):
+        (where / f"{name}.py").write_text(settings)
+    root = Path(__file__).parents[4]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": f"{root}:{where}"}
     command = [sys.executable, "-W", "error", str(where / "program.py"), str(kept)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -301,6 +312,127 @@ def test_files_that_change(name: str, tmp_path: Path) -> None:
         else:
             with pytest.raises(ad.StaleDataError, match=r"b\.rec is gone"):
                 list(ds)
+
+
+INNER: dict[str, Callable[[str], ad.Dataset]] = {
+    "flat_map": lambda place: (
+        D.from_tensor_slices([f"{place}/*.rec"])
+        .flat_map(lambda pattern: D.list_files(pattern, shuffle=False))
+        .interleave(ad.TFRecordDataset)
+    ),
+    "interleave": lambda place: (
+        D.range(1).interleave(lambda _: D.list_files(f"{place}/*.rec", shuffle=False)).interleave(ad.TFRecordDataset)
+    ),
+    "inner of inner": lambda place: D.range(1).flat_map(
+        lambda _: D.range(1).flat_map(
+            lambda _: D.list_files(f"{place}/*.rec", shuffle=False).interleave(ad.TFRecordDataset)
+        )
+    ),
+    "window": lambda place: D.range(2).group_by_window(
+        lambda i: i, lambda key, _: D.list_files(f"{place}/*.rec").take(key * 9).interleave(ad.TFRecordDataset), 1
+    ),
+    "names only": lambda place: D.range(1).flat_map(lambda _: D.list_files(f"{place}/*.rec", shuffle=False)),
+    "manifest": lambda place: (
+        D.range(1).flat_map(lambda _: D.from_manifest(f"{place}/list", shuffle=False)).interleave(ad.TFRecordDataset)
+    ),
+}
+"""By the step whose function lists files in the folder."""
+
+STORES: dict[str, Callable[[ad.Dataset, Path], ad.Dataset]] = {
+    "cache": lambda ds, path: ds.cache(path / "cache"),
+    "snapshot": lambda ds, path: ds.snapshot(path / "kept"),
+    "behind another": lambda ds, path: ds.snapshot(path / "before").map(lambda x: x).cache(path / "cache"),
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("name", INNER)
+def test_files_that_inner_datasets_list(name: str, store: str, tmp_path: Path) -> None:
+    """What functions list while they run is listed again: new, changed and missing files are named."""
+    path = tmp_path / "data"
+    path.mkdir()
+    kept = STORES[store](INNER[name](str(path)), tmp_path).with_options(INLINE)
+
+    def put(number: str, count: int) -> None:
+        write(path / f"{number}.rec", range(count))
+        ad.write_manifest(f"{path}/*.rec", path / "list")
+
+    put("a", 3)
+    put("b", 2)
+    expected = list(kept)
+    assert list(kept) == expected
+    put("c", 4)
+    with pytest.raises(ad.StaleDataError, match=r"c\.rec is new"):
+        list(kept)
+    (path / "c.rec").unlink()
+    ad.write_manifest(f"{path}/*.rec", path / "list")
+    assert list(kept) == expected
+    before = (path / "b.rec").stat()
+    put("b", 5)
+    with pytest.raises(ad.StaleDataError, match=r"b\.rec has changed"):
+        list(kept)
+    assert before != (path / "b.rec").stat()
+    for file in path.iterdir():
+        file.unlink()
+    if name != "manifest":
+        with pytest.raises(ad.StaleDataError, match=r"a\.rec is gone"):
+            list(kept)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("store", STORES)
+def test_objects_that_inner_datasets_list(store: str, isolate: bool, tmp_path: Path) -> None:
+    """Objects in a bucket, also in a process of their own; with storage options around the function."""
+    with FakeGCS(buckets=[BUCKET]) as server:
+        put_shards(server, 2, 5, 100)
+        ds = D.range(2).flat_map(lambda _: D.list_files(f"gs://{BUCKET}/**")).interleave(ad.TFRecordDataset)
+        kept = STORES[store](ds, tmp_path).with_options(
+            ad.Options(num_workers=0, storage=gs_storage(server), isolate=isolate)
+        )
+        assert len(list(kept)) == len(list(kept)) == 20
+        server.put(BUCKET, "shard-009.tfrecord", server.read(BUCKET, "shard-000.tfrecord"))
+        with pytest.raises(ad.StaleDataError, match=r"gs://.*/shard-009\.tfrecord is new"):
+            list(kept)
+
+
+def test_inner_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More patterns than are kept are warned of; what earlier versions wrote has none, and is read."""
+    monkeypatch.setattr(freshness, "_MOST_PATTERNS", 2)
+    monkeypatch.setattr(freshness, "_MOST_LISTED", 3)
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        for name in "abc":
+            (tmp_path / str(i) / name).write_text(name)
+    ds = D.range(3).flat_map(lambda i: D.list_files(f"{tmp_path}/{i}/*", shuffle=False)).snapshot(tmp_path / "kept")
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="the files of 1 listings of inner datasets"):
+            assert len(list(ds)) == 9
+    path = tmp_path / "kept" / "snapshot.json"
+    whole = json.loads(path.read_text())
+    assert len(whole["made_of"]["patterns"]) == len(whole["made_of"]["listed_inside"]) == 2
+    (tmp_path / "1" / "d").write_text("d")
+    with pytest.raises(ad.StaleDataError, match="1/ has changed"):
+        list(ds)
+    for name in ("patterns", "listed_inside", "uncompared"):
+        del whole["made_of"][name]
+    path.write_text(json.dumps(whole))
+    assert len(list(ds)) == 9
+    broken: list[Any] = [[[]], [[""]], 3]
+    for damaged in broken:
+        path.write_text(json.dumps(whole | {"made_of": whole["made_of"] | {"patterns": damaged}}))
+        with pytest.raises(ad.DataError, match="cannot be read"):
+            list(ds)
+
+
+def test_inner_storage_options(tmp_path: Path) -> None:
+    """What a function lists with storage options that it gives itself cannot be listed again; that is said."""
+    with FakeGCS(buckets=[BUCKET]) as server:
+        put_shards(server, 2, 5, 100)
+        options = ad.Options(storage=gs_storage(server))
+        ds = D.range(1).flat_map(lambda _: D.list_files(f"gs://{BUCKET}/**").with_options(options))
+        for _ in range(2):
+            with pytest.warns(UserWarning, match=r"cannot notice changes of .*the files of gs://.*storage options"):
+                assert len(list(ds.snapshot(tmp_path / "kept"))) == 2
 
 
 def test_long_listings_are_kept_by_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
