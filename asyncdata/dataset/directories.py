@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncdata import arguments
+from asyncdata.dataset import sources
 from asyncdata.dataset.dataset import Dataset
 from asyncdata.dataset.directory_index import DirectoryIndex, index_directory
 from asyncdata.dataset.files import FileDataset
 from asyncdata.formats.resampling import ImageLoader
 from asyncdata.options import AUTOTUNE
-from asyncdata.plan.node import Node
+from asyncdata.plan.node import Node, drawn_seed
 
 IMAGE_SUFFIXES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """Suffixes of image files, as in Keras; only JPEG and PNG can be decoded."""
@@ -83,7 +84,7 @@ def image_dataset_from_directory(
         batch_size: Images per batch; None for single images.
         image_size: Height and width to which images are resized.
         shuffle: True shuffles the files anew in every epoch; False sorts them.
-        seed: Seed of the order and of the split.
+        seed: Seed of the order and of the split. Without it every process has another order, so `shard` is refused.
         validation_split: The fraction of the files to keep for validation: the last ones.
         subset: ``"training"``, ``"validation"``, or ``"both"`` for a list of both datasets; with `validation_split`.
         interpolation: ``"bilinear"``, ``"nearest"``, ``"bicubic"``, ``"area"``, ``"lanczos3"``, ``"lanczos5"``,
@@ -134,6 +135,7 @@ def image_dataset_from_directory(
         channels_first=data_format == "channels_first",
     )
     return _from_directory(
+        "image_dataset_from_directory",
         directory,
         labels,
         label_mode,
@@ -198,6 +200,7 @@ def text_dataset_from_directory(
     """
     length = arguments.integer_or_none("max_length", max_length, least=0)
     return _from_directory(
+        "text_dataset_from_directory",
         directory,
         labels,
         label_mode,
@@ -227,6 +230,7 @@ class _Shortened:
 
 
 def _from_directory(
+    name: str,
     directory: str | os.PathLike[str],
     labels: Any,
     label_mode: str | None,
@@ -255,7 +259,7 @@ def _from_directory(
     _check_split(validation_split, subset, shuffle=shuffle, seed=seed)
     if labels is None or label_mode is None:
         labels = label_mode = None
-    chosen = int(np.random.default_rng().integers(_SEEDS)) if seed is None else seed
+    chosen = drawn_seed() % _SEEDS if seed is None else seed
     index = index_directory(
         directory,
         labels,
@@ -270,29 +274,35 @@ def _from_directory(
     if verbose:
         classes = "" if index.class_names is None else f" belonging to {len(index.class_names)} classes"
         print(f"Found {len(index.paths)} files{classes}.")  # noqa: T201 -- what verbose asks for, as in Keras
+    # Other processes that do not get this dataset from here list the files in another order.
+    drawn_by = name if shuffle and seed is None else None
     datasets = []
-    for name in ("training", "validation") if subset == "both" else (subset,):
-        part = index.part(validation_split, name)
+    for subset_name in ("training", "validation") if subset == "both" else (subset,):
+        part = index.part(validation_split, subset_name)
         if not part.paths:
             raise ValueError(
-                f"there are no {what} ({', '.join(suffixes)}) in {directory}" + (f" for {name}" if name else "")
+                f"there are no {what} ({', '.join(suffixes)}) in {directory}"
+                + (f" for {subset_name}" if subset_name else "")
             )
-        if verbose and name is not None:
-            print(f"Using {len(part.paths)} files for {name}.")  # noqa: T201 -- see above
-        shuffled = shuffle and not (subset == "both" and name == "validation")
-        node = _pipeline(part, label_mode, load, batch_size, chosen if shuffled else None)._node  # noqa: SLF001 -- a Dataset's own
+        if verbose and subset_name is not None:
+            print(f"Using {len(part.paths)} files for {subset_name}.")  # noqa: T201 -- see above
+        shuffled = shuffle and not (subset == "both" and subset_name == "validation")
+        node = _pipeline(part, label_mode, load, batch_size, chosen if shuffled else None, drawn_by)
         datasets.append(DirectoryDataset(node, part.class_names, part.paths))
     return datasets if subset == "both" else datasets[0]
 
 
 def _pipeline(
-    index: DirectoryIndex, label_mode: str | None, load: Any, batch_size: int | None, seed: int | None
-) -> Dataset:
+    index: DirectoryIndex,
+    label_mode: str | None,
+    load: Any,
+    batch_size: int | None,
+    seed: int | None,
+    drawn_by: str | None,
+) -> Node:
     paths = _texts(index.paths)
-    if index.labels is None:
-        names = Dataset.from_tensor_slices(paths)
-    else:
-        names = Dataset.from_tensor_slices((paths, np.array(index.labels, np.int32)))
+    leaves = paths if index.labels is None else (paths, np.array(index.labels, np.int32))
+    names = Dataset(sources.slices(leaves, drawn_by=drawn_by))
     if seed is not None:
         names = names.shuffle(batch_size * _BATCHES_IN_BUFFER if batch_size else _BUFFER, seed=seed)
     classes = len(index.class_names or ())
@@ -301,7 +311,7 @@ def _pipeline(
         ds = ds.map(load, num_parallel_calls=AUTOTUNE, deterministic=True)
     if batch_size is not None:
         ds = ds.batch(batch_size)
-    return ds.prefetch(AUTOTUNE)
+    return ds.prefetch(AUTOTUNE)._node  # noqa: SLF001 -- a Dataset's own
 
 
 def _texts(paths: list[str]) -> npt.NDArray[np.object_]:

@@ -30,8 +30,8 @@ def list_files(
     return ListFiles(patterns=patterns, shuffle=shuffled, seed=arguments.seed("seed", seed))
 
 
-def slices(tensors: Any) -> Node:
-    """`Dataset.from_tensor_slices`."""
+def slices(tensors: Any, *, drawn_by: str | None = None) -> Node:
+    """`Dataset.from_tensor_slices`, of rows in an order that a function may have drawn itself."""
     leaves, structure = flatten(tensors)
     if not leaves:
         raise ValueError("from_tensor_slices needs at least one array")
@@ -39,7 +39,7 @@ def slices(tensors: Any) -> Node:
     lengths = sorted({len(array) for array in arrays})
     if len(lengths) != 1:
         raise ValueError(f"from_tensor_slices needs arrays of one length, not of {lengths}")
-    return TensorSlices(arrays=arrays, structure=structure)
+    return TensorSlices(arrays=arrays, structure=structure, drawn_by=drawn_by)
 
 
 def single(tensors: Element) -> Node:

@@ -24,7 +24,8 @@ from asyncdata.plan.node import UNKNOWN_CARDINALITY, Node, walk
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import WithOptions
 from asyncdata.planner.cardinality import cardinality
-from asyncdata.planner.rank_shard import shard_of, sharded
+from asyncdata.planner.fingerprint import drawn_seeds
+from asyncdata.planner.rank_shard import read_apart, shard_of, sharded
 from asyncdata.planner.sharing import readers_of
 from asyncdata.runtime.life.runtime import active_runtime
 from asyncdata.runtime.settings import settings_of
@@ -97,10 +98,11 @@ class Division:
             PipelineError: The dataset is sharded already.
             StateError: The processes before these have divided it into too few parts.
         """
-        if not self.shard:
-            return dataset
         plan = node_of("dataset", dataset)
-        if shard := shard_of(plan):
+        shard = shard_of(plan)
+        if not self.shard:
+            return Dataset(read_apart(plan)) if shard and mine.world > 1 and drawn_seeds(plan) else dataset
+        if shard:
             if mine.world == 1:
                 return dataset
             raise PipelineError(

@@ -59,13 +59,18 @@ class Enumerate(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shard(Node):
-    """Every `num_shards`-th element, beginning with number `index`."""
+    """Every `num_shards`-th element, beginning with number `index`.
+
+    Attributes:
+        apart: Whether other processes are known to read the other shards, of a dataset that each of them makes.
+    """
 
     same_elements: ClassVar[bool] = True
 
     input: Node
     num_shards: int
     index: int
+    apart: bool = False
 
     @property
     def steps(self) -> int:

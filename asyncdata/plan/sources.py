@@ -31,12 +31,19 @@ class Range(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TensorSlices(Node):
-    """Element i is the i-th row of every array, in the nest that `structure` describes."""
+    """Element i is the i-th row of every array, in the nest that `structure` describes.
+
+    Attributes:
+        arrays: One per leaf.
+        structure: See above.
+        drawn_by: The function that put the rows in an order that it drew itself, without a seed; None for none.
+    """
 
     name: ClassVar[str] = "from_tensor_slices"
 
     arrays: tuple[npt.NDArray[Any], ...]
     structure: Any
+    drawn_by: str | None = None
 
     def cardinality(self, of: Callable[[Node], int]) -> int:
         return len(self.arrays[0])

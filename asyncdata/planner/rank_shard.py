@@ -9,10 +9,11 @@ down the plan as long as the steps above it treat elements alike, wherever these
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 from asyncdata.plan.grouping import GroupByWindow, PaddedBatch, RaggedBatch, Rebatch, Unbatch
-from asyncdata.plan.node import Node, walk
+from asyncdata.plan.node import Node, rebuilt, walk
 from asyncdata.plan.sequence import Shard
 from asyncdata.plan.transformations import (
     Batch,
@@ -51,6 +52,15 @@ def shard_of(node: Node) -> str:
     return next(filter(None, map(shard_label, walk(node))), "")
 
 
+def read_apart(node: Node) -> Node:
+    """The plan of one of several processes that the user has divided with `shard`."""
+
+    def change(_: Node, new: Node) -> Node:
+        return dataclasses.replace(new, apart=True) if isinstance(new, Shard) else new
+
+    return rebuilt(node, change)
+
+
 def sharded(node: Node, num_shards: int, index: int, *, placed_for: int | None = None) -> Node:
     """The plan of one of several processes, which together give each element once.
 
@@ -69,7 +79,7 @@ def sharded(node: Node, num_shards: int, index: int, *, placed_for: int | None =
         above.extend(above[-1].inputs)
     while len(above) > 1 and 0 <= cardinality(above[-1]) < fewest:
         above.pop()
-    made: Node = Shard(input=above.pop(), num_shards=num_shards, index=index)
+    made: Node = Shard(input=above.pop(), num_shards=num_shards, index=index, apart=True)
     for each in reversed(above):
         made = each.with_inputs((made,))
     return made

@@ -17,7 +17,7 @@ from asyncdata.plan.sources import TFRecordFile
 from asyncdata.plan.transformations import Interleave, Map, Prefetch, Repeat, Shuffle, WithOptions
 from asyncdata.planner.fuse import fuse_map_batch, fuse_maps, reads_rows
 from asyncdata.planner.recipe import keep_recipe
-from asyncdata.planner.shards import refuse_overlap
+from asyncdata.planner.shards import NOTHING_BEHIND, Behind, refuse_overlap
 
 Rule = Callable[[Node, Options], Node]
 
@@ -57,20 +57,20 @@ def place_map(node: Node, options: Options) -> Node:
 RULES: Final[tuple[Rule, ...]] = (keep_recipe, place_map, fuse_map_batch, fuse_maps)
 
 
-def rewrite(node: Node, options: Options, *, sharded: str = "") -> Node:
+def rewrite(node: Node, options: Options, behind: Behind = NOTHING_BEHIND) -> Node:
     """The plan that is run instead: the same elements in the same order.
 
     Args:
         node: The last node of the plan.
         options: In force for it.
-        sharded: The shard that comes after the plan; empty if none does.
+        behind: What comes after the plan.
 
     Raises:
         PipelineError: A shard comes after an order that differs from process to process.
     """
     for rule in RULES:
         node = _apply(rule, node, options)
-    refuse_overlap(node, options, sharded=sharded)
+    refuse_overlap(node, options, behind)
     return node
 
 

@@ -19,6 +19,7 @@ from asyncdata.observe.trace_ring import PipelineTrace
 from asyncdata.options import ErrorPolicy, Options, Storage, merged, merged_storage
 from asyncdata.plan.node import Node
 from asyncdata.planner.autotune import KnobRange
+from asyncdata.planner.shards import NOTHING_BEHIND, Behind
 from asyncdata.planner.sizes import Shares, divide
 from asyncdata.planner.unordered import UnorderedPart
 from asyncdata.runtime.error_policy import Skips, sum_up
@@ -315,7 +316,8 @@ class Scope:
         errors: The policy in force for elements that fail; None lets none.
         tasks_verify: Whether worker tasks verify payload checksums of the records that are read here.
         reads: Collects what is read and listed here, for caches and snapshots in files; None if there are none.
-        sharded: The shard that comes after this node, such as ``shard(4, 1)``; empty if none does.
+        behind: What comes after this node.
+        behind_inputs: What comes after its inputs, while the node is lowered.
         storage: What the steps behind this place say about storage.
         storage_else: What counts for an inner dataset where neither they nor the dataset itself say anything: the word
             of the steps before the one that made it.
@@ -339,7 +341,8 @@ class Scope:
     errors: Skips | None = None
     tasks_verify: bool = False
     reads: Reads | None = None
-    sharded: str = ""
+    behind: Behind = NOTHING_BEHIND
+    behind_inputs: Behind = NOTHING_BEHIND
     storage: Storage = field(default_factory=dict)
     storage_else: Storage = field(default_factory=dict)
     state: State | None = None
@@ -434,5 +437,6 @@ class Scope:
     def below(self, child: int = 0, **changes: Any) -> Scope:
         """The scope of an input, which is brought back to what this node's state says of it."""
         states = self.resume.inputs
-        settings = {"state": states[child] if child < len(states) else None, "resume": BEGIN, **changes}
+        state = states[child] if child < len(states) else None
+        settings = {"state": state, "resume": BEGIN, "behind": self.behind_inputs, **changes}
         return dataclasses.replace(self, place=f"{self.place}.{child}", rank=self.rank + 1, **settings)

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
-from asyncdata.options import Options, Storage, merged, merged_storage
+from asyncdata.options import Options, Storage, merged, merged_storage, read_environment
 from asyncdata.plan.node import Node, walk
 from asyncdata.plan.transformations import WithOptions
+from asyncdata.planner.shards import Behind
 
 OF_THE_RUNTIME: Final = frozenset(
     {
@@ -121,3 +122,9 @@ def _without_effect(path: Options, options: Options) -> Iterator[str]:
     for scheme, mine in options.storage.items():
         if scheme in path.storage and wished.storage[scheme] != mine:
             yield f"storage[{scheme!r}]"
+
+
+def behind_plans() -> Behind:
+    """What comes after every plan: the other processes that train with this one, if the environment names any."""
+    world = read_environment().world
+    return Behind(redrawn=world is not None and world.isdecimal() and int(world) > 1)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncdata as ad
+from asyncdata.feed.ranks import Division, Rank
 from asyncdata.formats.image import encode_jpeg, encode_png
 from fake_gcs import FakeGCS
 from tests.integration.shards import BUCKET, gs_storage
@@ -222,3 +223,54 @@ def test_no_directory(tmp_path: Path) -> None:
         images("memory://nowhere/at/all")
     with pytest.raises(ValueError, match="wildcards"):
         images("memory://pictures/*")
+
+
+def unseeded(folder: Path, what: str, **arguments: Any) -> Any:
+    """Shuffled, in an order that the call draws."""
+    if what == "texts":
+        return ad.text_dataset_from_directory(folder, verbose=False, **arguments)
+    return images(folder, shuffle=True, **arguments)
+
+
+@pytest.mark.parametrize("what", ["texts", "images"])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_shards_of_an_order_without_a_seed_are_refused(folder: Path, what: str, batch_size: int | None) -> None:
+    """Every process puts the files in an order of its own, which a seed of the options comes too late to change."""
+    refused = rf"shard\(2, 0\) comes after {what[:-1]}_dataset_from_directory.*Give \w+ a seed( \[|$)"
+    ds = unseeded(folder, what, batch_size=batch_size)
+    division = Division(rank=0, world=2, shard=True, even=None)
+    for part in (ds.shard(2, 0), ds.shard(2, 0).with_options(ad.Options(seed=1)), division.part(ds, Rank(0, 2))):
+        with pytest.raises(ad.PipelineError, match=refused):
+            list(part)
+    for right in (
+        unseeded(folder, what, batch_size=batch_size, seed=1),
+        ad.text_dataset_from_directory(folder, shuffle=False, batch_size=batch_size, verbose=False),
+    ):
+        parts = [len(list(right.shard(2, index))) for index in range(2)]
+        assert sum(parts) == len(list(right))
+
+
+@pytest.mark.parametrize("what", ["texts", "images"])
+def test_an_order_without_a_seed_is_resumed(folder: Path, what: str) -> None:
+    """Of the same dataset, or of its copy in another process, the rest is what it would have been."""
+    ds = unseeded(folder, what, batch_size=None)
+    with ds.iterator(epoch=1) as whole:
+        next(whole)
+        state = whole.state_dict()
+        rest = [repr(element) for element in whole]
+    for same in (ds, pickle.loads(pickle.dumps(ds))):
+        with same.iterator() as again:
+            again.load_state_dict(state)
+            assert [repr(element) for element in again] == rest
+
+
+def test_datasets_of_directories_that_a_function_makes_follow_from_the_seed_of_the_pipeline(folder: Path) -> None:
+    """So a pipeline that is brought back to a state reads the same files."""
+
+    def make(_: Any) -> Any:
+        return unseeded(folder, "images", batch_size=1)
+
+    ds = ad.Dataset.range(3).flat_map(make).with_options(ad.Options(seed=1))
+    first, second = seen(ds.iterator(epoch=0)), seen(ds.iterator(epoch=0))
+    assert first == second
+    assert len({tuple(first[at : at + 6]) for at in range(0, 18, 6)}) > 1

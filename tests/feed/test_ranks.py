@@ -53,7 +53,7 @@ def drawn(chance: random.Random, shards: str) -> ad.Dataset:
     ds = chance.choice(sources)()
     steps: list[Callable[[ad.Dataset], ad.Dataset]] = [
         lambda ds: ds.shuffle(10, seed=5),
-        lambda ds: ds.shuffle(10, reshuffle_each_iteration=False),
+        lambda ds: ds.shuffle(10, seed=6, reshuffle_each_iteration=False),
         lambda ds: ds.map(lambda *parts: parts if len(parts) > 1 else parts[0]),
         lambda ds: ds.filter(lambda *_: True),
         lambda ds: ds.enumerate(),

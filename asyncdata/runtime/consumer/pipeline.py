@@ -37,6 +37,7 @@ from asyncdata.runtime.life.runtime import Runtime
 from asyncdata.runtime.lower.depth import lower_whole
 from asyncdata.runtime.memory.budget import Budget
 from asyncdata.runtime.scope import Scope, Services
+from asyncdata.runtime.settings import behind_plans
 from asyncdata.runtime.stage import BLOCK_ROWS, Pause, Stage
 from asyncdata.runtime.state.document import Start
 from asyncdata.runtime.state.news import News
@@ -81,7 +82,8 @@ class Pipeline:
     ) -> None:
         self._runtime = runtime
         self._written = plan
-        self._plan = rewrite(plan, options)
+        self._behind = behind_plans()
+        self._plan = rewrite(plan, options, self._behind)
         self._options = options
         self._seed = seed
         self._epoch = epoch
@@ -212,6 +214,7 @@ class Pipeline:
             worker_stages=worker_stages(self._plan),
             ordered=self._options.deterministic,
             errors=services.errors,
+            behind=self._behind,
             state=self._start.state.state,
             part=self._readers.part,
             within=Owner() if self._readers.is_tracked else None,

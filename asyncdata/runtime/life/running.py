@@ -24,7 +24,7 @@ from asyncdata.runtime.isolate.plan_transfer import Cargo, load_up
 from asyncdata.runtime.life.interrupt_safe import Gate
 from asyncdata.runtime.life.runtime import Runtime, active_runtime
 from asyncdata.runtime.life.threads import in_thread
-from asyncdata.runtime.settings import settings_of
+from asyncdata.runtime.settings import behind_plans, settings_of
 from asyncdata.runtime.state.document import SavedState, from_document
 from asyncdata.runtime.state.order_log import RecordedRun, check_same_plan, find_run
 from asyncdata.workers.channel import open_nameless_file
@@ -135,7 +135,7 @@ class RunningIsolated(Running):
 
     def __init__(self, runtime: Runtime, cargo: Cargo, *, owns_runtime: bool, trace: PipelineTrace | None) -> None:
         super().__init__(runtime, cargo, owns_runtime=owns_runtime, trace=trace)
-        rewrite(cargo.plan, cargo.options)  # errors in the plan are raised here, as without isolation
+        rewrite(cargo.plan, cargo.options, behind_plans())  # errors in the plan are raised here, as without isolation
 
     def start(self) -> None:
         """See `Running`."""

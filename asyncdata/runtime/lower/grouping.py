@@ -156,6 +156,10 @@ def _cache(node: grouping.Cache, scope: Scope, context: StageContext) -> Stage:
         cell, filling = node.cell, _filling(node.cell, scope)
         if cell.images is not None and cell.filling != filling:
             cell = MemoryCell()  # another run has filled it
+        if cell.images is not None and scope.services.options.seed != filling.seed:
+            # It was filled before there was the seed.
+            unseeded = dataclasses.replace(scope.services.options, seed=None)
+            refuse_overlap(node.input, unseeded, scope.behind)
         scope = dataclasses.replace(scope, **filling._asdict())
         store = MemoryStore(context, cell, services.charges(cell), cardinality(node.input), filling)
     else:
@@ -217,7 +221,7 @@ def _told(scope: Scope) -> tuple[Told | None, Scope]:
 
 def _kept_input(node: grouping.Cache | grouping.Snapshot, scope: Scope, freshness: Freshness | None) -> Stage:
     """The input, which turned out to be needed."""
-    refuse_overlap(node.input, scope.services.options, sharded=scope.sharded)
+    refuse_overlap(node.input, scope.services.options, scope.behind)
     return lower(node.input, scope.below(reads=scope.reads if freshness is None else freshness.reads))
 
 

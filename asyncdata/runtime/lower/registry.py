@@ -67,6 +67,7 @@ def lower(node: Node, scope: Scope) -> Stage:
         raise PipelineError(f"there is no stage for {node.label}")
     if scope.within is not None and id(node) not in _part(scope).steps:
         return _tracked(node, scope, begin_track(node, scope))
+    scope = dataclasses.replace(scope, behind_inputs=scope.behind.before(node))
     make, label, resumes = found
     # A step that opens many files is one step where failures are counted.
     step = node.label if hasattr(node, "url") else label(node)
@@ -197,7 +198,8 @@ def lower_inner(node: Node, scope: Scope) -> Stage:
             return lower(node, scope)
         return _tracked(node, scope, services.tracks.begin(scope.within, 0), is_dataset=True)
     services.runtime.idle_options.warn(idle_inside(node, services.settings))
-    plan = rewrite(node, services.options, sharded=scope.sharded)
+    # Seeds that its steps drew follow from the seed of the pipeline.
+    plan = rewrite(node, services.options, scope.behind._replace(redrawn=True))
     if scope.within is not None:
         part = unordered_part(plan, deterministic=scope.ordered, is_inner=True)
         if part.refused is not None:
@@ -226,7 +228,9 @@ def made_inside(function: Callable[[Element, Rows], Node], element: Element, ori
 
 def around_inner(node: Node, scope: Scope) -> Scope:
     """The scope for inner datasets of this node: what the steps before it say about storage counts there, too."""
-    return dataclasses.replace(scope, storage_else=merged_storage(storage_before(node), scope.storage_else))
+    storage = merged_storage(storage_before(node), scope.storage_else)
+    # The step passes on what they deliver, whatever it does with its input.
+    return dataclasses.replace(scope, storage_else=storage, behind_inputs=scope.behind)
 
 
 def draw_key(node: Any, scope: Scope, seed: int | None, *, fresh: bool, order: bool = True) -> tuple[int, int]:

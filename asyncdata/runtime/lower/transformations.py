@@ -8,7 +8,6 @@ from asyncdata.memory.advance import Rows, State
 from asyncdata.options import AUTOTUNE, merged_storage
 from asyncdata.plan import sequence, transformations
 from asyncdata.planner.autotune import TIMES
-from asyncdata.planner.shards import shard_label
 from asyncdata.runtime.lower.buffers import buffer_picker, left_for_buffer
 from asyncdata.runtime.lower.registry import (
     around_inner,
@@ -136,8 +135,7 @@ def _skip(node: transformations.Skip, scope: Scope, context: StageContext) -> St
 
 @lowers(sequence.Shard, resumes=counted(lambda node, _mark, skip: skip * node.num_shards))
 def _shard(node: sequence.Shard, scope: Scope, context: StageContext) -> Stage:
-    below = scope.below(sharded=shard_label(node) or scope.sharded)
-    return ShardStage(context, lower(node.input, below), node.num_shards, node.index)
+    return ShardStage(context, lower(node.input, scope.below()), node.num_shards, node.index)
 
 
 @lowers(sequence.Unique, resumes=again)
