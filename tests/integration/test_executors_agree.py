@@ -148,6 +148,7 @@ BEHIND: Final[dict[str, Step]] = {
     "apart": lambda ds: ds.unbatch(),
     "prefetched": lambda ds: ds.prefetch(2).batch(2),
     "twice": lambda ds: ds.repeat(2),
+    "cached": lambda ds: ds.cache().repeat(2),
 }
 
 # --- functions -------------------------------------------------------------------------------------------------------
@@ -231,6 +232,12 @@ class Word(str):
     __slots__ = ()
 
 
+class Raw(bytes):
+    """Another one."""
+
+    __slots__ = ()
+
+
 MAKES: Final[dict[str, Callable[[int], Any]]] = {
     "int": lambda n: n,
     "float or int": lambda n: n if n % 2 else n / 2,
@@ -247,6 +254,13 @@ MAKES: Final[dict[str, Callable[[int], Any]]] = {
     "text": lambda n: "é" * (n % 9),
     "numpy text": lambda _: np.str_("b"),
     "word": lambda _: Word("b"),
+    "raw": lambda n: Raw(b"b" * (n % 3)),
+    "half a character": lambda n: "\ud800" if n % 3 else "é",
+    "other byte order": lambda _: np.arange(3, dtype=">f8"),
+    "other byte order of any length": lambda n: np.arange(n % 3, dtype=">i2"),
+    "records": lambda n: np.array([(n, 0.5)], [("a", np.int32), ("b", np.float64)]),
+    "raw array": lambda _: np.array([b"ab", b"cd"], "V2"),
+    "array in columns": lambda n: np.asfortranarray(np.arange(6).reshape(2, 3) + n),
     "bytes or text": lambda n: b"b" if n % 2 else "b",
     "list": lambda n: [1, n],
     "list of any length": lambda n: [1.5] * (n % 4),
@@ -589,3 +603,45 @@ def test_views_that_functions_are_promised_are_read_only() -> None:
         ds = ad.Dataset.from_tensor_slices([b"a", b"b"]).batch(1).unbatch()
         views = ds.map(lambda view: view.readonly, None if place == "inline" else 2, executor=place, zero_copy=True)
         assert all(views), place
+
+
+def test_what_a_cache_in_memory_gives_is_what_was_put_in() -> None:
+    """In every epoch and from every place, whatever functions return."""
+    for kind, make in MAKES.items():
+        expected: Any = None
+        for place in PLACES:
+            ds = ad.Dataset.range(4).map(
+                lambda n, make=make: make(int(n)), None if place == "inline" else 2, executor=place
+            )
+            found, error = outcome(ds.cache().repeat(2))
+            expected = expected or found
+            assert error is None, (kind, place)
+            assert len(found) == 8, (kind, place)
+            assert found == expected, (kind, place)
+            assert found[:4] == found[4:], (kind, place)
+
+
+def test_nobody_changes_what_a_cache_keeps() -> None:
+    """Neither who is given its elements, nor who made them."""
+    for make in (lambda: [["a"], ["b"]], lambda: [np.array([{1}, None]), np.array([(1,)], [("a", int)])]):
+        items = make()
+        expected = [plain(item) for item in items]
+        ds = yielded(items).cache()
+        for _ in range(3):
+            found = list(ds)
+            assert [plain(item) for item in found] == expected
+            for item in (*found, *items):
+                write(item)
+
+
+@pytest.mark.parametrize("kind", ["table", "table of texts", "none", "raw array"])
+def test_a_cache_file_takes_the_same_from_every_place(kind: str, tmp_path: Path) -> None:
+    """Empty tables are written too, and what cannot be written is refused before it is read."""
+    outcomes = []
+    for place in PLACES:
+        ds = ad.Dataset.range(4).map(returning(kind), None if place == "inline" else 2, executor=place)
+        found, error = outcome(ds.cache(str(tmp_path / place)).repeat(2))
+        assert (error is None) == (kind != "raw array")
+        assert error is not None or found[:4] == found[4:]
+        outcomes.append((found, error and error[0]))
+    assert outcomes == [outcomes[0]] * 3
