@@ -146,6 +146,7 @@ BEHIND: Final[dict[str, Step]] = {
     "padded": lambda ds: ds.padded_batch(2),
     "ragged": lambda ds: ds.ragged_batch(2),
     "apart": lambda ds: ds.unbatch(),
+    "shuffled": lambda ds: ds.shuffle(3, seed=1).batch(2),
     "prefetched": lambda ds: ds.prefetch(2).batch(2),
     "twice": lambda ds: ds.repeat(2),
     "cached": lambda ds: ds.cache().repeat(2),
@@ -259,6 +260,7 @@ MAKES: Final[dict[str, Callable[[int], Any]]] = {
     "other byte order": lambda _: np.arange(3, dtype=">f8"),
     "other byte order of any length": lambda n: np.arange(n % 3, dtype=">i2"),
     "records": lambda n: np.array([(n, 0.5)], [("a", np.int32), ("b", np.float64)]),
+    "void": lambda _: np.void(b"abc"),
     "raw array": lambda _: np.array([b"ab", b"cd"], "V2"),
     "array in columns": lambda n: np.asfortranarray(np.arange(6).reshape(2, 3) + n),
     "bytes or text": lambda n: b"b" if n % 2 else "b",
@@ -645,3 +647,11 @@ def test_a_cache_file_takes_the_same_from_every_place(kind: str, tmp_path: Path)
         assert error is not None or found[:4] == found[4:]
         outcomes.append((found, error and error[0]))
     assert outcomes == [outcomes[0]] * 3
+
+
+@pytest.mark.parametrize("kind", ["void", "raw array"])
+def test_raw_bytes_of_numpy_are_in_no_batch(kind: str) -> None:
+    """Whatever makes the batches, and wherever the function ran."""
+    for place, behind in itertools.product(PLACES, ["batch", "padded", "ragged", "shuffled"]):
+        ds = ad.Dataset.range(7).map(returning(kind), None if place == "inline" else 2, executor=place)
+        assert outcome(BEHIND[behind](ds)) == ([], ad.UnbatchableError), (place, behind)
